@@ -184,6 +184,33 @@ def test_where_much_is_read_and_little_runs_as_it_is_nothing_is() -> None:
     assert not read(captured) and list(captured.as_python) == ["checking:selected"]
 
 
+def test_where_a_model_has_no_products_what_runs_as_it_is_counts_all_the_same() -> None:
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(8))
+
+        def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+            source, target = edges[:, edges[0] != edges[1]]
+            return torch.zeros_like(x).index_add(0, target, x[source] * self.scale)
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = Sums(), Sums()
+
+        def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+            return self.second(self.first(x, edges), edges).square().mean()
+
+    edges = torch.stack([torch.arange(400) % 20, torch.arange(400) % 17])
+    args = torch.randn(20, 8), edges
+    captured = capture(Outer(), args)
+    assert read(captured) == ("edges",) and not captured.as_python
+    whole = capture(Outer(), args, known_inputs=())
+    shares = [share for _, share in whole.as_python.values()]
+    assert len(shares) == 2 and 0.8 < sum(shares) <= 1
+
+
 def test_where_reading_leaves_much_as_it_is_nothing_is_read() -> None:
     class Inner(nn.Module):
         def __init__(self) -> None:

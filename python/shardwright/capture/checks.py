@@ -7,7 +7,6 @@ not make it.
 from __future__ import annotations
 
 import ast
-import dis
 import functools
 import linecache
 import sys
@@ -21,6 +20,9 @@ from unittest import mock
 import torch
 
 from . import lines
+from .branches import jumps_of
+from .certain import truth_of
+from .either import choosing, goes_both_ways
 
 # Statements after which the model goes on as if nothing had been.
 _SAYING = {"warn", "warning", "warning_once", "warn_once", "print", "info", "debug", "error"}
@@ -30,6 +32,7 @@ _SAYING = {"warn", "warning", "warning_once", "warn_once", "print", "info", "deb
 def passing_checks(found: dict[str, None]) -> Iterator[None]:
     """While the model is traced; `found` gets the lines of the checks."""
     with (
+        choosing(),
         mock.patch.object(torch.Tensor, "__bool__", _passing(torch.Tensor.__bool__, found)),
         mock.patch.object(torch.SymBool, "__bool__", _passing(torch.SymBool.__bool__, found)),
     ):
@@ -43,11 +46,16 @@ def _passing(original: Callable[[Any], bool], found: dict[str, None]) -> Callabl
             return original(value)
         except Exception:
             frame = sys._getframe(1)
+            if (truth := truth_of(value)) is not None:
+                return truth
             passes = _what_passes(frame) if lines.may_check(frame) else None
-            if passes is None:
+            if passes is not None:
+                found[lines.short(lines.trace_of_caller(frame))] = None
+                return passes
+            enters = goes_both_ways(value, frame) if lines.is_the_models(frame) else None
+            if enters is None:
                 raise
-            found[lines.short(lines.trace_of_caller(frame))] = None
-            return passes
+            return enters
 
     return bool_of
 
@@ -56,7 +64,7 @@ def _what_passes(frame: types.FrameType) -> bool | None:
     """The value with which the model comes past the check that it makes there, if it is one."""
     code, at = frame.f_code, frame.f_lasti
     check = next((c for c in _checks(code.co_filename) if c.first <= frame.f_lineno <= c.last), None)
-    jumps = _jumps(code)
+    jumps = jumps_of(code)
     if check is None or at not in jumps:
         return None
     jump = jumps[at]
@@ -98,29 +106,6 @@ def _checks(file: str) -> list[_Check]:
 
 def _end(node: ast.expr | ast.stmt) -> int:
     return node.end_lineno or node.lineno
-
-
-@functools.cache
-def _jumps(code: types.CodeType) -> dict[int, dict[bool, tuple[int | None, str]]]:
-    """Where each instruction that asks for a truth leads, by its value: the line, and what comes there."""
-    instructions = list(dis.get_instructions(code))
-    places = {one.offset: at for at, one in enumerate(instructions)}
-    lines_of = {at: line for first, last, line in code.co_lines() for at in range(first, last)}
-
-    def target(offset: int) -> tuple[int | None, str]:
-        return lines_of.get(offset), instructions[places[offset]].opname
-
-    found = {}
-    for at, one in enumerate(instructions[:-1]):
-        asks = instructions[at + 1] if one.opname == "TO_BOOL" else one
-        value = next((value for name, value in _ASKS.items() if asks.opname.endswith(name)), None)
-        if value is not None and asks.argval in places:
-            after = instructions[places[asks.offset] + 1].offset
-            found[one.offset] = {value: target(asks.argval), not value: target(after)}
-    return found
-
-
-_ASKS = {"_IF_TRUE": True, "_IF_FALSE": False}
 
 
 def _is_error(raised: ast.expr | None) -> bool:

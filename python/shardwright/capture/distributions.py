@@ -21,11 +21,20 @@ _ATEN = torch.ops.aten
 
 def in_known_distributions(program: ExportedProgram) -> None:
     for node in list(program.graph.nodes):
+        _by_the_default(node)
         write = _WRITTEN.get(node.target)
         found = write(node) if write is not None else None
         if found is not None:
             replace(program, node, found)
             program.graph.erase_node(node)
+
+
+def _by_the_default(node: fx.Node) -> None:
+    """`generator=None` is as if nothing were said."""
+    plain = _OF_GENERATORS.get(node.target)
+    if plain is not None and node.kwargs.get("generator") is None:
+        node.target = plain
+        node.kwargs = {name: value for name, value in node.kwargs.items() if name != "generator"}
 
 
 def _normal_in_place(node: fx.Node) -> fx.Node:
@@ -72,6 +81,13 @@ def _integers(node: fx.Node) -> fx.Node:
     drawn = insert(node, _ATEN.randint.default, (below, size), keywords, _fresh(value))
     return drawn if low == 0 else insert(node, _ATEN.add.Tensor, (drawn, low), {}, _fresh(value))
 
+
+_OF_GENERATORS: dict[Any, Any] = {
+    _ATEN.rand.generator: _ATEN.rand.default,
+    _ATEN.randn.generator: _ATEN.randn.default,
+    _ATEN.randint.generator: _ATEN.randint.default,
+    _ATEN.randint.low_generator: _ATEN.randint.low,
+}
 
 _WRITTEN: dict[Any, Callable[[fx.Node], fx.Node | None]] = {
     _ATEN.normal_functional.default: _normal_in_place,

@@ -14,6 +14,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from .aliases import rename
+from .chance import draws
 from .positions import view_of_indexing
 
 _ATEN = torch.ops.aten
@@ -203,7 +204,9 @@ def _unindex(program: ExportedProgram, node: fx.Node) -> None:
 
 
 def sweep(graph: fx.Graph) -> None:
+    """What nobody reads, but for what draws: the single device draws on from there."""
     for node in reversed(list(graph.nodes)):
-        is_dead = "shardwright_dead" in node.meta or not node.users
+        unread = not node.users and not draws(node.target, node.args, node.kwargs)
+        is_dead = "shardwright_dead" in node.meta or unread
         if is_dead and node.op in ("call_function", "get_attr"):
             graph.erase_node(node)

@@ -27,6 +27,7 @@ from .chance import refuse_chance
 from .checks import passing_checks
 from .detached import keep_detach, refuse_hidden_writes, write_without_detach
 from .distributions import in_known_distributions
+from .drawn import draw_what_is_lost, drawn, is_unread
 from .experts import fuse_experts
 from .functional import write_out
 from .guard import guarded
@@ -43,6 +44,7 @@ from .opaque.losses import losses_as_operators
 from .opaque.modules import Opaque, standing_for
 from .opaque.plain import said_of
 from .opaque.rules import registered_as_operators, write_registered
+from .opaque.selected import selecting_late
 from .registered import Registered
 from .remembered import changes, kept_by, kept_error
 from .settings import capturable_experts, masks_as_they_run
@@ -108,7 +110,9 @@ def trace(
     write_out_statistics(program)
     draw_on_fresh(program)
     keep_detach(program)
+    drew = [(node, is_unread(node)) for node in drawn(program)]
     functional = _make_functional(program)
+    draw_what_is_lost(functional, drew)
     as_parameters(functional, module, names)
     _refuse_mutation(functional)
     cast_parameters(functional, module, casting)
@@ -177,6 +181,7 @@ def _export(
             standing_for(module, opaque),
             passing_checks(opaque.checks),
             losses_as_operators(),
+            selecting_late(),
             registered_as_operators(),
             registered,
             knowing(module, args, kwargs, inputs, floats) as reading,

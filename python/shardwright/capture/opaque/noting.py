@@ -23,23 +23,28 @@ from .exporting import exporting
 from .modules import Given, Kind, around, held_by, is_function, refusal, unfit
 from .plain import stood_for
 
+# Operations of products, convolutions and attention; and elements that operators give.
+_Count = tuple[int, int]
+
 
 @dataclass
 class Noted:
     given: dict[str, list[Given]]
-    counts: dict[str, int]
+    counts: dict[str, _Count]
     """How many operations each took."""
-    total: int = 0
+    total: _Count = (0, 0)
 
     @property
     def shares(self) -> dict[str, float]:
-        return {path: count / self.total for path, count in self.counts.items() if self.total}
+        """Of products and the like; where a model has none, of what its operators give."""
+        at = 0 if self.total[0] else 1
+        return {path: count[at] / self.total[at] for path, count in self.counts.items() if self.total[at]}
 
 
 @contextmanager
 def noting(module: nn.Module, paths: Iterable[str]) -> Iterator[Noted]:
     """Notes what calls of these modules give while the model runs."""
-    noted = Noted({path: [] for path in paths}, dict.fromkeys(paths, 0))
+    noted = Noted({path: [] for path in paths}, dict.fromkeys(paths, (0, 0)))
     with ExitStack() as stack:
         for path in paths:
             if is_function(path):
@@ -112,7 +117,8 @@ def _called(
     state = states()
     with _Counting() as counting, Recording() as recording, exporting(False):
         result = function(*args, **kwargs)
-    noted.counts[key] += counting.count
+    operations, elements = noted.counts[key]
+    noted.counts[key] = (operations + counting.count[0], elements + counting.count[1])
     draws = bool(recording.draws) or states() != state
     if [tensor._version for tensor in passed] != versions:
         raise refuse(f"`{key}` changes a tensor that it is given")
@@ -144,13 +150,16 @@ class _Counting(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.count: _Count = (0, 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = called(func, args, kwargs)
+        operations, elements = self.count
         count = flop_registry.get(func._overloadpacket)
         if count is not None:
-            self.count += int(count(*args, **(kwargs or {}), out_val=result))
+            operations += int(count(*args, **(kwargs or {}), out_val=result))
+        elements += sum(x.numel() for x in pytree.tree_leaves(result) if isinstance(x, Tensor))
+        self.count = (operations, elements)
         return result
 
 
