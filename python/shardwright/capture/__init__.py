@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import BoundArguments
@@ -17,6 +17,7 @@ from ..errors import CaptureError, ShardwrightError
 from ..precision import Precision, dtype_name, dtype_named
 from .autocast import DEVICE, ambient, has_autocast
 from .casts import Casting
+from .comparing import Compared, Comparison, Noted
 from .foreseen import refuse_what_is_kept, run_without_values
 from .inputs import Inputs, with_inputs
 from .known import Known, said_of_fixed
@@ -40,10 +41,19 @@ from .verify import (
     forward,
     given_to,
     missing_value,
-    verify_capture,
 )
 
-__all__ = ["CallSpec", "CaptureError", "Captured", "ResultSpec", "capture", "operands", "still_computes"]
+__all__ = [
+    "CallSpec",
+    "CaptureError",
+    "Captured",
+    "Compared",
+    "Noted",
+    "ResultSpec",
+    "capture",
+    "operands",
+    "still_computes",
+]
 
 
 @dataclass
@@ -59,6 +69,8 @@ class Captured:
     """Further names of tied buffers, and the name that has the ``buffer`` line."""
     verified: bool = False
     """Whether graph and module were compared on the example inputs."""
+    compared: Compared | None = None
+    """What of them was, and how long that took."""
     notes: list[str] = field(default_factory=list)
     as_python: dict[str, tuple[str, float]] = field(default_factory=dict)
     """What runs as the Python that it is, a module by its path and a function by its name: why, and its share
@@ -157,18 +169,19 @@ def capture(
     precision: Precision | None = None,
     device: str | None = None,
     known_inputs: KnownInputs = None,
+    noted: Noted | None = None,
 ) -> Captured:
     """Captures one forward of a module in the mode (training or not) that it is in.
 
     The text is the same for real and meta tensors, and says which inputs require a gradient. ``verify``
     compares the graph with the module
-    on the example inputs, gradients too; where there are no values with random ones, by default if that is a
-    matter of seconds.
+    on the example inputs, gradients too, however long that takes; by default as much of it as is a matter of
+    seconds. Where there are no values it is done with random ones, if they are few enough.
     With a ``precision``, the graph is that of the module whose parameters and floating inputs are cast.
     ``device`` is the type of those that the graph will run on, if known: autocast depends on it.
     The graph is for what the model reads in Python of the values of ``known_inputs``; without names of any
     input, if there is no graph otherwise. While gradients are off, it is that of a forward which no backward
-    follows.
+    follows. What was compared at another start, and would take long, is `noted`.
     The module is as before afterwards.
     """
     backward = torch.is_grad_enabled()
@@ -181,7 +194,9 @@ def capture(
     def make(inputs: Inputs) -> Captured:
         with without_cache(module, bound.arguments):
             try:
-                return _capture(module, inputs, bound, verify, precision, device, backward)
+                return _capture(
+                    module, inputs, (args, kwargs), bound, verify, precision, device, backward, noted
+                )
             except (ShardwrightError, MemoryError):
                 raise
             except Exception as error:  # in our own words, whatever it is
@@ -240,11 +255,13 @@ def operands(
 def _capture(
     module: nn.Module,
     inputs: Inputs,
+    given: tuple[Sequence[Any], Mapping[str, Any]],
     bound: BoundArguments,
     verify: bool | None,
     precision: Precision | None,
     device: str | None,
     backward: bool,
+    noted: Noted | None,
 ) -> Captured:
     names = Names.of(module)
     casting, known = Casting(module, precision), Known(module)
@@ -288,20 +305,36 @@ def _capture(
     captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
     captured.for_backward = program.graph_module.meta[AGAIN]
     captured.device = DEVICE if has_autocast(program) else None
-    compared = nullcontext(_NOT_ASKED) if verify is False else _with_values(module, bound, precision, device)
-    with compared as run:
-        if isinstance(run, Call):
-            verify_capture(run, text, constants, result, program.graph_module.meta[WRITES])
-            captured.verified = True
-            return captured
+    if verify is not False:
+        less = partial(_capture_less, module, precision, device, captured)
+        writes, always = program.graph_module.meta[WRITES], verify is True
+        found = Comparison(module, *given, precision, device, writes, less, noted, always).run(captured)
+    else:
+        found = _NOT_ASKED
+    if isinstance(found, Compared):
+        captured.verified, captured.compared = True, found
+        return captured
     if verify:
-        raise _cannot_compare(run)
+        raise _cannot_compare(found)
     if captured.for_backward and verify is None and not program.graph_module.meta[SURE]:
-        raise updated_again(None, f"how often it does so is known by comparing alone, and {run}")
+        raise updated_again(None, f"how often it does so is known by comparing alone, and {found}")
     if program.graph_module.meta[KEEPS]:
         refuse_what_is_kept(module, bound.args, bound.kwargs, casting)
-    captured.notes.append(f"{_NOT_COMPARED}: {run}")
+    captured.notes.append(f"{_NOT_COMPARED}: {found}")
     return captured
+
+
+def _capture_less(
+    module: nn.Module,
+    precision: Precision | None,
+    device: str | None,
+    whole: Captured,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Captured:
+    """Of another call, or of fewer layers, reading the same inputs."""
+    names = whole.known_names
+    return capture(module, args, kwargs, verify=False, precision=precision, device=device, known_inputs=names)
 
 
 def _opaque_share(captured: Captured) -> float:

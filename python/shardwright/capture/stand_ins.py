@@ -41,7 +41,7 @@ def standing_in(
 ) -> Iterator[Call | str]:
     """The call with values, or why there is none. `device` is the type of those that the model is for."""
     reasons = []
-    for kind in dict.fromkeys((_here(device), "cpu")):
+    for kind in dict.fromkeys((here(device), "cpu")):
         reasons = [_too_large(module, bound, kind)]
         for integers in () if reasons[0] else _INTEGERS:
             with _with_values(module, bound, precision, torch.device(kind), integers) as call:
@@ -55,7 +55,15 @@ def standing_in(
     yield f"{missing_value(module, bound)} has no value, and {next(why for why in reasons if why)}"
 
 
-def _here(device: str | None) -> str:
+@contextmanager
+def moved(module: nn.Module, bound: BoundArguments, precision: Precision | None, kind: str) -> Iterator[Call]:
+    """The call with its own values, on another kind of device."""
+    with _with_values(module, bound, precision, torch.device(kind), _INTEGERS[0]) as call:
+        yield call
+
+
+def here(device: str | None) -> str:
+    """Where what is for a type of devices may be compared."""
     return "cuda" if device == "cuda" and torch.cuda.is_available() else "cpu"
 
 
