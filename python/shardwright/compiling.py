@@ -31,6 +31,8 @@ class Bundle:
     proof: str
     graph_text: str
     """The model's graph, as it was captured."""
+    memory: dict[str, Any] | None = None
+    """Of a step, as the compiler tells it."""
 
 
 def compile_model(

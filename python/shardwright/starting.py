@@ -357,4 +357,5 @@ def _bundle(entry: Entry) -> Bundle:
         captured=captured,
         proof=entry.proof,
         graph_text=entry.graph_text,
+        memory=entry.summary["memory"],
     )
