@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import BoundArguments
@@ -15,9 +15,9 @@ from torch.export import ExportedProgram
 
 from ..errors import CaptureError, ShardwrightError
 from ..precision import Precision, dtype_name, dtype_named
-from .autocast import DEVICE, ambient, has_autocast
+from .autocast import ambient, device_of
 from .casts import Casting
-from .comparing import Compared, Comparison, Noted
+from .comparing import Compared, Comparison, Noted, kind_of, with_values
 from .foreseen import refuse_what_is_kept, run_without_values
 from .inputs import Inputs, with_inputs
 from .known import Known, said_of_fixed
@@ -28,7 +28,7 @@ from .opaque.finding import traced
 from .opaque.modules import Opaque
 from .settings import notes, without_cache
 from .spec import CallSpec, ResultSpec
-from .stand_ins import standing_in
+from .stand_ins import kinds_here
 from .swap import same_randomness
 from .text import Sources, constants_of, print_graph, sources_of
 from .trace import AGAIN, KEEPS, READS, WRITES, refusal, results_of, trace, updated_of
@@ -222,7 +222,7 @@ def still_computes(
     bound = captured.in_spec.bind(args, kwargs or {})
     with (
         without_cache(module, bound.arguments),
-        _with_values(module, bound, captured.precision, captured.device) as call,
+        _with_values(module, bound, captured.precision, captured.device, captured.device) as call,
     ):
         return isinstance(call, str) or computes_the_same(
             call, text, captured.constants, captured.out_spec, again=captured.for_backward is True
@@ -304,11 +304,13 @@ def _capture(
     captured.notes += said_of_fixed(captured.fixed)
     captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
     captured.for_backward = program.graph_module.meta[AGAIN]
-    captured.device = DEVICE if has_autocast(program) else None
+    captured.device = device_of(program)
     if verify is not False:
         less = partial(_capture_less, module, precision, device, captured)
         writes, always = program.graph_module.meta[WRITES], verify is True
-        found = Comparison(module, *given, precision, device, writes, less, noted, always).run(captured)
+        found = Comparison(
+            module, *given, precision, device, captured.device, writes, less, noted, always
+        ).run(captured)
     else:
         found = _NOT_ASKED
     if isinstance(found, Compared):
@@ -357,16 +359,18 @@ _NOT_COMPARED = "graph and module were not compared"
 _NOT_ASKED = "it was not asked for"
 
 
-@contextmanager
 def _with_values(
-    module: nn.Module, bound: BoundArguments, precision: Precision | None, device: str | None
-) -> Iterator[Call | str]:
-    """A call that can be run, or why there is none."""
-    if missing_value(module, bound) is None:
-        yield Call(module, bound, Casting(module, precision))
-        return
-    with standing_in(module, bound, precision, device) as call:
-        yield call
+    module: nn.Module,
+    bound: BoundArguments,
+    precision: Precision | None,
+    device: str | None,
+    casts_of: str | None = None,
+) -> AbstractContextManager[Call | str]:
+    """A call that can be run where the model lies, or why there is none."""
+    kinds = kinds_here(device, casts_of)
+    if casts_of in (None, kind_of(module)) and missing_value(module, bound) is None:
+        kinds = [kind_of(module)]
+    return with_values(module, bound, precision, kinds)
 
 
 def _cannot_compare(why: str) -> CaptureError:

@@ -18,7 +18,7 @@ from .casts import Casting
 from .extent import MOST_AT_A_START, Extent, extent_of
 from .fewer import FEWEST, alike_in_layers, alike_in_rows, few_layers, rows_of, with_rows
 from .spec import CallSpec, ResultSpec
-from .stand_ins import here, moved, standing_in
+from .stand_ins import kinds_here, moved, standing_in
 from .verify import Call, missing_value, verify_capture
 
 # Where less than the model fails, that says nothing of the model.
@@ -65,15 +65,17 @@ class Graphed(Protocol):
 
 @dataclass
 class Comparison:
-    """Of one capture. `writes` is the line that writes something under a checkpoint; `capture_less` captures
-    another call of the module as it is then, without a comparison. What takes long and is `noted` is not done
-    again. With `always` nothing is too large, and nothing noted counts."""
+    """Of one capture. `casts_of` is the kind of device whose autocast it has, and `writes` the line that
+    writes something under a checkpoint; `capture_less` captures another call of the module as it is then,
+    without a comparison. What takes long and is `noted` is not done again. With `always` nothing is too
+    large, and nothing noted counts."""
 
     module: nn.Module
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     precision: Precision | None
     device: str | None
+    casts_of: str | None
     writes: str | None
     capture_less: Callable[[Sequence[Any], Mapping[str, Any]], Graphed]
     noted: Noted | None = None
@@ -96,7 +98,7 @@ class Comparison:
         started = time.monotonic()
         why = self._compare(whole, self.args, self.kwargs, extent)
         what = "outputs, buffers and gradients of two forwards"
-        for less in (self._fewer_rows, self._fewer_layers) if why else ():
+        for less in (self._fewer_rows, self._fewer_layers) if why and self._kinds() else ():
             said = less(whole, extent)
             if said is not None:
                 why, what = None, f"{what} of {said}, for the whole takes too much here"
@@ -105,7 +107,7 @@ class Comparison:
 
     def _fewer_rows(self, whole: Graphed, extent: Extent) -> str | None:
         rows = rows_of(self.args, self.kwargs)
-        share = max(extent.share(self.module, kind) for kind in self._kinds())
+        share = max((extent.share(self.module, kind) for kind in self._kinds()), default=0.0)
         fewer = max(FEWEST, min(rows // 2, int(rows * share)))
         if fewer >= rows:
             return None
@@ -161,26 +163,44 @@ class Comparison:
 
     @contextmanager
     def _values(self, bound: BoundArguments, extent: Extent) -> Iterator[Call | str]:
-        if missing_value(self.module, bound) is not None:
-            with standing_in(self.module, bound, self.precision, self.device) as call:
-                yield call
-            return
-        lies = _kind_of(self.module)
-        kind = next((kind for kind in self._kinds() if extent.fits(self.module, kind)), None)
-        if self.always or kind == lies:
-            yield Call(self.module, bound, Casting(self.module, self.precision))
-        elif kind is not None:
-            with moved(self.module, bound, self.precision, kind) as call:
-                yield call
-        else:
-            yield _too_large(extent)
+        kinds = self._kinds()
+        if kinds and missing_value(self.module, bound) is None and not self.always:
+            kinds = [kind for kind in kinds if extent.fits(self.module, kind)]
+            if not kinds:
+                yield _too_large(extent)
+                return
+        with with_values(self.module, bound, self.precision, kinds) as call:
+            yield call
 
     def _kinds(self) -> list[str]:
         """Of devices, those first on which the model lies."""
-        return list(dict.fromkeys((_kind_of(self.module), here(self.device))))
+        lies, here = kind_of(self.module), kinds_here(self.device, self.casts_of)
+        first = [lies] if self.casts_of in (None, lies) else []
+        return list(dict.fromkeys((*first, *here)))
 
 
-def _kind_of(module: nn.Module) -> str:
+@contextmanager
+def with_values(
+    module: nn.Module, bound: BoundArguments, precision: Precision | None, kinds: Sequence[str]
+) -> Iterator[Call | str]:
+    """A call that can be run on one of these kinds of devices, or why there is none."""
+    if not kinds:
+        yield NO_GPU
+    elif missing_value(module, bound) is not None:
+        with standing_in(module, bound, precision, kinds) as found:
+            yield found
+    elif kinds[0] == kind_of(module):
+        yield Call(module, bound, Casting(module, precision))
+    else:
+        with moved(module, bound, precision, kinds[0]) as call:
+            yield call
+
+
+NO_GPU = "it runs under the autocast of a GPU, and here is none"
+
+
+def kind_of(module: nn.Module) -> str:
+    """Of the devices on which a model lies, if that is told."""
     tensor = next((t for t in (*module.parameters(), *module.buffers())), None)
     return "cuda" if tensor is not None and tensor.is_cuda else "cpu"
 

@@ -25,7 +25,7 @@ _CHECKING = (os.path.join(_TORCH, "nn", ""), os.path.join(_TORCH, "distributions
 _OPAQUE = ("calling", "functions", "losses", "modules", "plain", "rules")
 _STANDS_IN = (
     *(f"{_OURS}{name}.py" for name in ("library", "mixtures")),
-    *(f"{_OURS}capture{os.sep}{name}.py" for name in ("guard", "memory", "registered", "swap")),
+    *(f"{_OURS}capture{os.sep}{name}.py" for name in ("autocast", "guard", "memory", "registered", "swap")),
     *(f"{_OURS}capture{os.sep}opaque{os.sep}{name}.py" for name in _OPAQUE),
     *(f"{_OURS}as_python{os.sep}{name}.py" for name in ("depth", "functions", "modules")),
 )
