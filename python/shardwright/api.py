@@ -190,7 +190,9 @@ def parallelize(
     bundle, cut = from_rank_0(comm, compile_here)
     program = each(
         comm,
-        lambda: load_program(bundle.files, digest=bundle.digest, world=comm.world, graph=bundle.graph_text),
+        lambda: load_program(
+            bundle.files, digest=bundle.digest, world=comm.world, graph=bundle.graph_text, told=bundle.memory
+        ),
     )
     make = partial(values_of, module, bundle.captured.constants, weights, program)
     if randomness == "single-device":

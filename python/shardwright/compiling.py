@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ._core import Compiled, Graph, Plan, compile
-from .capture import Captured, capture
+from .capture import Captured, Noted, capture
 from .capture.known_inputs import KnownInputs
 from .errors import CaptureError, RuntimeFault
 from .memory import OPTIMIZER
@@ -31,6 +31,8 @@ class Bundle:
     proof: str
     graph_text: str
     """The model's graph, as it was captured."""
+    memory: dict[str, Any] | None = None
+    """Of a step, as the compiler tells it."""
 
 
 def compile_model(
@@ -66,6 +68,7 @@ def captured_model(
     device: str | None = None,
     discover: bool = False,
     known_inputs: KnownInputs = None,
+    noted: Noted | None = None,
 ) -> Captured:
     if not isinstance(module, nn.Module):
         raise CaptureError(
@@ -74,7 +77,9 @@ def captured_model(
             why="a model is captured by calling a torch.nn.Module",
             fix="give an instance of a subclass of torch.nn.Module",
         )
-    captured = capture(module, args, kwargs, precision=precision, device=device, known_inputs=known_inputs)
+    captured = capture(
+        module, args, kwargs, precision=precision, device=device, known_inputs=known_inputs, noted=noted
+    )
     captured.notes += compare_registered(Graph(captured.graph_text))
     if captured.as_python or discover:
         # It imports the runtime, which most captures do without.

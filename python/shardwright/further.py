@@ -70,7 +70,11 @@ def compiler_of(comm: Comm, starter: Starter) -> Compile:
         program = each(
             comm,
             lambda: load_program(
-                bundle.files, digest=bundle.digest, world=comm.world, graph=bundle.graph_text
+                bundle.files,
+                digest=bundle.digest,
+                world=comm.world,
+                graph=bundle.graph_text,
+                told=bundle.memory,
             ),
         )
         return Made(program, bundle.captured, bundle.captured.constants)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -41,8 +41,8 @@ def expert_linear(
     if transposed:
         weight = weight.transpose(1, 2)
     order, rows, rest = _by_expert(experts, start, count, total)
-    pieces = x.index_select(0, order).split([*rows, rest])
-    made = [F.linear(piece, w) for piece, w in zip(pieces, weight.unbind(0), strict=False)]
+    own, _ = x.index_select(0, order).split([len(order) - rest, rest])
+    made = [products(own, weight, rows)] if count else []
     zeros = x.new_zeros(rest, weight.shape[1])
     if count == 0:
         # No value, but still a function of both.
@@ -77,8 +77,6 @@ def experts(
     order, rows, rest = _by_expert(chosen.reshape(-1), start, count, total, drops)
     own = order[: len(order) - rest].clone()
     token = own // slots
-    pieces = zip(x.index_select(0, token).split(rows), up.unbind(0), down.unbind(0), strict=True)
-    made = [F.linear(between(F.linear(piece, u), activation, gated), d) for piece, u, d in pieces]
     dtype = torch.result_type(x, weights)
     # Sums of several experts in a type of few digits would be rounded each time.
     wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
@@ -87,10 +85,55 @@ def experts(
         # No value, but still a function of all.
         found = found + up.sum() + down.sum() + x[:, :0].sum() + weights[:, :0].sum()
     else:
-        weighed = torch.cat(made) * weights.reshape(-1).index_select(0, own).unsqueeze(-1)
+        made = through(x.index_select(0, token), up, down, rows, activation, gated)
+        weighed = made * weights.reshape(-1).index_select(0, own).unsqueeze(-1)
         # The same on a GPU each time, and nothing but the numbers is kept.
         found = found.index_put((token,), weighed.to(wide), accumulate=True)
     return found.to(dtype)
+
+
+Rows = Sequence[int] | Tensor
+"""How many rows each expert has. The host reads a tensor where it has to know."""
+
+
+def through(x: Tensor, up: Tensor, down: Tensor, rows: Rows, activation: str, gated: bool) -> Tensor:
+    """Rows in the order of their experts through both matrices of theirs."""
+    if _grouped(x, up) and _grouped(x, down):
+        return products(between(products(x, up, rows), activation, gated), down, rows)
+    pieces = zip(x.split(_listed(rows)), up.unbind(0), down.unbind(0), strict=True)
+    return torch.cat([F.linear(between(F.linear(piece, u), activation, gated), d) for piece, u, d in pieces])
+
+
+def products(x: Tensor, weight: Tensor, rows: Rows) -> Tensor:
+    """Each expert's rows times its matrix: one kernel for all where PyTorch and the device have one."""
+    if _grouped(x, weight):
+        if not isinstance(rows, Tensor):
+            rows = torch.tensor(rows, pin_memory=x.is_cuda).to(x.device, non_blocking=True)
+        made: Tensor = torch._grouped_mm(x, weight.transpose(1, 2), offs=rows.cumsum(0, dtype=torch.int32))
+        return made
+    pieces = zip(x.split(_listed(rows)), weight.unbind(0), strict=True)
+    return torch.cat([F.linear(piece, w) for piece, w in pieces])
+
+
+def _listed(rows: Rows) -> list[int]:
+    return rows.tolist() if isinstance(rows, Tensor) else list(rows)
+
+
+def _grouped(x: Tensor, weight: Tensor) -> bool:
+    """Whether there is such a kernel: of bfloat16, from Hopper on, for rows that begin at whole 16 bytes."""
+    if x.dtype != torch.bfloat16 or weight.dtype != torch.bfloat16 or not len(x) or not len(weight):
+        return False
+    aligned = all(size % 8 == 0 for size in weight.shape[1:])
+    return aligned and _has_grouped_products(x.device)
+
+
+def _has_grouped_products(device: torch.device) -> bool:
+    return (
+        device.type == "cuda"
+        and hasattr(torch, "_grouped_mm")
+        and torch.version.hip is None
+        and torch.cuda.get_device_capability(device) >= (9, 0)
+    )
 
 
 def between(x: Tensor, activation: str, gated: bool) -> Tensor:
@@ -110,12 +153,22 @@ def _by_expert(
     place = torch.where((local >= 0) & (local < count), local, count)
     place = torch.where((experts >= -int(drops)) & (experts < total), place, count + 1)
     order = place.argsort(stable=True)
-    *rows, rest, beyond = torch.bincount(place, minlength=count + 2).tolist()
+    # One value for each expert is all that the host reads.
+    *rows, rest, beyond = counts(place.index_select(0, order), count + 2).tolist()
     if beyond:
         number = int(experts[order[-1]])
         number = number if number >= total else number - total
         raise IndexError(f"index {number} is out of bounds for dimension 0 with size {total}")
     return order, rows, rest
+
+
+def counts(sorted_numbers: Tensor, total: int) -> Tensor:
+    """How often there is each number below `total`. A `bincount` looks at the largest one first, on the
+    host."""
+    ends = torch.searchsorted(
+        sorted_numbers.contiguous(), torch.arange(total, device=sorted_numbers.device), right=True
+    )
+    return ends.diff(prepend=ends.new_zeros(1))
 
 
 def _all_experts(

@@ -13,9 +13,10 @@ from typing import Any
 from torch import nn
 
 from ._core import Graph, Plan
-from .cache import Cache, Entry, Unknown, further_key, key_of, key_of_read
+from .cache import Cache, Comparisons, Entry, Unknown, further_key, key_of, key_of_read
 from .capture import Captured, still_computes
 from .capture.autocast import ambient
+from .capture.extent import MOST_AT_A_START
 from .capture.known import has_values
 from .choosing import AUTO, Choice
 from .compiling import Bundle, captured_model, compile_plan
@@ -88,7 +89,9 @@ class Starter:
                 self._keep(phases, self._place, self._first)
         _warn_of_what_is_not_compared(self._first)
         how = f"from the cache, in {phases.total:.1f} s" if kept else seconds_of(phases.seconds, phases.total)
-        self._progress.say(*lines_of(self._first.summary, how + self._not_kept, self._where(folder)))
+        compared = self._first.captured.compared
+        took = 0.0 if compared is None else compared.seconds
+        self._progress.say(*lines_of(self._first.summary, how + self._not_kept, self._where(folder), took))
         return _bundle(self._first)
 
     def further(
@@ -148,7 +151,9 @@ class Starter:
         capturing: Mapping[str, Any],
     ) -> Entry:
         phases.begin("capture")
-        captured = captured_model(module, args, kwargs, **capturing)
+        captured = captured_model(
+            module, args, kwargs, noted=self._comparisons(module, args, kwargs), **capturing
+        )
         if self._filling is not None:
             phases.begin("lengths")
             self._filling.prove(module, args, kwargs or {}, captured, capturing)
@@ -173,6 +178,7 @@ class Starter:
                 captured.notes,
                 options.get("optimizer", OPTIMIZER),
                 chosen,
+                str(captured.compared) if captured.compared else None,
             ),
         )
 
@@ -210,6 +216,14 @@ class Starter:
         except (Unknown, RecursionError):
             return None
 
+    def _comparisons(
+        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+    ) -> Comparisons | None:
+        """Of a model that has a key: else something of it is not known from one start to the next."""
+        if self._cache is None or self._key is None:
+            return None
+        return Comparisons(self._cache, module, args, kwargs, self._all_options({}))
+
     def _all_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         filled = {} if self._filling is None else {"lengths": repr(self._filling)}
         return {**options, **self._capturing, **filled, "autocast": ambient()}
@@ -236,7 +250,10 @@ class Starter:
         args: Sequence[Any],
         kwargs: Mapping[str, Any] | None,
     ) -> bool:
-        """A key cannot see all that code may read: one forward of the model tells."""
+        """A key cannot see all that code may read: one forward of the model tells, if it is a short one."""
+        compared = entry.captured.compared
+        if compared is not None and compared.operations > MOST_AT_A_START:
+            return True
         phases.begin("compare")
         if still_computes(module, args, kwargs, entry.captured, entry.graph_text):
             return True
@@ -340,4 +357,5 @@ def _bundle(entry: Entry) -> Bundle:
         captured=captured,
         proof=entry.proof,
         graph_text=entry.graph_text,
+        memory=entry.summary["memory"],
     )

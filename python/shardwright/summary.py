@@ -21,9 +21,11 @@ def summary_of(
     notes: Sequence[str] = (),
     optimizer: str = OPTIMIZER,
     chosen: str | None = None,
+    compared: str | None = None,
 ) -> dict[str, Any]:
     """Plain data, kept with the program. Communications are those of the rank that has most. `notes` are
-    those of capture, and `chosen` what is expected of a plan that was."""
+    those of capture, `chosen` is what is expected of a plan that was, and `compared` says what of graph and
+    module was."""
     split, replicated, single = compiled.divided
     totals = [sum(found.values()) for found in compiled.bytes]
     most = totals.index(max(totals))
@@ -33,6 +35,7 @@ def summary_of(
         "plan": plan.name,
         "devices": plan.devices,
         "chosen": chosen,
+        "compared": compared,
         "split": split,
         "replicated": replicated,
         "single": single,
@@ -52,12 +55,16 @@ def _computed(compiled: Compiled) -> dict[str, int]:
     return {"rank": rank, "again": again}
 
 
-def lines_of(summary: Mapping[str, Any], how: str, where: str) -> list[str]:
+def lines_of(
+    summary: Mapping[str, Any], how: str, where: str, seconds_of_comparison: float = 0.0
+) -> list[str]:
     """The summary as a person reads it. `how` says what was done, `where` where the program is."""
+    took = f" in {seconds_of_comparison:.1f} s" if seconds_of_comparison else ""
     devices = summary["devices"]
     lines = [
         f"shardwright: {summary['model']}, plan `{summary['plan']}`, {count_of(devices, 'device')}",
         f"  {how}",
+        *([f"  compared with the module{took}: {summary['compared']}"] if summary["compared"] else []),
         *([f"  {summary['chosen']}"] if summary["chosen"] else []),
         f"  operators: {summary['split']} split, {summary['replicated']} on several devices alike,"
         f" {summary['single']} on one",

@@ -18,8 +18,11 @@ from shardwright.runtime import LocalComm, run_local
 class Late:
     """One rank's end: a `LocalComm` around which nothing is there before it is waited for."""
 
-    def __init__(self, comm: LocalComm, ended: list[int], forgets: bool = False):
+    def __init__(
+        self, comm: LocalComm, ended: list[int], forgets: bool = False, kinds: set[str] | None = None
+    ):
         self._comm, self._ended, self._forgets = comm, ended, forgets
+        self._kinds = set[str]() if kinds is None else kinds
         self.under_way: list[Work] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -39,7 +42,10 @@ class Late:
 
     def receive(self, x: Tensor, peer: int, channel: int, number: int) -> Any:
         _spoil(x)
-        return self._comm.receive(x, peer, channel, number)
+        work = Received(self, self._comm.receive(x, peer, channel, number), x)
+        self._touch(work)
+        self.under_way.append(work)
+        return work
 
     def _begun(
         self,
@@ -50,8 +56,7 @@ class Late:
         in_place: bool = False,
     ) -> Work:
         work = Work(self, kind, [] if in_place else given, made)
-        for other in self.under_way:
-            assert not work.touches(other), f"{kind} uses memory that {other.kind} is still using"
+        self._touch(work)
         copies = [x.clone() for x in made]
         getattr(self._comm, kind)(*arguments([x.clone() for x in given], copies))
         work.results = copies
@@ -60,9 +65,14 @@ class Late:
         self.under_way.append(work)
         return work
 
+    def _touch(self, work: Work) -> None:
+        for other in self.under_way:
+            assert not work.touches(other), f"{work.kind} uses memory that {other.kind} is still using"
+
     def arrived(self, work: Work) -> None:
         self.under_way.remove(work)
         self._ended.append(self._comm.rank)
+        self._kinds.add(work.kind)
         if not self._forgets:
             work.deliver()
 
@@ -93,14 +103,26 @@ class Work:
         return self not in self._late.under_way
 
 
-def late(forgets: bool = False) -> Callable[..., list[Any]]:
-    """In the place of `run_local`. If it `forgets`, waiting brings nothing."""
+class Received(Work):
+    """What another rank sends arrives in memory of its own first."""
+
+    def __init__(self, late: Late, work: Any, x: Tensor):
+        super().__init__(late, "receive", [], [x])
+        self._work = work
+
+    def deliver(self) -> None:
+        self._work.wait()
+
+
+def late(forgets: bool = False, kinds: set[str] | None = None) -> Callable[..., list[Any]]:
+    """In the place of `run_local`. If it `forgets`, waiting brings nothing. `kinds` gets those of messages
+    that somebody has waited for."""
 
     def local(world: int, fn: Callable[[int, Any], Any]) -> list[Any]:
         ended: list[int] = []
 
         def body(rank: int, comm: LocalComm) -> Any:
-            end = Late(comm, ended, forgets)
+            end = Late(comm, ended, forgets, kinds)
             found = fn(rank, end)
             left = [work.kind for work in end.under_way if work.kind != "send"]
             assert not left, f"nobody has waited for {left}"

@@ -3,6 +3,8 @@ them is put in its place."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,7 +19,7 @@ import shardwright as sw
 from shardwright.errors import RuntimeFault
 from shardwright.profiling.measuring import profile
 from shardwright.runtime import LocalComm, TorchComm
-from shardwright.runtime.communication import devices, joining, launch, places
+from shardwright.runtime.communication import devices, gpu_settings, joining, launch, places
 from shardwright.runtime.communication.places import Place
 
 NCCL, GLOO, BOTH = "cuda:nccl", "cpu:gloo,cuda:gloo", "cpu:gloo,cuda:nccl"
@@ -39,6 +41,14 @@ def _started_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", *SLURM):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(devices, "_preferred", None)
+    for name in (
+        *gpu_settings.ALLOCATOR,
+        *(name for names in gpu_settings.FLIGHT_RECORDER for name in names),
+    ):
+        monkeypatch.setenv(name, "")  # so that it is as it was afterwards
+        monkeypatch.delenv(name)
+    for name in gpu_settings._TELLS:
+        monkeypatch.setattr(torch._C, name, lambda _: None, raising=False)
 
 
 @pytest.fixture
@@ -308,3 +318,75 @@ def test_a_group_is_asked_for_its_backends_by_device() -> None:
         "cpu",
     ]
     assert sw.launch(_devices_of_groups, 1, backend="cpu:gloo", timeout=100) == [{"cpu": "gloo"}, "cpu"]
+
+
+# ---- what PyTorch is told ----------------------------------------------------------------------
+
+
+def settings() -> dict[str, str]:
+    names = [*gpu_settings.ALLOCATOR, *(name for names in gpu_settings.FLIGHT_RECORDER for name in names)]
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+RECORDER = {
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": os.path.join(tempfile.gettempdir(), "nccl_trace_rank_"),
+}
+
+
+def test_a_process_on_a_gpu_lets_segments_grow_and_notes_communications(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(torch._C, gpu_settings._TELLS[0], told.append, raising=False)
+    devices.take("cpu")
+    assert settings() == {} and not told
+    gpus(2)
+    devices.take(None, Place(1, 2, 1, 2))
+    assert settings() == {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **RECORDER}
+    assert told == ["expandable_segments:True"]
+
+
+def test_it_is_told_before_a_process_group_is_made(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(1)
+    found: list[dict[str, str]] = []
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: found.append(settings()))
+    joining._start(Place(0, 1, 0, 1), None, None)
+    assert len(found[0]) == 4
+
+
+@pytest.mark.parametrize("name", gpu_settings.ALLOCATOR)
+def test_what_the_user_has_said_of_the_allocator_stays(
+    name: str, gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(1)
+    monkeypatch.setenv(name, "max_split_size_mb:64")
+    devices.take()
+    assert settings() == {name: "max_split_size_mb:64", **RECORDER}
+
+
+def test_an_allocator_at_work_is_left_alone(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(1)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 2 << 20)
+    devices.take()
+    assert settings() == RECORDER
+
+
+@pytest.mark.parametrize("names", gpu_settings.FLIGHT_RECORDER)
+def test_what_the_user_has_said_of_the_recorder_stays(
+    names: tuple[str, str], gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(1)
+    for name in names:
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "7")
+            patch.setenv("PYTORCH_ALLOC_CONF", "")
+            for other in set(RECORDER) - {name}:
+                patch.delenv(other, raising=False)
+            devices.take()
+            assert {**settings(), name: ""} == {
+                **{other: value for other, value in RECORDER.items() if other not in names},
+                "PYTORCH_ALLOC_CONF": "",
+                name: "",
+            }

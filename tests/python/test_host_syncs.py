@@ -24,7 +24,7 @@ TRUTHS = {"any", "all"}
 VALUES = {"bool", "float", "int"}
 
 OVERFLOW = "once a step the host decides whether float16 has an update"
-EXPERTS = "experts take their own rows, of which the host has to know how many"
+EXPERTS = "once, of all sizes together: experts take their own rows, of which the host has to know how many"
 
 # By file, function and what it calls.
 EXCEPTIONS = {
@@ -38,9 +38,7 @@ EXCEPTIONS = {
     "execution/micro_batches.py MicroBatches._counts .tolist()": "once a step, of the labels, where they are",
     "execution/outside.py _as .to(device)": "a gradient that the caller gives may be elsewhere",
     "execution/randomness.py single_device_masks.mask .to(device)": "drawn on the host, for comparisons",
-    "execution/rows.py all_to_all bincount()": EXPERTS,
-    "execution/rows.py all_to_all .tolist()": EXPERTS,
-    "execution/rows.py _counts .tolist()": EXPERTS,
+    "execution/rows.py _sizes .tolist()": EXPERTS,
     "execution/run.py Run._taken_by_host synchronize()": "it adds up gradients of what lives there",
     "execution/scaling.py LossScaling.after_backward .any()": "stays on the device",
     "execution/scaling.py LossScaling.after_backward .item()": OVERFLOW,
@@ -62,10 +60,7 @@ EXCEPTIONS = {
     "optimizers/reach.py _Trial.__init__.random .to(device)": "when an optimizer is made",
     "optimizers/reach.py _Trial._same float()": "when an optimizer is made",
     "rows.py dispatch int()": "an error is about to be raised; else no tensor",
-    "rows.py dispatch .any()": EXPERTS,
-    "rows.py dispatch .nonzero()": EXPERTS,
-    "rows.py expert_rows .tolist()": EXPERTS,
-    "rows.py expert_rows bincount()": EXPERTS,
+    "rows.py dispatch .tolist()": EXPERTS,
     "shards/borrowing.py Borrowed._any_rank bool()": "when programs of other shapes take turns",
     "shards/borrowing.py Borrowed._any_rank .item()": "when programs of other shapes take turns",
     "shards/borrowing.py _fingerprint float()": "when programs of other shapes take turns",

@@ -478,7 +478,8 @@ def _loss(outputs: Any) -> torch.Tensor:
 REFUSALS = (
     "error[SW0311]: there is no plan named `nonsense`\n"
     "  why: neither a well-known plan nor the path of a plan file is called so\n"
-    "  help: use one of `replicate`, `data`, `expert`, `megatron`, `megatron-sp`, `sequence`, `zigzag`, `ulysses`,"
+    "  help: use one of `replicate`, `data`, `expert`, `megatron`, `megatron-sp`, `sequence`, `zigzag`,"
+    " `ulysses`,"
     " `image`, `coshard`, `recompute`, `offload`, `zero1`, `zero2`,"
     " `zero3`, `stages`, `interlaced`, `bidirectional`, `1f1b`, `gpipe`, `interleaved`, `zb-h1`,"
     " `zb-v`, `2bw`,"

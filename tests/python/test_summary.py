@@ -65,6 +65,7 @@ def test_the_phases_are_told_as_they_begin() -> None:
 
 SUMMARY = r"""shardwright: Gpt, plan `replicate`, 1 device
   compiled in \d+\.\d s: .*capture \d+\.\d.*
+  compared with the module in \d+\.\d s: outputs, buffers and gradients of two forwards
   operators: 0 split, 0 on several devices alike, 47 on one
   a step communicates: nothing
   a rank holds: 228\.2 KiB of parameters and buffers, 228\.2 KiB of gradients

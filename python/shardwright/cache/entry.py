@@ -9,7 +9,7 @@ from typing import Any
 
 import safetensors.torch
 
-from ..capture import CallSpec, Captured, ResultSpec
+from ..capture import CallSpec, Captured, Compared, ResultSpec
 
 _PROGRAM = "program/"
 
@@ -39,6 +39,7 @@ class Entry:
             "out_spec": captured.out_spec.text(),
             "buffer_aliases": captured.buffer_aliases,
             "verified": captured.verified,
+            "compared": captured.compared and captured.compared.plain(),
             "notes": captured.notes,
             "dtypes": captured.dtypes(),
             "fixed": captured.fixed,
@@ -66,6 +67,7 @@ class Entry:
             out_spec=ResultSpec.from_text(info["out_spec"]),
             buffer_aliases=info["buffer_aliases"],
             verified=info["verified"],
+            compared=Compared(**info["compared"]) if info["compared"] else None,
             notes=info["notes"],
             fixed=info["fixed"],
             for_backward=info["for_backward"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import BoundArguments
@@ -15,8 +15,9 @@ from torch.export import ExportedProgram
 
 from ..errors import CaptureError, ShardwrightError
 from ..precision import Precision, dtype_name, dtype_named
-from .autocast import DEVICE, ambient, has_autocast
+from .autocast import ambient, device_of
 from .casts import Casting
+from .comparing import Compared, Comparison, Noted, kind_of, with_values
 from .foreseen import refuse_what_is_kept, run_without_values
 from .inputs import Inputs, with_inputs
 from .known import Known, said_of_fixed
@@ -27,7 +28,7 @@ from .opaque.finding import traced
 from .opaque.modules import Opaque
 from .settings import notes, without_cache
 from .spec import CallSpec, ResultSpec
-from .stand_ins import standing_in
+from .stand_ins import kinds_here
 from .swap import same_randomness
 from .text import Sources, constants_of, print_graph, sources_of
 from .trace import AGAIN, KEEPS, READS, WRITES, refusal, results_of, trace, updated_of
@@ -40,10 +41,19 @@ from .verify import (
     forward,
     given_to,
     missing_value,
-    verify_capture,
 )
 
-__all__ = ["CallSpec", "CaptureError", "Captured", "ResultSpec", "capture", "operands", "still_computes"]
+__all__ = [
+    "CallSpec",
+    "CaptureError",
+    "Captured",
+    "Compared",
+    "Noted",
+    "ResultSpec",
+    "capture",
+    "operands",
+    "still_computes",
+]
 
 
 @dataclass
@@ -59,6 +69,8 @@ class Captured:
     """Further names of tied buffers, and the name that has the ``buffer`` line."""
     verified: bool = False
     """Whether graph and module were compared on the example inputs."""
+    compared: Compared | None = None
+    """What of them was, and how long that took."""
     notes: list[str] = field(default_factory=list)
     as_python: dict[str, tuple[str, float]] = field(default_factory=dict)
     """What runs as the Python that it is, a module by its path and a function by its name: why, and its share
@@ -157,18 +169,19 @@ def capture(
     precision: Precision | None = None,
     device: str | None = None,
     known_inputs: KnownInputs = None,
+    noted: Noted | None = None,
 ) -> Captured:
     """Captures one forward of a module in the mode (training or not) that it is in.
 
     The text is the same for real and meta tensors, and says which inputs require a gradient. ``verify``
     compares the graph with the module
-    on the example inputs, gradients too; where there are no values with random ones, by default if that is a
-    matter of seconds.
+    on the example inputs, gradients too, however long that takes; by default as much of it as is a matter of
+    seconds. Where there are no values it is done with random ones, if they are few enough.
     With a ``precision``, the graph is that of the module whose parameters and floating inputs are cast.
     ``device`` is the type of those that the graph will run on, if known: autocast depends on it.
     The graph is for what the model reads in Python of the values of ``known_inputs``; without names of any
     input, if there is no graph otherwise. While gradients are off, it is that of a forward which no backward
-    follows.
+    follows. What was compared at another start, and would take long, is `noted`.
     The module is as before afterwards.
     """
     backward = torch.is_grad_enabled()
@@ -181,7 +194,9 @@ def capture(
     def make(inputs: Inputs) -> Captured:
         with without_cache(module, bound.arguments):
             try:
-                return _capture(module, inputs, bound, verify, precision, device, backward)
+                return _capture(
+                    module, inputs, (args, kwargs), bound, verify, precision, device, backward, noted
+                )
             except (ShardwrightError, MemoryError):
                 raise
             except Exception as error:  # in our own words, whatever it is
@@ -207,7 +222,7 @@ def still_computes(
     bound = captured.in_spec.bind(args, kwargs or {})
     with (
         without_cache(module, bound.arguments),
-        _with_values(module, bound, captured.precision, captured.device) as call,
+        _with_values(module, bound, captured.precision, captured.device, captured.device) as call,
     ):
         return isinstance(call, str) or computes_the_same(
             call, text, captured.constants, captured.out_spec, again=captured.for_backward is True
@@ -240,11 +255,13 @@ def operands(
 def _capture(
     module: nn.Module,
     inputs: Inputs,
+    given: tuple[Sequence[Any], Mapping[str, Any]],
     bound: BoundArguments,
     verify: bool | None,
     precision: Precision | None,
     device: str | None,
     backward: bool,
+    noted: Noted | None,
 ) -> Captured:
     names = Names.of(module)
     casting, known = Casting(module, precision), Known(module)
@@ -287,21 +304,39 @@ def _capture(
     captured.notes += said_of_fixed(captured.fixed)
     captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
     captured.for_backward = program.graph_module.meta[AGAIN]
-    captured.device = DEVICE if has_autocast(program) else None
-    compared = nullcontext(_NOT_ASKED) if verify is False else _with_values(module, bound, precision, device)
-    with compared as run:
-        if isinstance(run, Call):
-            verify_capture(run, text, constants, result, program.graph_module.meta[WRITES])
-            captured.verified = True
-            return captured
+    captured.device = device_of(program)
+    if verify is not False:
+        less = partial(_capture_less, module, precision, device, captured)
+        writes, always = program.graph_module.meta[WRITES], verify is True
+        found = Comparison(
+            module, *given, precision, device, captured.device, writes, less, noted, always
+        ).run(captured)
+    else:
+        found = _NOT_ASKED
+    if isinstance(found, Compared):
+        captured.verified, captured.compared = True, found
+        return captured
     if verify:
-        raise _cannot_compare(run)
+        raise _cannot_compare(found)
     if captured.for_backward and verify is None and not program.graph_module.meta[SURE]:
-        raise updated_again(None, f"how often it does so is known by comparing alone, and {run}")
+        raise updated_again(None, f"how often it does so is known by comparing alone, and {found}")
     if program.graph_module.meta[KEEPS]:
         refuse_what_is_kept(module, bound.args, bound.kwargs, casting)
-    captured.notes.append(f"{_NOT_COMPARED}: {run}")
+    captured.notes.append(f"{_NOT_COMPARED}: {found}")
     return captured
+
+
+def _capture_less(
+    module: nn.Module,
+    precision: Precision | None,
+    device: str | None,
+    whole: Captured,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Captured:
+    """Of another call, or of fewer layers, reading the same inputs."""
+    names = whole.known_names
+    return capture(module, args, kwargs, verify=False, precision=precision, device=device, known_inputs=names)
 
 
 def _opaque_share(captured: Captured) -> float:
@@ -324,16 +359,18 @@ _NOT_COMPARED = "graph and module were not compared"
 _NOT_ASKED = "it was not asked for"
 
 
-@contextmanager
 def _with_values(
-    module: nn.Module, bound: BoundArguments, precision: Precision | None, device: str | None
-) -> Iterator[Call | str]:
-    """A call that can be run, or why there is none."""
-    if missing_value(module, bound) is None:
-        yield Call(module, bound, Casting(module, precision))
-        return
-    with standing_in(module, bound, precision, device) as call:
-        yield call
+    module: nn.Module,
+    bound: BoundArguments,
+    precision: Precision | None,
+    device: str | None,
+    casts_of: str | None = None,
+) -> AbstractContextManager[Call | str]:
+    """A call that can be run where the model lies, or why there is none."""
+    kinds = kinds_here(device, casts_of)
+    if casts_of in (None, kind_of(module)) and missing_value(module, bound) is None:
+        kinds = [kind_of(module)]
+    return with_values(module, bound, precision, kinds)
 
 
 def _cannot_compare(why: str) -> CaptureError:

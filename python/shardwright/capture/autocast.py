@@ -1,14 +1,18 @@
 """Autocast inside a model: what it casts becomes operators of the graph.
 
-While the model is traced, each node notes the autocast that it was made under. Afterwards every such
-operator is run without data under the real autocast, and what reaches the level below is looked at:
-mostly casts of arguments, and then the operator as it is. Where it is more, the operator is replaced by
-what was seen.
+Every operator under autocast is run without data under the real autocast, and what reaches the level below
+is looked at: mostly casts of arguments, and then the operator as it is. Where it is more, the operator is
+replaced by what was seen.
+
+Models are traced on the CPU, whose autocast casts there by itself: each node notes the autocast that it was
+made under, and casts are written afterwards. Those of a GPU's are written while the model is traced: tensors
+of the CPU are not cast by it, and the model has to see the dtypes that it will see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +33,8 @@ NOTE = "shardwright_autocast"
 CAST = "shardwright_cast"
 # All models are traced on it.
 DEVICE = "cpu"
+# Those whose autocast is known.
+DEVICES = (DEVICE, "cuda")
 
 _TO_COPY = torch.ops.aten._to_copy.default
 
@@ -40,34 +46,35 @@ class Autocast:
     dtype: torch.dtype
     region: int
     cached: bool
+    device: str = DEVICE
 
 
 def ambient() -> tuple[tuple[str, torch.dtype], ...]:
     """The autocast around a call, by device."""
-    devices = ("cpu", "cuda")
-    return tuple((d, torch.get_autocast_dtype(d)) for d in devices if torch.is_autocast_enabled(d))
+    return tuple((d, torch.get_autocast_dtype(d)) for d in DEVICES if torch.is_autocast_enabled(d))
 
 
 @contextmanager
 def no_autocast() -> Iterator[None]:
     """For graphs, whose casts are explicit."""
-    with torch.autocast(DEVICE, enabled=False):
+    with _under(None):
         yield
 
 
-def make_casts_explicit(program: ExportedProgram) -> bool:
-    """Whether there was any autocast. Comes before the graph is run again in any way."""
+def make_casts_explicit(program: ExportedProgram) -> str | None:
+    """The device whose autocast there was. Comes before the graph is run again in any way."""
     explicit = _Explicit(program)
     noted = [node for node in program.graph.nodes if node.meta.get(NOTE) is not None]
     for node in noted:
-        if isinstance(node.target, torch._ops.OpOverload):
+        if isinstance(node.target, torch._ops.OpOverload) and node.meta[NOTE].device == DEVICE:
             explicit.visit(node, node.meta[NOTE])
-    return bool(noted)
+    return noted[0].meta[NOTE].device if noted else None
 
 
-def has_autocast(program: ExportedProgram) -> bool:
-    """Of a traced program: whether its casts are those of one kind of device."""
-    return bool(program.graph_module.meta.get(NOTE))
+def device_of(program: ExportedProgram) -> str | None:
+    """Of a traced program: the kind of device whose casts it has, if it has any."""
+    found: str | None = program.graph_module.meta.get(NOTE)
+    return found
 
 
 def read_casts(program: ExportedProgram) -> None:
@@ -103,7 +110,7 @@ class _Explicit:
             return
         key = f"{node.target} {autocast.dtype} {_signature(values)}"
         if key not in self._known:
-            self._known[key] = _look(node, values, spec, autocast.dtype)
+            self._known[key] = _look(node.target, values, spec, autocast)
         seen = self._known[key]
         if seen.dtypes != _dtypes(node.meta.get("val")):
             raise _other_dtypes(node)
@@ -131,9 +138,82 @@ class _Explicit:
         """Puts the operators that were seen in the place of one."""
         for target, *_ in seen.calls:
             if getattr(target, "_schema", None) is None or target._schema.is_mutable:
-                raise _no_casts(node)
+                raise no_casts(node.target, node.stack_trace)
         arguments = {id(tensor): leaves[at] for at, tensor in seen.arguments.items()}
         put_in_place(self.program, node, seen.calls, arguments, seen.out)
+
+
+# ---- casts that are written while a model is traced ------------------------------------------
+
+
+class Casts:
+    """Of operators, as they are traced, whose autocast is not that of the device they are traced on."""
+
+    def __init__(self, now: Callable[[], Autocast | None]):
+        self._now = now
+        self._known: dict[str, _Seen] = {}
+        # Parameters too, so that none of these numbers names another one.
+        self._kept: dict[tuple[int, bool, torch.dtype, int], tuple[Tensor, Tensor]] = {}
+        self.casting = False
+
+    def call(self, plain: Callable[..., Any], mode: Any, func: Any, pre: bool, args: Any, kwargs: Any) -> Any:
+        """In the place of what writes an operator into the graph that is traced, and runs it."""
+        autocast = self._now()
+        if autocast is None or autocast.device == DEVICE or self.casting:
+            return plain(mode, func, pre, args, kwargs)
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        seen = self._seen(func, leaves, spec, autocast)
+        if seen is None or seen.casts == {}:
+            return plain(mode, func, pre, args, kwargs)
+        if seen.sums_in is not None:
+            return plain(mode, func, pre, args, {**kwargs, "dtype": seen.sums_in})
+        if seen.casts is None:
+            with mode:  # autocast knows what it is made of
+                found = func.decompose(*args, **kwargs)
+            if found is NotImplemented:
+                raise no_casts(func, lines.trace_of_caller(sys._getframe(1)))
+            return found
+        for at, dtype in seen.casts.items():
+            leaves[at] = self._cast(plain, mode, pre, leaves[at], dtype, autocast)
+        args, kwargs = pytree.tree_unflatten(leaves, spec)
+        return plain(mode, func, pre, args, kwargs)
+
+    def _seen(
+        self, func: Any, leaves: Sequence[Any], spec: pytree.TreeSpec, autocast: Autocast
+    ) -> _Seen | None:
+        if not any(isinstance(leaf, FakeTensor) for leaf in leaves):
+            return None
+        key = f"{func} {autocast.dtype} {_signature(leaves)} {spec}"
+        if key not in self._known:
+            with torch._C.DisableTorchFunction():
+                seen = self._known[key] = _look(func, leaves, spec, autocast)
+                if seen.casts is None:
+                    seen.sums_in = _sums_in(func, leaves, spec, seen)
+        return self._known[key]
+
+    def _cast(
+        self,
+        plain: Callable[..., Any],
+        mode: Any,
+        pre: bool,
+        x: Tensor,
+        dtype: torch.dtype,
+        autocast: Autocast,
+    ) -> Tensor:
+        """As autocast's own cache: a leaf that is trained is cast once in a region."""
+        keeps = autocast.cached and dtype == autocast.dtype and x.dtype == torch.float32
+        keeps = keeps and x.requires_grad and x.is_leaf
+        key = (autocast.region, torch.is_grad_enabled(), dtype, id(x))
+        if keeps and key in self._kept:
+            return self._kept[key][1]
+        self.casting = True
+        try:
+            found: Tensor = plain(mode, _TO_COPY, pre, (x,), {"dtype": dtype})
+        finally:
+            self.casting = False
+        if keeps:
+            self._kept[key] = x, found
+        return found
 
 
 # ---- looking below autocast ----------------------------------------------------------------
@@ -148,46 +228,80 @@ class _Seen:
     arguments: dict[int, Tensor]
     calls: list[Call]
     out: Any
+    sums_in: torch.dtype | None = None
+    """The `dtype=` that autocast gives to an operator that has one, such as a softmax."""
 
 
-def _look(node: fx.Node, values: Sequence[Any], spec: pytree.TreeSpec, dtype: torch.dtype) -> _Seen:
-    arguments = {at: _fresh(value) for at, value in enumerate(values) if isinstance(value, FakeTensor)}
-    calls, out = _run(node, values, spec, arguments, dtype)
+def _look(target: Any, values: Sequence[Any], spec: pytree.TreeSpec, autocast: Autocast) -> _Seen:
+    arguments = {
+        at: _fresh(value, autocast.device) for at, value in enumerate(values) if isinstance(value, FakeTensor)
+    }
+    calls, out = _run(target, values, spec, arguments, autocast)
     found = _Seen(_dtypes(out), {}, arguments, calls, out)
-    if _text(calls, arguments, {}) == _without(node, values, spec, arguments):
+    if _text(calls, arguments, {}) == _without(target, values, spec, arguments):
         return found
     found.casts = casts = _casts(calls, arguments)
     cast = {at: tensor.to(casts.get(at, tensor.dtype)) for at, tensor in arguments.items()}
-    if _text(calls, arguments, casts) != _without(node, values, spec, cast):
+    if _text(calls, arguments, casts) != _without(target, values, spec, cast):
         found.casts = None
     return found
 
 
+def _sums_in(target: Any, values: Sequence[Any], spec: pytree.TreeSpec, seen: _Seen) -> torch.dtype | None:
+    args, kwargs = pytree.tree_unflatten(list(range(len(values))), spec)
+    names = [argument.name for argument in target._schema.arguments]
+    if "dtype" not in names or "dtype" in kwargs or names.index("dtype") < len(args):
+        return None
+    told = pytree.tree_flatten((args, {**kwargs, "dtype": len(values)}))
+    given = [*values, torch.float32]
+    arguments = {told[0].index(at): tensor for at, tensor in seen.arguments.items()}
+    without = _without(target, [given[at] for at in told[0]], told[1], arguments)
+    return torch.float32 if without == _text(seen.calls, arguments, {}) else None
+
+
 def _without(
-    node: fx.Node, values: Sequence[Any], spec: pytree.TreeSpec, arguments: dict[int, Tensor]
+    target: Any, values: Sequence[Any], spec: pytree.TreeSpec, arguments: dict[int, Tensor]
 ) -> str | None:
     """What the operator calls without autocast; it may refuse arguments of several dtypes."""
     try:
-        return _text(_run(node, values, spec, arguments, None)[0], arguments, {})
+        return _text(_run(target, values, spec, arguments, None)[0], arguments, {})
     except (RuntimeError, TypeError):
         return None
 
 
 def _run(
-    node: fx.Node,
+    target: Any,
     values: Sequence[Any],
     spec: pytree.TreeSpec,
     arguments: dict[int, Tensor],
-    dtype: torch.dtype | None,
+    autocast: Autocast | None,
 ) -> tuple[list[Call], Any]:
-    """What an operator calls below autocast, which is off without a dtype."""
+    """What an operator calls below autocast, which is off where there is none."""
     given = [arguments.get(at, value) for at, value in enumerate(values)]
     args, kwargs = pytree.tree_unflatten(given, spec)
     mode = next(iter(arguments.values())).fake_mode  # type: ignore[attr-defined]
-    cast = torch.autocast(DEVICE, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
-    with torch.no_grad(), cast, mode, Record() as record:
-        out = node.target(*args, **kwargs)  # type: ignore[operator]
+    with torch.no_grad(), _under(autocast), mode, Record() as record:
+        out = target(*args, **kwargs)
     return record.calls, out
+
+
+@contextmanager
+def _under(autocast: Autocast | None) -> Iterator[None]:
+    """As `torch.autocast`, which switches off what the machine does not have."""
+    saved = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in DEVICES]
+    cached = torch.is_autocast_cache_enabled()
+    try:
+        torch.set_autocast_cache_enabled(False)
+        for device in DEVICES:
+            torch.set_autocast_enabled(device, autocast is not None and autocast.device == device)
+        if autocast is not None:
+            torch.set_autocast_dtype(autocast.device, autocast.dtype)
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(cached)
+        for device, enabled, dtype in saved:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
 
 
 def _casts(calls: Sequence[Call], arguments: dict[int, Tensor]) -> dict[int, torch.dtype]:
@@ -216,10 +330,10 @@ def _text(calls: Sequence[Call], arguments: dict[int, Tensor], casts: dict[int, 
     return "\n".join(said)
 
 
-def _fresh(value: FakeTensor) -> Tensor:
+def _fresh(value: FakeTensor, device: str) -> Tensor:
     """An own tensor for each position, so that a cast says which argument it is of."""
     with value.fake_mode, torch.no_grad():
-        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=device)
 
 
 def _signature(values: Sequence[Any]) -> str:
@@ -233,12 +347,12 @@ def _dtypes(value: Any) -> list[torch.dtype]:
     return [leaf.dtype for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
-def _no_casts(node: fx.Node) -> CaptureError:
+def no_casts(target: Any, trace: str | None) -> CaptureError:
     return CaptureError(
         "SW0129",
-        f"what autocast makes of `{node.target}` cannot be written as operators",
-        place=lines.with_source(node.stack_trace),
-        why="it changes a tensor in place, in another dtype",
+        f"what autocast makes of `{target}` cannot be written as operators",
+        place=lines.with_source(trace),
+        why="it is more than casts of its arguments: it may change a tensor in place, in another dtype",
         fix="call it outside of the autocast region, or with `torch.autocast(..., enabled=False)` around it",
     )
 

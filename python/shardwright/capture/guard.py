@@ -12,11 +12,12 @@ from unittest import mock
 
 import torch
 from torch.autograd.function import FunctionMeta
+from torch.fx.experimental import proxy_tensor
 
 from ..as_python import is_inside
 from ..errors import CaptureError
 from . import lines
-from .autocast import DEVICE, NOTE, Autocast, ambient
+from .autocast import CAST, DEVICE, DEVICES, NOTE, Autocast, Casts, ambient
 from .opaque.functions import Functions
 from .simplify import NO_GRAD
 from .spans import Checkpoints
@@ -45,7 +46,9 @@ def guarded(device: str | None, module: torch.nn.Module) -> Iterator[None]:
     autocasts, checkpoints = _Autocasts(device, refused), Checkpoints()
     assigned = _Assigned(module, refused)
     create_node = _with_notes(torch.fx.Graph.create_node, autocasts, checkpoints, functions, assigned)
+    casting = partial(autocasts.casts.call, proxy_tensor.proxy_call)
     with (
+        mock.patch.object(proxy_tensor, "proxy_call", casting),
         mock.patch.object(FunctionMeta, "__getattribute__", _of_class(functions), create=True),
         checkpoints.noted(),
         autocasts.noted(),
@@ -187,14 +190,16 @@ class _Autocasts:
 
     def __init__(self, device: str | None, refused: list[CaptureError]):
         self._device, self._refused = device, refused
+        self._own = device or DEVICE
         around = dict(ambient())
-        if set(around) - {DEVICE} or (around and device not in (None, DEVICE)):
+        if not all(map(self._is_known, around)):
             self._refuse()
         # A region around the model ends after it.
         self._depth, self._regions = len(around), 0
         self._now: list[Autocast | None] = [None]
-        if DEVICE in around:
-            self._now = [Autocast(around[DEVICE], 0, cached=True)]
+        if self._own in around:
+            self._now = [Autocast(around[self._own], 0, torch.is_autocast_cache_enabled(), self._own)]
+        self.casts = Casts(lambda: self.now)
 
     @property
     def now(self) -> Autocast | None:
@@ -238,22 +243,24 @@ class _Autocasts:
         self._regions += self._depth == 0
         self._depth += 1
         now = self.now
-        if autocast.device == DEVICE:
+        if autocast.device == self._own:
             region = now.region if now else self._regions
-            now = Autocast(autocast.fast_dtype, region, cached) if autocast._enabled else None
+            now = Autocast(autocast.fast_dtype, region, cached, self._own) if asked else None
         self._now.append(now)
 
     def _is_known(self, device: str) -> bool:
-        """What is asked of another device than the model runs on has no effect."""
-        return (device == DEVICE and self._device in (None, DEVICE)) or device != DEVICE == self._device
+        """On the CPU what is asked of another device has no effect. On others, that of the CPU would have one
+        where graph and module are compared."""
+        return device == self._own in DEVICES or device != DEVICE == self._device
 
     def _refuse(self) -> NoReturn:
         error = CaptureError(
             "SW0106",
-            "the model runs under the autocast of another device than the CPU",
+            "the model runs under the autocast of another device than it is captured for",
             place=lines.with_source(lines.trace_of_caller(sys._getframe(3))),
-            why="what autocast casts depends on the device, and capture sees what it does on the CPU",
-            fix="cast explicitly (`x.to(torch.bfloat16)`), or ask for a precision when compiling",
+            why="what autocast casts depends on the device, and capture knows what it does on CPUs and GPUs",
+            fix='say for what it is captured (`device="cuda"`), cast explicitly (`x.to(torch.bfloat16)`),'
+            " or ask for a precision when compiling",
         )
         _refuse(self._refused, error)
 
@@ -273,6 +280,8 @@ def _with_notes(
         if node.op == "call_function":
             node.meta[NO_GRAD] = not functions.grad_enabled
             node.meta[NOTE] = autocasts.now
+            if autocasts.casts.casting:
+                node.meta["custom"] = {**(node.meta.get("custom") or {}), CAST: True}
             node.meta[ASSIGNS] = assigned.now
             checkpoints.note(node)
             node.stack_trace = lines.trace_of_caller(sys._getframe(1)) or None

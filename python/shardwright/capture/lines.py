@@ -23,9 +23,10 @@ _FRAME = re.compile(r'File "([^"]*)", line (\d+)')
 _CHECKING = (os.path.join(_TORCH, "nn", ""), os.path.join(_TORCH, "distributions", ""))
 # What the model is given in the place of PyTorch's own functions while it is traced.
 _OPAQUE = ("calling", "functions", "losses", "modules", "plain", "rules", "selected")
+_TRACING = ("autocast", "calling", "either", "guard", "memory", "registered", "swap")
 _STANDS_IN = (
     *(f"{_OURS}{name}.py" for name in ("library", "losses", "mixtures")),
-    *(f"{_OURS}capture{os.sep}{name}.py" for name in ("either", "guard", "memory", "registered", "swap")),
+    *(f"{_OURS}capture{os.sep}{name}.py" for name in _TRACING),
     *(f"{_OURS}capture{os.sep}opaque{os.sep}{name}.py" for name in _OPAQUE),
     *(f"{_OURS}as_python{os.sep}{name}.py" for name in ("depth", "functions", "modules")),
 )

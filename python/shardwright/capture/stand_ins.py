@@ -7,7 +7,7 @@ depends on how large the model is: what takes more memory or time than is allowe
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from inspect import BoundArguments
 from typing import Any
@@ -37,11 +37,11 @@ _INTEGERS = ((0, 2), (1, 2), (0, 1))
 
 @contextmanager
 def standing_in(
-    module: nn.Module, bound: BoundArguments, precision: Precision | None, device: str | None
+    module: nn.Module, bound: BoundArguments, precision: Precision | None, kinds: Iterable[str]
 ) -> Iterator[Call | str]:
-    """The call with values, or why there is none. `device` is the type of those that the model is for."""
-    reasons = []
-    for kind in dict.fromkeys((_here(device), "cpu")):
+    """The call with values, on one of these kinds of devices, or why there is none."""
+    reasons: list[str | None] = []
+    for kind in kinds:
         reasons = [_too_large(module, bound, kind)]
         for integers in () if reasons[0] else _INTEGERS:
             with _with_values(module, bound, precision, torch.device(kind), integers) as call:
@@ -55,8 +55,17 @@ def standing_in(
     yield f"{missing_value(module, bound)} has no value, and {next(why for why in reasons if why)}"
 
 
-def _here(device: str | None) -> str:
-    return "cuda" if device == "cuda" and torch.cuda.is_available() else "cpu"
+@contextmanager
+def moved(module: nn.Module, bound: BoundArguments, precision: Precision | None, kind: str) -> Iterator[Call]:
+    """The call with its own values, on another kind of device."""
+    with _with_values(module, bound, precision, torch.device(kind), _INTEGERS[0]) as call:
+        yield call
+
+
+def kinds_here(device: str | None, casts_of: str | None = None) -> list[str]:
+    """Those on which what is for a type of devices may be compared; with one kind's casts only there."""
+    found = ["cuda", "cpu"] if device == "cuda" and torch.cuda.is_available() else ["cpu"]
+    return [kind for kind in found if casts_of in (None, kind)]
 
 
 def _too_large(module: nn.Module, bound: BoundArguments, kind: str) -> str | None:

@@ -41,6 +41,7 @@ from .execution.worker import Worker, refuse_another_world
 from .guards.clip_guard import refuse_plain_clipping
 from .guards.collective_guard import refuse_mixing
 from .guards.file_guard import refuse_files_of_parts
+from .guards.out_of_memory import memory_told
 from .guards.overflow_guard import find_overflows_together
 from .guards.own_memory import watch
 from .guards.part_gradients import guard
@@ -295,7 +296,7 @@ class ParallelModule(nn.Module):
             watching.refuse_call()
         self._require_backward("another forward")
         self.issued = []
-        with inside("forward"), program_runs():
+        with inside("forward"), program_runs(), memory_told(self.program, self.comm, "a forward"):
             [call] = self._agreed("forward", lambda: [(args, kwargs)])
             variant = self.variants.select(call)
             several = variant.worker.program.blocks > 1
@@ -342,7 +343,7 @@ class ParallelModule(nn.Module):
         self.issued = [] if notes is None else notes
         self._require_backward("a step")
         self._refuse_hooks_of_calls()
-        with inside("train_step"), program_runs():
+        with inside("train_step"), program_runs(), memory_told(self.program, self.comm, "a step"):
             micro = self._micro_batches
 
             def given() -> list[given_inputs.Arguments]:
@@ -661,7 +662,11 @@ class ParallelModule(nn.Module):
         self._owed = False
         program = variant.worker.program
         reach = reach_of(program, used_anywhere(program, self.comm, used, variant.captured.output_names()))
-        with program_runs(), self.shards.collecting() as arrived:
+        with (
+            program_runs(),
+            memory_told(program, self.comm, "a backward"),
+            self.shards.collecting() as arrived,
+        ):
             gradients = run.backward(seeds)
             variant.after(gradients=True)
         reach.keep(gradients, arrived, self.shards)

@@ -10,25 +10,66 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..library import between
+from ..library import counts, through
+
+
+class Known:
+    """What the host knows of places, as long as their memory lives: it needs not look again."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[StorageWeakRef, object, Any]] = {}
+
+    def __setitem__(self, places: Tensor, value: Any) -> None:
+        self._of = {key: found for key, found in self._of.items() if not found[0].expired()}
+        storage = places.untyped_storage()
+        self._of[storage._cdata] = StorageWeakRef(storage), _all_of(places), value
+
+    def get(self, places: Tensor) -> Any:
+        found = self._of.get(places.untyped_storage()._cdata)
+        if found is None or found[0].expired() or found[1] != _all_of(places):
+            return None
+        return found[2]
+
+
+def _all_of(places: Tensor) -> object:
+    """Not the same for a part of them."""
+    return tuple(places.shape), places.stride(), places.storage_offset()
+
+
+known = Known()
+"""How many rows each expert has."""
 
 
 def dispatch(x: Tensor, chosen: Tensor, total: int, drops: bool) -> Tensor:
     chosen = _counted(chosen, total)
     wrong = (chosen < -int(drops)) | (chosen >= total)
-    if wrong.any():
+    # Columns more, of those that are dropped and of those that are wrong.
+    has = torch.zeros(x.shape[0], total + 2, dtype=torch.bool, device=x.device)
+    column = torch.where(chosen < 0, total, chosen)
+    has.scatter_(1, torch.where(wrong, total + 1, column), True)
+    # The one time that the host looks: how many rows each expert has, and whether all numbers are right.
+    *rows_of, _, is_wrong = has.sum(0).tolist()
+    if is_wrong:
         number = int(chosen[wrong][0])
         number = number if number >= total else number - total
         raise IndexError(f"index {number} is out of bounds for dimension 0 with size {total}")
-    # One column more, of those that are dropped.
-    has = torch.zeros(x.shape[0], total + 1, dtype=torch.bool, device=x.device)
-    has.scatter_(1, torch.where(chosen < 0, total, chosen), True)
-    places = has[:, :total].t().nonzero().t().contiguous()
+    places = _places(has[:, :total].t(), sum(rows_of))
+    known[places] = rows_of
     rows: Tensor = _Packed.apply(x.index_select(0, places[1]), places, (total, *x.shape))
     return rows
+
+
+def _places(has: Tensor, count: int) -> Tensor:
+    """Where it is true, in order, of which there are so many: `nonzero` would have to find out."""
+    flat = has.reshape(-1)
+    numbers = torch.arange(flat.numel(), device=has.device)
+    # What is false goes behind all that is true.
+    into = torch.where(flat, flat.cumsum(0) - 1, count)
+    found = numbers.new_zeros(count + 1).scatter_(0, into, numbers)[:count]
+    return torch.stack([found // has.shape[1], found % has.shape[1]])
 
 
 def expert_rows(
@@ -37,11 +78,11 @@ def expert_rows(
     if transposed:
         up, down = up.transpose(1, 2), down.transpose(1, 2)
     places, values = rows._indices(), _Values.apply(rows)
-    counts = torch.bincount(places[0], minlength=up.shape[0]).tolist()
-    pieces = zip(values.split(counts), up.unbind(0), down.unbind(0), strict=True)
-    made = [F.linear(between(F.linear(piece, u), activation, gated), d) for piece, u, d in pieces]
-    size = (*rows.shape[:2], down.shape[1])
-    found: Tensor = _Packed.apply(torch.cat(made), places, size)
+    rows_of = known.get(places)
+    if rows_of is None or len(rows_of) != up.shape[0]:
+        rows_of = counts(places[0], up.shape[0])
+    made = through(values, up, down, rows_of, activation, gated)
+    found: Tensor = _Packed.apply(made, places, (*rows.shape[:2], down.shape[1]))
     return found
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from ...errors import RuntimeFault
+from . import gpu_settings
 from .places import Place
 
 DeviceLike: TypeAlias = "torch.device | str | None"
@@ -41,6 +42,7 @@ def take(
 ) -> torch.device:
     """The device of this rank, which is the current one from now on."""
     device = choose(asked, place, backends)
+    gpu_settings.settle(device)
     if device.type == "cuda" and torch.cuda.current_device() != device.index:
         torch.cuda.set_device(device)
     return device

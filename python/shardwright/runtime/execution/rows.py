@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...library import counts
 from ..communication.comm import Comm, Ranks
 from ..programs.cuts import Cut
-from ..rows import packed
+from ..rows import Known, packed
 
 # Of experts and of tokens; the dim behind them is that of a row.
 PLACES = 2
+# On the way back of rows, how many go and come.
+known = Known()
 
 
 def bytes_of(x: Tensor) -> int:
@@ -34,22 +38,32 @@ def all_to_all(comm: Comm, x: Tensor, ranks: Ranks, cut: Cut, join: Cut) -> Tens
     piece = piece.index_select(0, order)
     places = [place.index_select(0, order) for place in places]
     places[cut.at] = places[cut.at] - starts[piece]
-    given = torch.bincount(piece, minlength=len(ranks))
-    counts = _counts(comm, given, ranks)
-    sizes = given.tolist()
+    sizes, taken = _sizes(comm, piece, ranks, known.get(x._indices()), _way(ranks, cut, join))
     numbers = [_numbers(place, cut.piece(at)) for at, place in enumerate(_split(places, sizes))]
     rows = values.index_select(0, order).split(sizes)
     width = values.shape[1:]
-    come = _sent(comm, numbers, [places[0].new_empty(count) for count in counts], ranks)
-    came = _sent(comm, rows, [values.new_empty(count, *width) for count in counts], ranks)
-    return _joined(come, came, join, width)
+    come = _sent(comm, numbers, [places[0].new_empty(count) for count in taken], ranks)
+    came = _sent(comm, rows, [values.new_empty(count, *width) for count in taken], ranks)
+    found = _joined(come, came, join, width)
+    # What comes back, and its gradient, goes where this came from.
+    known[found._indices()] = _way(ranks, join, cut), (taken, sizes)
+    return found
 
 
-def _counts(comm: Comm, given: Tensor, ranks: Ranks) -> list[int]:
-    """How many rows each rank has for this one."""
+def _way(ranks: Ranks, cut: Cut, join: Cut) -> object:
+    return tuple(ranks), *((one.factors[:PLACES], one.at, one.sizes) for one in (cut, join))
+
+
+def _sizes(comm: Comm, piece: Tensor, ranks: Ranks, before: Any, way: object) -> tuple[list[int], list[int]]:
+    """How many rows this rank has for each, and each has for this one. Where that is known nobody looks, but
+    all send: they need not agree on what they know."""
+    given = counts(piece, len(ranks))
     taken = _sent(comm, given.split(1), [torch.empty_like(given[:1]) for _ in ranks], ranks)
-    counts: list[int] = torch.cat(taken).tolist()
-    return counts
+    if before is not None and before[0] == way:
+        sizes: tuple[list[int], list[int]] = before[1]
+        return sizes
+    both: list[int] = torch.cat([given, *taken]).tolist()
+    return both[: len(ranks)], both[len(ranks) :]
 
 
 def _sent(comm: Comm, pieces: Sequence[Tensor], taken: list[Tensor], ranks: Ranks) -> list[Tensor]:

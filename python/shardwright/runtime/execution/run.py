@@ -27,6 +27,7 @@ from .exchange import Part, exchange
 from .gathers import Gathering, Scattering
 from .halves import Left, first_half
 from .kinds import require_kind
+from .profiles import spanned
 from .randomness import Masks
 from .rows import bytes_of
 from .worker import Worker
@@ -97,6 +98,9 @@ class Run:
         self._ended: set[int] = set()
         # What is gathered that each call reads.
         self._read: dict[int, frozenset[int]] = {}
+        # What a profiler shows of calls, and of the code that ran last.
+        self.spans: dict[int, str] = {}
+        self.at = ""
 
     # What the module calls.
 
@@ -220,6 +224,7 @@ class Run:
 
     # What emitted code calls.
 
+    @spanned
     def call(
         self,
         number: int,
@@ -267,6 +272,7 @@ class Run:
         assert not isinstance(sent, tuple) and sent.away is not None
         sent.away.fetch()
 
+    @spanned
     def grad(self, number: int, *grads: Tensor | None, again: Sequence[Tensor] = ()) -> Any:
         saved = self._returned(number)
         with self._executing(), saved.forgotten.given(again) if saved.forgotten else nullcontext():
@@ -275,6 +281,7 @@ class Run:
                 torch.autograd.backward(edges, given)
         return _taken(saved)
 
+    @spanned
     def grad_inputs(self, number: int, *grads: Tensor | None, again: Sequence[Tensor] = ()) -> Any:
         """The first half of a `grad`."""
         saved = self._returned(number)
@@ -290,11 +297,13 @@ class Run:
         self._left[number] = saved, left
         return _taken(saved)
 
+    @spanned
     def grad_weights(self, number: int) -> None:
         _, left = self._left.pop(number)
         with self._executing():
             left.backward()
 
+    @spanned
     def all_reduce(self, x: Tensor | Sequence[Tensor], group: int, op: str = "sum") -> Any:
         """A tuple for a list of tensors."""
         xs = [x] if isinstance(x, Tensor) else x
@@ -304,6 +313,7 @@ class Run:
         found = tuple(self._marked(y, x.requires_grad) for x, y in zip(xs, ys, strict=True))
         return found[0] if isinstance(x, Tensor) else found
 
+    @spanned
     def all_gather(
         self,
         x: Tensor,
@@ -314,6 +324,7 @@ class Run:
     ) -> Tensor:
         return self._along(collectives.all_gather, x, group, dim, sizes, factors)
 
+    @spanned
     def reduce_scatter(
         self,
         x: Tensor,
@@ -324,6 +335,7 @@ class Run:
     ) -> Tensor:
         return self._along(collectives.reduce_scatter, x, group, dim, sizes, factors)
 
+    @spanned
     def all_to_all(
         self,
         x: Tensor,
@@ -346,6 +358,7 @@ class Run:
             )
         return self._marked(y, x.requires_grad)
 
+    @spanned
     def exchange(self, number: int, *xs: Tensor) -> Any:
         table = self.worker.program.exchanges[number]
         targets = self._exchange("exchange", number, xs)
@@ -353,6 +366,7 @@ class Run:
         marked = tuple(self._marked(target, needed) for target in targets)
         return marked[0] if len(marked) == 1 else marked
 
+    @spanned
     def send(self, number: int, *xs: Tensor) -> None:
         """For a block that runs later, here or elsewhere; nobody waits."""
         part = self.worker.part(number)
@@ -362,6 +376,7 @@ class Run:
         with torch.no_grad():
             self.worker.mail.send(part, number, self.batch, xs)
 
+    @spanned
     def receive(self, number: int) -> Any:
         worker = self.worker
         self._received.append(number)
@@ -372,6 +387,7 @@ class Run:
         marked = tuple(self._marked(target, needed) for target in targets)
         return marked[0] if len(marked) == 1 else marked
 
+    @spanned
     def reduce_gradients(self, group: int, leaves: Sequence[Tensor]) -> None:
         ranks = self._in_group("reduce_gradients", group, sum(map(self._sent, leaves)))
         self._reductions += 1
@@ -383,6 +399,7 @@ class Run:
             sent = self.worker.reduce
             self._buckets.append(Bucket(self.comm, own, ranks, self._reductions, self.worker.kept, sent))
 
+    @spanned
     def exchange_gradients(self, number: int, leaves: Sequence[Tensor], shards: Sequence[int]) -> None:
         self._settle()
         reduce = self.worker.reduce
@@ -392,6 +409,7 @@ class Run:
             # A target may be a view of a message; a shard's gradient is its own.
             self._arrived(shard, target, own=False)
 
+    @spanned
     def gather(self, group: int, places: Sequence[Any]) -> None:
         """Each place is a leaf or holds some. They are there at the first call that reads them."""
         copies = self._copies(places)
@@ -402,11 +420,13 @@ class Run:
                 own = [copy for copy in copies if copy.dtype == dtype]
                 self.worker.coming.append(Gathering(self.comm, own, ranks, self.worker.host))
 
+    @spanned
     def release(self, places: Sequence[Any]) -> None:
         for copy in self._copies(places):
             self._arrive(frozenset(map(id, copy.leaves)))
             copy.release()
 
+    @spanned
     def scatter_gradients(self, group: int, places: Sequence[Any]) -> None:
         leaves = self._leaves_of_copies(places)
         sent = sum(self._sent(leaf) for _, leaf in leaves)
@@ -417,11 +437,13 @@ class Run:
             self._collect(1)
             self._scatterings.append(Scattering(self.comm, own, ranks, dtype))
 
+    @spanned
     def part_gradients(self, places: Sequence[Any]) -> None:
         """Those that every rank of the group has all of."""
         for copy, leaf in self._leaves_of_copies(places):
             self._arrived(copy.at, copy.own_part(gradient_of(leaf)), own=False)
 
+    @spanned
     def reduce_shards(self, group: int, places: Sequence[Any]) -> None:
         self._settle()
         held = self.worker.shards

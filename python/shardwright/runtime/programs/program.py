@@ -278,6 +278,8 @@ class Program:
     folder: Path | None = None
     # The text of the model's graph, if it is known.
     graph: str = ""
+    # The memory that the compiler tells of a step, if that is known.
+    told: Mapping[str, Any] | None = None
     _codes: dict[str, Code] = field(default_factory=dict)
     _groups_of: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
 
@@ -359,11 +361,12 @@ def load_program(
     digest: str | None = None,
     version: str | None = None,
     graph: str = "",
+    told: Mapping[str, Any] | None = None,
 ) -> Program:
     """Reads a program from `{file name: text}` or a folder; refuses what does not fit.
 
     Files may have been edited since they were proved. With their `graph.txt` they are proved again;
-    `graph` is what it says where it is not among them.
+    `graph` is what it says where it is not among them. `told` is the memory that a step takes.
     """
     folder = None if isinstance(files, Mapping) else Path(files)
     texts = files if isinstance(files, Mapping) else _read_folder(Path(files))
@@ -390,7 +393,7 @@ def load_program(
         raise _unreadable(f"{type(error).__name__}: {error}", folder) from error
     if GRAPH in texts:
         verify(texts[GRAPH], {name: text for name, text in texts.items() if name != GRAPH})
-    return replace(program, graph=texts.get(GRAPH, graph))
+    return replace(program, graph=texts.get(GRAPH, graph), told=told)
 
 
 def _unreadable(why: str, folder: Path | None) -> RuntimeFault:
