@@ -88,7 +88,8 @@ impl Cluster {
     /// The same, of the bytes alone: the least there is.
     pub fn least_of_message(&self, from: u32, to: u32, Crowd(crowd): Crowd, bytes: f64) -> f64 {
         let (here, there) = (self.node(from), self.node(to));
-        let link = if here == there { &self.nodes[here].link } else { &self.network };
+        // A crowd is of those that leave a node: inside of it nobody is in the way.
+        let (link, crowd) = if here == there { (&self.nodes[here].link, 1) } else { (&self.network, crowd) };
         bytes / (link.rate() / if link.shared { f64::from(crowd.max(1)) } else { 1.0 })
     }
 

@@ -125,8 +125,12 @@ impl<'s> Groups<'s> {
     }
 }
 
-/// Ranks that send to several others do so one after another.
+/// Ranks that send to several others do so one after another. Pieces are many, and looked at only where a network is
+/// shared.
 fn crowd_of(exchange: &Exchange, cluster: &Cluster) -> Crowd {
+    if !cluster.network.shared {
+        return Crowd(1);
+    }
     let ends = |piece: &Piece| [exchange.sources[piece.from].0.0, exchange.targets[piece.to].0.0];
     let mut seen = BTreeSet::new();
     let is_first = |[from, to]: &[u32; 2]| cluster.node(*from) != cluster.node(*to) && seen.insert(*from);

@@ -247,12 +247,12 @@ impl Costs for Found<'_> {
         let size = |run: Run| f64::from(run.devices.1 - run.devices.0);
         let (here, there) = (from.devices.1 - 1, to.devices.0);
         let cluster = self.question.cluster;
-        // Those of a node that send to another one at once share its network.
+        // Those of a node that send to another one at once share its network, if it is shared at all.
         let near = |run: Run, at: u32| {
             (run.devices.0..run.devices.1).filter(|other| cluster.node(*other) == cluster.node(at)).count()
         };
-        let crowd = Crowd(u32::try_from(near(from, here).min(near(to, there))).unwrap_or(u32::MAX));
-        let crowd = if cluster.node(here) == cluster.node(there) { Crowd(1) } else { crowd };
+        let crowd = if cluster.network.shared { near(from, here).min(near(to, there)) } else { 1 };
+        let crowd = Crowd(u32::try_from(crowd).unwrap_or(u32::MAX));
         let seconds = |bytes: f64| cluster.message(here, there, crowd, bytes);
         (seconds(flow.takes / size(from)), seconds(stage.gives / size(to)))
     }
