@@ -22,6 +22,7 @@ from ..guards.part_gradients import plain, writable
 from ..programs.program import Program, TensorInfo
 from ..programs.regions import Region, cut, local_factors, meet, numel, whole, window, within
 from .copies import Copy
+from .own_gradients import own_gradient
 
 Source = Callable[[str], Tensor]
 Wanted = Sequence[tuple[TensorInfo, Region]]
@@ -160,8 +161,10 @@ class Shards:
         """Also after the shards have got other memory."""
         made = [(self.held[it.shard], it) for it in self.table.copies]
         self.copies = [Copy(held, self.device, it) for held, it in made]
-        of = ((at, leaf.copy) for at, leaf in enumerate(self.table.leaves))
-        self._of_copies = {at: self.copies[copy].leaf() for at, copy in of if copy is not None}
+        of = enumerate(self.table.leaves)
+        self._of_copies = {
+            at: self.copies[leaf.copy].leaf(leaf.region) for at, leaf in of if leaf.copy is not None
+        }
 
     def on_host(self) -> list[Tensor]:
         """The parameters that live there, and their gradients."""
@@ -224,6 +227,8 @@ class Shards:
                 return old.tensors[at]
         leaf = base if part is None else cut(base, shard.factors, part)
         leaf = leaf.to(read_as).requires_grad_(shard.tensor.trainable)
+        if shard.tensor.trainable:
+            own_gradient(leaf)
         if is_cast and shard.tensor.trainable:
             leaf.grad_dtype = base.dtype
         if old and same_step and leaf.requires_grad:  # backwards of micro-batches are still to come
