@@ -19,17 +19,26 @@ import compile_time
 from tables import Table
 
 ROWS = Path(__file__).with_suffix(".csv")
-# The machines, as their pages describe them.
-CLUSTERS = {
-    "a100": ("a100", "", "200 Gbit/s"),
-    "a100-40g": ("a100-40g", "", "200 Gbit/s"),
-    # 96 GB of slower memory, and 500 of 700 W: the clock that is left under load.
+# The machines, as their pages describe them: the card, what is other than in the catalog, GB/s of a link
+# inside of a node, whether its switches sum, and the network of a device.
+CARDS = {
+    "a100": ("a100", "", 300, False, "200 Gbit/s"),
+    "a100-40g": ("a100-40g", "", 300, False, "200 Gbit/s"),
+    "h100": ("h100", "", 450, True, "400 Gbit/s"),
+    # 96 GB of slower memory, and 500 W of 700: the clock goes with the root of the power that is there for
+    # computing, which is what 130 W at rest leave.
     "h100-500w": (
         "h100",
-        'memory = "96 GB"\nbandwidth = "2.4 TB/s"\npeak = { f32 = "57 TFLOP/s", bf16 = "850 TFLOP/s" }\n',
-        "400 Gbit/s",
+        'memory = "96 GB"\nbandwidth = "2.4 TB/s"\npeak = { f32 = "54 TFLOP/s", bf16 = "797 TFLOP/s" }\n',
+        450, True, "400 Gbit/s",
     ),
-}
+}  # fmt: skip
+# FlashAttention's first algorithm in Triton, which MPT was measured with: operations a second of a large
+# forward and backward. On A100 by the figures of FlashAttention 2's paper; on H100 nobody published any.
+TRITON = {"a100": (105e12, 80e12), "a100-40g": (105e12, 80e12), "h100": (190e12, 140e12)}
+# Its FSDP gathers ahead in forward only (`BACKWARD_POST`): of what is gathered twice and summed once, in
+# float32 or bfloat16, so much is hidden.
+HIDDEN = {"f32": 0.25, "bf16": 0.33}
 NODE = 8
 
 
@@ -41,8 +50,7 @@ def bench(quick: bool) -> Table:
         "Tokens a second and GPU that others measured (`benches/published.csv` says who, and on what), and"
         " what `shardwright simulate` says of the same model under the same plan. Ratios are predicted by"
         " measured speed. Rank correlation (Spearman) is of tokens times operations of a token: which of the"
-        " group uses its devices better. MPT's sequences are of 8,192 words at most: longer ones were"
-        " measured with an older kernel of attention.",
+        " group uses its devices better.",
         ["group", "rows", "median ratio", "least", "most", "rank correlation"],
     )
     found: dict[str, list[tuple[float, float, dict[str, str]]]] = defaultdict(list)
@@ -76,35 +84,48 @@ def bench(quick: bool) -> Table:
 
 def predicted(row: dict[str, str], folder: Path) -> float:
     """Tokens a second and device."""
-    batch = int(row["micro"]) * int(row["copies"])
-    shape = [row[name] for name in ("layers", "width", "heads", "inner", "words")]
-    text = folder / f"{'-'.join(shape)}-{batch}-{row['length']}.txt"
+    batch, batches, devices = (int(row[name]) for name in ("micro", "batches", "devices"))
+    batch *= int(row["copies"])
+    sizes = [row[name] for name in ("layers", "width", "heads", "inner", "words")]
+    shape = [row["model"], *sizes, str(batch), row["length"], row["recompute"], row["reduce"]]
+    text = folder / f"{'-'.join(shape)}.txt"
     if not text.is_file():
-        kind = "mpt" if row["model"].startswith("MPT") else "llama"
-        compile_time.child("capture", str(text), kind, str(batch), *shape, row["length"], script=__file__)
-    devices, batches = row["devices"], row["batches"]
+        compile_time.child("capture", str(text), *shape, script=__file__)
     told = compile_time.child(
-        "simulate", str(text), row["plan"], devices, batches, cluster(row["card"], int(devices)),
+        "simulate", str(text), row["plan"], str(devices), str(batches), cluster(row), row["compiled"],
         script=__file__, timeout=1200,
     )  # fmt: skip
-    return batch * int(batches) * int(row["length"]) / told["seconds"] / int(devices)
+    return batch * batches * int(row["length"]) / told["seconds"] / devices
 
 
-def cluster(card: str, devices: int) -> str:
-    like, more, network = CLUSTERS[card]
+def cluster(row: dict[str, str]) -> str:
+    card, devices = row["card"], int(row["devices"])
+    like, more, link, sums, network = CARDS[card]
     return (
         f'name = "{card}"\n[network]\nbandwidth = "{network}"\nlatency = "14 us"\nstart = "20 us"\n'
-        f'reached = 0.85\n[[nodes]]\ncount = {max(devices // NODE, 1)}\ndevices = "{card}:{NODE}"\n'
-        + _link(like)
-        + (f'[devices.{card}]\nlike = "{like}"\n{more}' if more else "")
+        f'reached = 0.85\n[[nodes]]\ncount = {max(devices // NODE, 1)}\ndevices = "{card}-here:{NODE}"\n'
+        f'link = {{ bandwidth = "{link} GB/s", latency = "3.4 us", start = "8.4 us", reached = 0.77'
+        f'{", sums = true" if sums else ""} }}\n[devices.{card}-here]\nlike = "{like}"\n{more}'
+        + (_foundry(row) if row["model"].startswith("MPT") else "")
     )
 
 
-def _link(like: str) -> str:
-    bandwidth = {"a100": 300, "a100-40g": 300, "h100": 450}[like]
-    sums = "" if like.startswith("a100") else ", sums = true"
-    rest = f'latency = "3.4 us", start = "8.4 us", reached = 0.77{sums}'
-    return f'link = {{ bandwidth = "{bandwidth} GB/s", {rest} }}\n'
+def _foundry(row: dict[str, str]) -> str:
+    """What is other in llm-foundry, as a file says it: what messages hold up, and what attention takes."""
+    card = row["card"]
+    sizes = [1e8, 1e9, 1e10, 1e11, 1e12]
+    shares = [0.05, 0.3, 0.7, 0.95, 1.0]
+    text = (
+        f'[devices.{card}-here.runtime]\nstep = "0 us"\ncall = "45 us"\nwake = "0 us"\nlaunch = "6 us"\n'
+        f"hidden = {HIDDEN[row['reduce']]}\n"
+    )
+    for way, rate in zip(("forward", "backward"), TRITON[card], strict=True):
+        seconds = [size / (rate * share) for size, share in zip(sizes, shares, strict=True)]
+        text += (
+            f'[[devices.{card}-here.operators]]\nkind = "attention"\ndtype = "bf16"\npass = "{way}"\n'
+            f"operations = {sizes}\nseconds = {seconds}\n"
+        )
+    return text
 
 
 def _work(row: dict[str, str]) -> float:
@@ -123,24 +144,33 @@ def _spearman(pairs: list[tuple[float, float]]) -> float:
     return statistics.correlation(ours, theirs) if len(pairs) > 2 else 1.0
 
 
-def _capture(path: str, kind: str, batch: str, *sizes: str) -> dict[str, int]:
-    import shapes
+def _capture(path: str, name: str, *rest: str) -> dict[str, int]:
+    import as_published
+    import torch
 
+    from shardwright import Precision
     from shardwright.capture import capture
 
-    layers, width, heads, inner, words, length = map(int, sizes)
-    if kind == "mpt":
-        model, args = shapes.mpt(layers, width, heads, inner, words, int(batch), length)
-    else:
-        model, args = shapes._llama(int(batch), length, layers, width, heads, inner)
-    return {"text": Path(path).write_text(capture(model, args).graph_text)}
+    *sizes, batch, length = map(int, rest[:-2])
+    recompute, reduce = rest[-2:]
+    model, args = as_published.build(name, *sizes, batch=batch, length=length, recompute=recompute)
+    narrow = torch.bfloat16
+    # Without masters sums travel as they arise.
+    precision = Precision(narrow, narrow, *(() if reduce == "f32" else (narrow, narrow)))
+    found = capture(model, args, precision=precision)
+    Path(path).with_suffix(".json").write_text(json.dumps({n: str(kept) for n, kept in found.kept.items()}))
+    return {"text": Path(path).write_text(found.graph_text)}
 
 
-def _simulate(path: str, name: str, devices: str, batches: str, text: str) -> dict[str, Any]:
+def _simulate(path: str, name: str, devices: str, batches: str, text: str, compiled: str) -> dict[str, Any]:
     core = compile_time.extension()
     graph = core.Graph(Path(path).read_text())
+    kept = json.loads(Path(path).with_suffix(".json").read_text())
     plan = core.Plan.named(graph, name, int(devices))
-    step = core.simulate_step(plan, core.compile(plan, "loss"), "published", text, int(batches))
+    program = core.compile(plan, "loss", kept=kept)
+    step = core.simulate_step(
+        plan, program, "published", text, int(batches), kept=kept, compile=compiled == "yes"
+    )
     return {"seconds": step.seconds}
 
 

@@ -425,6 +425,8 @@ def simulate_step(
     batches: int = 1,
     optimizer: str = "adamw",
     traced: bool = False,
+    kept: Mapping[str, str] | None = None,
+    compile: bool = False,
 ) -> Simulated: ...
 def search_plan(
     graph: Graph,

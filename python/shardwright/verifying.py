@@ -221,7 +221,7 @@ def _whole(graph: Graph, alone: _Alone, made: _Made) -> tuple[list[Tensor], list
         values = _values(alone.operands(made), limits)
         values = values if made.positions else alone.taken(values)
         with same_randomness():
-            torch.manual_seed(_SEED)
+            torch.default_generator.manual_seed(_SEED)
             inputs = [_given(value) for value in values]
             given = Given(inputs, _no_parameter, {}, {}, torch.device("cpu"))
             with running(None if alone.skeleton is None else Modules(alone.skeleton.get_submodule)):

@@ -22,7 +22,7 @@ struct Card {
     name: &'static str,
     /// Words of the driver's name: all of one of these.
     words: &'static [&'static str],
-    /// GB, and TB/s.
+    /// GB that a model may have ([`left`]), and TB/s.
     memory: (u64, f64),
     /// Dense TFLOP/s in double and single, in half, and whether bf16 is as quick.
     peak: (f64, f64, f64, bool),
@@ -68,22 +68,32 @@ const CARDS: [Card; 29] = [
     card("a100", &["A100"], (80, 2.0), (19.5, 19.5, 312.0, true), Nvlink(300.0, false), USUAL),
     card("a800", &["A800"], (80, 2.0), (19.5, 19.5, 312.0, true), Nvlink(200.0, false), USUAL),
     card("v100", &["V100", "V100S"], (32, 0.9), (7.8, 15.7, 125.0, false), Nvlink(150.0, false), (12.0, 96, 12.0)),
-    card("a30", &["A30"], (24, 0.933), (10.3, 10.3, 165.0, true), Pcie, SMALL),
-    card("a40", &["A40"], (48, 0.696), (0.6, 37.4, 150.0, true), Pcie, SMALL),
-    card("a10g", &["A10G"], (24, 0.6), (0.5, 31.5, 70.0, true), Pcie, SMALL),
-    card("a10", &["A10"], (24, 0.6), (0.5, 31.2, 125.0, true), Pcie, SMALL),
-    card("l40s", &["L40S"], (48, 0.864), (1.4, 91.6, 362.0, true), Pcie, SMALL),
-    card("l40", &["L40"], (48, 0.864), (1.4, 90.5, 181.0, true), Pcie, SMALL),
-    card("l4", &["L4"], (24, 0.3), (0.5, 30.0, 121.0, true), Pcie, SMALL),
-    card("t4", &["T4"], (16, 0.32), (0.25, 8.1, 65.0, false), Pcie, (12.0, 48, 25.0)),
+    card("a30", &["A30"], (23, 0.933), (10.3, 10.3, 165.0, true), Pcie, SMALL),
+    card("a40", &["A40"], (44, 0.696), (0.6, 37.4, 150.0, true), Pcie, SMALL),
+    card("a10g", &["A10G"], (21, 0.6), (0.5, 31.5, 70.0, true), Pcie, SMALL),
+    card("a10", &["A10"], (21, 0.6), (0.5, 31.2, 125.0, true), Pcie, SMALL),
+    card("l40s", &["L40S"], (44, 0.864), (1.4, 91.6, 362.0, true), Pcie, SMALL),
+    card("l40", &["L40"], (44, 0.864), (1.4, 90.5, 181.0, true), Pcie, SMALL),
+    card("l4", &["L4"], (21, 0.3), (0.5, 30.0, 121.0, true), Pcie, SMALL),
+    card("t4", &["T4"], (14, 0.32), (0.25, 8.1, 65.0, false), Pcie, (12.0, 48, 25.0)),
     card("rtx-pro-6000", &["PRO 6000 BLACKWELL"], (96, 1.79), (2.0, 126.0, 503.0, true), Pcie, FIFTH),
-    card("rtx-6000-ada", &["6000 ADA"], (48, 0.96), (1.4, 91.0, 364.0, true), Pcie, SMALL),
-    card("rtx-a6000", &["A6000"], (48, 0.768), (0.6, 38.7, 155.0, true), Pcie, SMALL),
+    card("rtx-6000-ada", &["6000 ADA"], (47, 0.96), (1.4, 91.0, 364.0, true), Pcie, SMALL),
+    card("rtx-a6000", &["A6000"], (47, 0.768), (0.6, 38.7, 155.0, true), Pcie, SMALL),
 ];
+
+/// What Python takes around a call of emitted code and each operator in it.
+const ON_GPUS: Runtime =
+    Runtime { step: 0.0, call: 45.0 * MICRO, wake: 0.0, apart: 0.0, hidden: 1.0, launch: Some(6.0 * MICRO) };
 
 /// The names of all.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     CARDS.iter().map(|card| card.name)
+}
+
+/// Bytes of a GPU that a model may have, of all that its driver counts: not those of CUDA's context, of cuBLAS and NCCL, nor
+/// those between tensors.
+fn left(memory: u64) -> u64 {
+    (0.95 * memory as f64 - 1.2 * GIGA).max(0.0) as u64
 }
 
 pub(crate) fn device(name: &str) -> Option<Device> {
@@ -104,8 +114,20 @@ pub(crate) fn device(name: &str) -> Option<Device> {
         host_memory: card.host.1 * 1_000_000_000,
         host_bandwidth: card.host.2 * GIGA,
         measured: vec![],
-        runtime: Runtime::default(),
+        runtime: Runtime { hidden: hidden(card), ..ON_GPUS },
     })
+}
+
+/// What of a message does not slow what is computed meanwhile: NCCL's kernels have so many of the multiprocessors for
+/// themselves.
+fn hidden(card: &Card) -> f64 {
+    let (busy, all) = match (card.bus, card.name) {
+        (Nvlink(..), "a100" | "a100-40g" | "a800") => (24.0, 108.0),
+        (Nvlink(..), "v100") => (12.0, 80.0),
+        (Nvlink(..), _) => (16.0, 132.0),
+        (Pcie, _) => (4.0, 80.0),
+    };
+    1.0 - busy / all
 }
 
 /// The link between the devices of a node; of what is no GPU there is none.
@@ -160,7 +182,9 @@ pub fn here(driver: &Driver, local: u32, nodes: u32) -> Result<Here> {
     };
     let dgx = format!("dgx-{name}:{local}x{nodes}");
     let is_dgx = nodes > 1 && catalog::named(&dgx).is_ok();
-    let memory = device(name).filter(|card| driver.memory < card.memory).map(|_| driver.memory);
+    let memory = device(name).map(|card| (card.memory, left(driver.memory)));
+    // Drivers of one card differ a little.
+    let memory = memory.filter(|(usual, here)| (*here as f64) < 0.97 * *usual as f64).map(|(_, here)| here);
     Ok(Here { name: if is_dgx { dgx } else { format!("{name}:{local}x{nodes}") }, text: None, memory })
 }
 
@@ -181,7 +205,7 @@ fn described(driver: &Driver, local: u32, nodes: u32) -> String {
          [devices.here]\nmemory = \"{memory:.3} GB\"\nbandwidth = \"{bandwidth:.1} GB/s\"\n\
          peak = {{ f64 = \"{double:.2} TFLOP/s\", f32 = \"{single:.1} TFLOP/s\", {narrow}{also} }}\n",
         name = driver.name,
-        memory = driver.memory.max(1_000_000) as f64 / GIGA,
+        memory = left(driver.memory).max(1_000_000) as f64 / GIGA,
         bandwidth = bandwidth / GIGA,
         double = per_clock(double),
         single = per_clock(single),

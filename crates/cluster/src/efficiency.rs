@@ -86,7 +86,7 @@ const ADA: Curves = Curves {
 };
 const HOPPER: Curves = Curves {
     compute: &[
-        products(&[(1e8, 0.02), (1e9, 0.15), (1e10, 0.40), (1e11, 0.60), (1e12, 0.70), (1e13, 0.72)]),
+        products(&[(1e8, 0.02), (1e9, 0.15), (1e10, 0.40), (1e11, 0.58), (1e12, 0.66), (1e13, 0.68)]),
         attention(Way::Forward, &[(1e9, 0.06), (1e10, 0.20), (1e11, 0.34), (1e12, 0.40), (1e13, 0.42)]),
         attention(Way::Backward, &[(1e9, 0.05), (1e10, 0.16), (1e11, 0.27), (1e12, 0.33), (1e13, 0.35)]),
     ],

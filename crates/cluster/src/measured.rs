@@ -82,11 +82,14 @@ pub struct Runtime {
     pub apart: f64,
     /// What of a message that goes on while the device computes does not hold it up.
     pub hidden: f64,
+    /// Seconds in which the host starts an operator, where the device works off what was started on a clock of its own:
+    /// `call` is of the host's, too, then. None where they are the same, as on CPUs.
+    pub launch: Option<f64>,
 }
 
 impl Default for Runtime {
     fn default() -> Self {
-        Self { step: 0.0, call: 0.0, wake: 0.0, apart: 0.0, hidden: 1.0 }
+        Self { step: 0.0, call: 0.0, wake: 0.0, apart: 0.0, hidden: 1.0, launch: None }
     }
 }
 

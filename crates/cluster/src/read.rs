@@ -239,7 +239,10 @@ impl Reader<'_> {
                 "host_bandwidth",
             )?,
             measured: it.operators.iter().map(|it| self.operators(it)).collect::<Result<_>>()?,
-            runtime: it.runtime.as_ref().map_or(Ok(Runtime::default()), |it| self.runtime(it))?,
+            runtime: match &it.runtime {
+                Some(it) => self.runtime(it)?,
+                None => like.as_ref().map_or(Runtime::default(), |like| like.runtime),
+            },
         })
     }
 

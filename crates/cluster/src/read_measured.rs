@@ -36,6 +36,7 @@ pub(crate) struct WrittenRuntime {
     wake: Spanned<Written>,
     apart: Option<Spanned<Written>>,
     hidden: Spanned<f64>,
+    launch: Option<Spanned<Written>>,
 }
 
 /// What a message from one device to another is called.
@@ -95,7 +96,8 @@ impl Reader<'_> {
         let (step, call, wake) = (seconds(&it.step)?, seconds(&it.call)?, seconds(&it.wake)?);
         // Not in files of profiles that did not measure it.
         let apart = it.apart.as_ref().map_or(Ok(0.0), seconds)?;
-        Ok(Runtime { step, call, wake, apart, hidden })
+        let launch = it.launch.as_ref().map(seconds).transpose()?;
+        Ok(Runtime { step, call, wake, apart, hidden, launch })
     }
 
     fn curve<T>(&self, written: &Spanned<T>, sizes: &[f64], seconds: &[f64]) -> Result<Curve> {

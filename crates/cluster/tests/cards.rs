@@ -33,13 +33,24 @@ fn several_nodes_of_what_is_sold_as_dgx_have_its_network() {
 }
 
 #[test]
+fn a_model_may_have_less_than_a_gpu_has() {
+    let of = |memory| here(&driver("NVIDIA H100 80GB HBM3", memory), 8, 1).expect("described").memory;
+    // As drivers of whole cards say, and of one that gives less.
+    assert_eq!((of(85_520_809_984), of(84_929_347_584)), (None, None));
+    assert_eq!(of(60_000_000_000), Some(55_800_000_000));
+    let memory = |name: &str| named(name).expect("known").device(0).memory;
+    assert!(memory("l4:1") < 22_000_000_000 && memory("h100:1") == 80_000_000_000);
+}
+
+#[test]
 fn a_part_of_a_gpu_is_described_from_what_its_driver_says() {
     let slice = Driver { multiprocessors: 60, ..driver("NVIDIA H100 80GB HBM3 MIG 3g.40gb", 42_000_000_000) };
     assert_eq!(known(&slice), None);
     let found = here(&slice, 2, 1).expect("described");
     let text = found.text.expect("a file");
     let cluster = read(&text, "here").expect("valid");
-    assert_eq!((cluster.devices(), cluster.device(0).memory), (2, 42_000_000_000));
+    // But for the driver's own, and what lies between tensors.
+    assert_eq!((cluster.devices(), cluster.device(0).memory), (2, 38_700_000_000));
     let whole = named("h100:1").expect("known");
     let rate = |cluster: &cluster::Cluster| cluster.device(0).peak_of(graph::Dtype::Bf16);
     assert!((0.3..0.6).contains(&(rate(&cluster) / rate(&whole))), "{}", rate(&cluster));

@@ -26,6 +26,14 @@ pub struct Setting<'s> {
     pub batches: u32,
     pub optimizer: &'s str,
     pub masters: &'s Masters,
+    /// PyTorch compiles local code.
+    pub compiled: bool,
+}
+
+impl Setting<'_> {
+    fn kinds(&self, graph: &Graph) -> Kinds {
+        if self.compiled { Kinds::compiled(graph) } else { Kinds::of(graph) }
+    }
 }
 
 pub struct Step {
@@ -87,7 +95,7 @@ pub fn step(
         check::courses_over(graph, program, setting.masters, (folding, setting.batches)).map_err(first_of)?;
     let updates = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
-    let kinds = Kinds::of(&rewritten);
+    let kinds = setting.kinds(&rewritten);
     let scene = scene(program, &courses, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
     let estimate = told((graph, analysis), (plan, program), simulation, &proof.memory, setting)?;
@@ -134,7 +142,7 @@ pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> R
             .map_err(first_of)?;
     let updates = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
-    let kinds = Kinds::of(&rewritten);
+    let kinds = setting.kinds(&rewritten);
     let scene = scene(&program, &courses, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
     Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, Told::Ranks)))
@@ -180,7 +188,7 @@ fn estimated(
         check::courses_folding(graph, program, setting.masters, (folding, setting.batches))
             .map_err(first_of)?;
     let updates = updates(&proof.memory, setting.optimizer)?;
-    let kinds = Kinds::of(&program.rewritten(graph)?.graph);
+    let kinds = setting.kinds(&program.rewritten(graph)?.graph);
     let simulation = simulate_briefly(&scene(program, &courses, &kinds, setting, &updates)?)?;
     told((graph, analysis), (plan, program), simulation, &proof.memory, setting)
 }

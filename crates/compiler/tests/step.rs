@@ -76,7 +76,7 @@ impl Model {
     }
 
     fn estimate(&self, plan: &str, cluster: &Cluster, batches: u32, masters: &Masters) -> Estimate {
-        let setting = Setting { cluster, batches, optimizer: "none", masters };
+        let setting = Setting { cluster, batches, optimizer: "none", masters, compiled: false };
         let (chosen, _) = self.compiled(plan, cluster.devices());
         let boundary = lower::loss(&self.graph, program::Inputs::Global);
         compiler::estimate((&self.graph, &self.analysis), &chosen, &boundary, &setting).expect("an estimate")
@@ -85,7 +85,7 @@ impl Model {
     fn step(&self, plan: &str, count: u32, cluster: &Cluster, batches: u32) -> Result<Step> {
         let (plan, compiled) = self.compiled(plan, count);
         let masters = Masters::new();
-        let setting = Setting { cluster, batches, optimizer: "none", masters: &masters };
+        let setting = Setting { cluster, batches, optimizer: "none", masters: &masters, compiled: false };
         compiler::step((&self.graph, &self.analysis), &plan, &compiled, &setting, true)
     }
 }
@@ -234,7 +234,8 @@ fn what_is_told_of_messages_is_what_the_proof_counts() {
     for plan in ["data", "megatron", "data:2 x megatron:2", "stages:2 x data:2"] {
         let (made, compiled) = model.compiled(plan, 4);
         let (cluster, masters) = (devices(4, SLOW), Masters::new());
-        let setting = Setting { cluster: &cluster, batches: 1, optimizer: "none", masters: &masters };
+        let setting =
+            Setting { cluster: &cluster, batches: 1, optimizer: "none", masters: &masters, compiled: false };
         let step = compiler::step((&model.graph, &model.analysis), &made, &compiled, &setting, true)
             .expect("a step");
         for (lane, parts) in step.estimate.simulation.ranks.iter().zip(&step.estimate.simulation.parts) {
@@ -365,7 +366,8 @@ fn with_memory(plan: &str, count: u32, batches: u32) -> Estimate {
         (Model::new(), read(&text, "memory.toml").expect("it reads"), Masters::new());
     let (chosen, _) = model.compiled(plan, count);
     let boundary = lower::loss(&model.graph, program::Inputs::Global);
-    let setting = Setting { cluster: &cluster, batches, optimizer: "adamw", masters: &masters };
+    let setting =
+        Setting { cluster: &cluster, batches, optimizer: "adamw", masters: &masters, compiled: false };
     compiler::estimate((&model.graph, &model.analysis), &chosen, &boundary, &setting).expect("an estimate")
 }
 

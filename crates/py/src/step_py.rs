@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use compiler::{Masters, Setting, Step};
+use compiler::{Setting, Step};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -128,7 +128,7 @@ impl Simulated {
 /// Simulates a step of so many micro-batches on a cluster: a name, or the text of a file and what that is called. `traced`
 /// says whether a timeline is wanted.
 #[pyfunction]
-#[pyo3(signature = (plan, compiled, cluster, text = None, batches = 1, optimizer = "adamw", traced = false))]
+#[pyo3(signature = (plan, compiled, cluster, text = None, batches = 1, optimizer = "adamw", traced = false, kept = None, compile = false))]
 #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
 pub(crate) fn simulate_step(
     py: Python<'_>,
@@ -139,12 +139,14 @@ pub(crate) fn simulate_step(
     batches: u32,
     optimizer: &str,
     traced: bool,
+    kept: Option<BTreeMap<String, String>>,
+    compile: bool,
 ) -> PyResult<Simulated> {
     let (graph, analysis) = (&plan.model.graph, &plan.model.analysis);
     guarded(plan.evidence(), || {
         let cluster = cluster_of(cluster, text)?;
-        let masters = Masters::new();
-        let setting = Setting { cluster: &cluster, batches, optimizer, masters: &masters };
+        let masters = masters_of(kept);
+        let setting = Setting { cluster: &cluster, batches, optimizer, masters: &masters, compiled: compile };
         let inner =
             py.detach(|| compiler::step((graph, analysis), &plan.plan, compiled.inner(), &setting, traced))?;
         let there = (0..inner.estimate.memory.len()).map(|rank| cluster.device(rank as u32));
@@ -171,7 +173,7 @@ pub(crate) fn communications(
         let files = files_of(files);
         let ((name, text), masters) = (cluster, masters_of(kept));
         let cluster = cluster_of(&name, text.as_deref())?;
-        let setting = Setting { cluster: &cluster, batches, optimizer, masters: &masters };
+        let setting = Setting { cluster: &cluster, batches, optimizer, masters: &masters, compiled: false };
         py.detach(|| compiler::communications(&graph, &files, &setting))
     })
 }

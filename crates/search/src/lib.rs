@@ -383,6 +383,7 @@ fn estimated(question: &Question<'_>, plan: &Plan) -> Result<Estimate> {
         batches: question.batches,
         optimizer: question.optimizer,
         masters: question.masters,
+        compiled: false,
     };
     estimate((question.graph, question.analysis), plan, question.boundary, &setting)
 }

@@ -34,7 +34,7 @@ fn told(question: &Question<'_>, name: &str) -> Option<Estimate> {
     let plan = plan::sets::named(name, question.graph, question.analysis, question.devices).ok()?;
     let Question { cluster, batches, optimizer, masters, .. } = *question;
     let of = (question.graph, question.analysis);
-    let setting = Setting { cluster, batches, optimizer, masters };
+    let setting = Setting { cluster, batches, optimizer, masters, compiled: false };
     Some(estimate(of, &plan, question.boundary, &setting).expect("an estimate"))
 }
 

@@ -253,8 +253,13 @@ fn nothing_takes_less_than_it_must() {
     for model in graphs.map(Model::new) {
         for (cluster, batches) in clusters.iter().zip([4, 1, 8, 2, 6, 4, 4]) {
             let question = model.question(cluster, cluster.devices(), batches);
-            let setting =
-                Setting { cluster, batches, optimizer: question.optimizer, masters: question.masters };
+            let setting = Setting {
+                cluster,
+                batches,
+                optimizer: question.optimizer,
+                masters: question.masters,
+                compiled: false,
+            };
             let mut leasts = Leasts::new(&question);
             let of_any = bound(&question).expect("a bound");
             for name in names(cluster.devices(), batches) {
@@ -292,8 +297,13 @@ fn under_gpipe_all_micro_batches_are_there_at_once() {
     let (model, cluster) = (Model::gpt(), devices(2, "1 GFLOP/s", "1 GB/s"));
     let most = |name: &str, batches| {
         let question = model.question(&cluster, 2, batches);
-        let setting =
-            Setting { cluster: &cluster, batches, optimizer: question.optimizer, masters: question.masters };
+        let setting = Setting {
+            cluster: &cluster,
+            batches,
+            optimizer: question.optimizer,
+            masters: question.masters,
+            compiled: false,
+        };
         let plan = plan::sets::named(name, &model.graph, &model.analysis, 2).expect("a plan");
         let told = estimate((&model.graph, &model.analysis), &plan, &model.boundary, &setting);
         let memory = told.expect("it is proved").memory;
@@ -362,7 +372,7 @@ fn where_a_layer_does_not_fit_its_parts_take_turns() {
     let needs = |name: &str| {
         let plan = plan::sets::named(name, question.graph, question.analysis, 1).expect("a plan");
         let Question { optimizer, masters, .. } = question;
-        let setting = Setting { cluster: &cluster, batches: 1, optimizer, masters };
+        let setting = Setting { cluster: &cluster, batches: 1, optimizer, masters, compiled: false };
         let of = (question.graph, question.analysis);
         let told = estimate(of, &plan, question.boundary, &setting).expect("an estimate");
         told.memory[0].total()

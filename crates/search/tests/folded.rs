@@ -82,6 +82,7 @@ fn both(question: &Question<'_>, plan: &Plan) -> bool {
         batches: question.batches,
         optimizer: question.optimizer,
         masters: question.masters,
+        compiled: false,
     };
     let of = (question.graph, question.analysis);
     let told = |estimate: diag::Result<Estimate>| {

@@ -55,6 +55,7 @@ fn seconds(question: &Question<'_>, plan: &Plan) -> (f64, u64) {
         batches: question.batches,
         optimizer: question.optimizer,
         masters: question.masters,
+        compiled: false,
     };
     let found = estimate((question.graph, question.analysis), plan, question.boundary, &setting);
     let found = found.unwrap_or_else(|error| panic!("{}: {error:?}", plan.name));
@@ -223,7 +224,13 @@ fn what_is_rewritten_is_claimed_as_it_is_computed() {
         if !rewritten.iter().any(|it| it.dims == ["v"]) {
             continue;
         }
-        let setting = Setting { cluster: &cluster, batches: 2, optimizer: "adamw", masters: &model.masters };
+        let setting = Setting {
+            cluster: &cluster,
+            batches: 2,
+            optimizer: "adamw",
+            masters: &model.masters,
+            compiled: false,
+        };
         let of = (&model.graph, &model.analysis);
         let found_of = estimate(of, &found.plan, &model.boundary, &setting).expect("it is estimated");
         let computed =

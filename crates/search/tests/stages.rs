@@ -52,9 +52,11 @@ fn what_is_tied_may_be_in_a_v() {
 #[test]
 fn what_is_found_uses_all_devices_and_is_near_what_is_said() {
     let model = Model::gpt();
-    for (cluster, devices) in
-        [(narrow(), 4), (named("cpu:4").expect("known"), 4), (named("dgx-h100:8x1").expect("known"), 8)]
-    {
+    let mut fast = named("dgx-h100:8x1").expect("known");
+    // Of so small a model such a device waits for its host, of which a search knows nothing.
+    fast.kinds.iter_mut().for_each(|kind| kind.runtime.launch = None);
+    fast.kinds.iter_mut().for_each(|kind| kind.runtime.call = 0.0);
+    for (cluster, devices) in [(narrow(), 4), (named("cpu:4").expect("known"), 4), (fast, 8)] {
         for batches in [2, 8] {
             let rows = rows(&model.question(&cluster, devices, batches));
             assert!(rows.iter().any(Row::fits));

@@ -15,6 +15,7 @@
 
 mod alike;
 mod engine;
+mod fused;
 mod held;
 mod kinds;
 mod manifest;

@@ -20,8 +20,6 @@ pub(crate) struct Meeting {
     pub(crate) here: Vec<(usize, f64)>,
     /// How long it goes on once all are here.
     pub(crate) seconds: f64,
-    /// How long before that it held up the members that came to it.
-    pub(crate) own: f64,
     /// Of an exchange the seconds in which a member's bytes alone take up its link, at most.
     pub(crate) least: f64,
     pub(crate) bytes: u64,

@@ -137,6 +137,8 @@ struct Moment {
     spent: Vec<[f64; 8]>,
     /// What is on its way: the table, the micro-batch of those that are to come, and both ranks.
     letters: Vec<(ExchangeId, i64, RankId, RankId)>,
+    /// How far the host is ahead of the device.
+    started: Vec<f64>,
     /// How long lines are taken and letters on their way, from where each rank is.
     ahead: Vec<f64>,
 }
@@ -169,6 +171,7 @@ impl Moment {
         let spent = |lane: &Lane| lane.clone().fields().map(|field| *field);
         Some(Self {
             clocks: engine.ranks.iter().map(|rank| rank.clock).collect(),
+            started: engine.ranks.iter().map(|rank| rank.clock - rank.started).collect(),
             spent: engine.ranks.iter().map(|rank| spent(&rank.lane)).collect(),
             letters,
             ahead,
@@ -182,9 +185,12 @@ impl Moment {
         let are_same = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| same(*a, *b));
         let as_long =
             after.clocks.iter().zip(&before.clocks).all(|(after, before)| same(after - before, seconds));
+        // A host that gets further ahead is never waited for.
+        let goes_on = |(after, before): (&f64, &f64)| *after >= *before || same(*after, *before);
+        let as_far = after.started.iter().zip(&before.started).all(goes_on);
         let spent = after.spent.iter().zip(&before.spent);
         let spent = spent.map(|(after, before)| std::array::from_fn(|at| after[at] - before[at])).collect();
-        (as_long && before.letters == after.letters && are_same(&before.ahead, &after.ahead))
+        (as_long && as_far && before.letters == after.letters && are_same(&before.ahead, &after.ahead))
             .then_some(Stretch { seconds, spent })
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Price {
     /// Where gradients of an earlier micro-batch are there: on the device, and on the host.
     pub(crate) added: f64,
     pub(crate) added_on_host: f64,
+    /// Of the host, until all of it is started, where it has a clock of its own.
+    pub(crate) starts: f64,
 }
 
 /// For each rank its prices; ranks that do the same on devices of one kind share them.
@@ -41,26 +43,38 @@ pub(crate) fn prices(scene: &Scene<'_>) -> Vec<Rc<Vec<Price>>> {
 
 fn price(deed: &Deed, instr: &Instr, device: &Device, kinds: &Kinds) -> Price {
     let kind = instr.kind();
+    let runtime = device.runtime;
     let around = match instr {
         Instr::Grad(grad) if grad.which == Which::Weights => {
-            device.runtime.call + deed.work.len() as f64 * device.runtime.apart
+            runtime.call + deed.work.len() as f64 * runtime.apart
         }
-        Instr::Call(_) | Instr::Grad(_) => device.runtime.call,
+        Instr::Call(_) | Instr::Grad(_) => runtime.call,
         _ => 0.0,
+    };
+    let works: Vec<f64> = deed.work.iter().map(|work| seconds_of(work, kind, device, kinds)).collect();
+    let (around, starts) = match runtime.launch {
+        Some(launch) => {
+            (0.0, around + launch * works.iter().filter(|seconds| **seconds > 0.0).count() as f64)
+        }
+        None => (around, 0.0),
     };
     let sum = Effort { operations: 0.0, bytes: SUM * deed.added as f64 };
     Price {
-        work: around + deed.work.iter().map(|work| seconds_of(work, kind, device, kinds)).sum::<f64>(),
+        work: around + works.iter().sum::<f64>(),
         host: device.seconds_to_host(deed.to_host as f64),
         added: device.seconds_of(sum, kinds.sort(None, Dtype::F32, Way::Forward)),
         added_on_host: device.seconds_on_host(SUM * deed.added_on_host as f64),
+        starts,
     }
 }
 
 /// A part of an instruction of a kind.
 pub(crate) fn seconds_of(work: &Work, kind: Kind, device: &Device, kinds: &Kinds) -> f64 {
     let way = if kind == Kind::Grad { Way::Backward } else { Way::Forward };
-    let effort = Effort { operations: work.operations as f64, bytes: work.bytes as f64 };
+    let moved = kinds.moved(work.op);
+    // What moves nothing is a part of another kernel.
+    let operations = if moved > 0.0 { work.operations as f64 } else { 0.0 };
+    let effort = Effort { operations, bytes: work.bytes as f64 * moved };
     device.seconds_of(effort, kinds.sort(work.op, work.dtype, way))
 }
 

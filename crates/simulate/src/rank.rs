@@ -33,6 +33,8 @@ pub(crate) struct Rank<'s> {
     /// The turn to whose beginning it goes on.
     pub(crate) until: usize,
     pub(crate) clock: f64,
+    /// The host's clock, where it has one: what it has started until then.
+    pub(crate) started: f64,
     /// When the last message that it sent has left.
     pub(crate) sent: f64,
     /// When its lines are free, and what is on each: one to the devices of its node, one to other nodes.
@@ -88,6 +90,7 @@ impl<'s> Rank<'s> {
             at: (0, 0),
             until: 0,
             clock: 0.0,
+            started: 0.0,
             sent: 0.0,
             lines: [0.0; 2],
             queues: Default::default(),
@@ -155,6 +158,14 @@ impl<'s> Rank<'s> {
     pub(crate) fn takes(&mut self, seconds: f64) {
         self.clock += seconds;
         self.lane.copies += seconds;
+    }
+
+    /// The host starts something in so many seconds; the device is not done with it before.
+    pub(crate) fn is_told(&mut self, seconds: f64) {
+        self.started += seconds;
+        if seconds > 0.0 {
+            self.takes((self.started - self.clock).max(0.0));
+        }
     }
 
     /// Something goes to the host, beside what is computed, once what went there before is there: so no more than that is

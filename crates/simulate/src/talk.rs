@@ -59,14 +59,14 @@ impl<'s> Engine<'s> {
         self.local(at, turn)
     }
 
-    /// Comes to what goes on while the rank computes; what of it holds the device up is over by then.
+    /// Comes to what goes on while the rank computes, and holds the device up for a part of its time.
     pub(crate) fn goes_on(&mut self, at: usize, turn: Turn, instr: &'s Instr) -> Option<Key> {
         let rank = self.ranks[at].course.rank;
         self.come(at, turn, instr, self.scene.cluster.device(rank.0).runtime.hidden)
     }
 
-    /// Comes to a meeting, and gives its key; none where there is nobody to meet. Of its time a part is hidden, the
-    /// rest is this rank's own.
+    /// Comes to a meeting, and gives its key; none where there is nobody to meet. What of its time is not hidden this rank
+    /// spends at once, while it goes on.
     fn come(&mut self, at: usize, turn: Turn, instr: &'s Instr, hidden: f64) -> Option<Key> {
         let (deed, id) = (self.deed(at, turn), self.ranks[at].course.rank);
         let key = match (instr.group(), instr.exchange()) {
@@ -87,13 +87,13 @@ impl<'s> Engine<'s> {
             }
             Key::Exchange(exchange, _) => self.leaves(exchange, id, deed),
         };
-        let (own, seconds) = ((1.0 - hidden) * seconds, hidden * seconds);
-        self.ranks[at].takes(own);
+        let runtime = self.scene.cluster.device(id.0).runtime;
+        self.ranks[at].is_told(runtime.launch.map_or(0.0, |_| runtime.call));
         let clock = self.ranks[at].clock;
+        self.ranks[at].takes((1.0 - hidden) * seconds);
         let (meeting, message) = self.meetings.get_mut(&key).expect("it was begun");
         meeting.here.push((at, clock));
         meeting.seconds = meeting.seconds.max(seconds);
-        meeting.own = meeting.own.max(own);
         meeting.least = meeting.least.max(least);
         meeting.bytes = meeting.bytes.max(deed.moved);
         let (message, line) = (*message, meeting.line);
@@ -183,7 +183,7 @@ impl<'s> Engine<'s> {
             }
             let Some(message) = *message else { continue };
             let told = &mut self.found.messages[message];
-            (told.start, told.end, told.bytes) = (start - meeting.own, end, meeting.bytes);
+            (told.start, told.end, told.bytes) = (start, end, meeting.bytes);
             told.uses(meeting.least.max(self.groups.least(told)));
         }
     }

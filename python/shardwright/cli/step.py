@@ -15,6 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_arguments(parser, needs_cluster=True)
     parser.add_argument("--optimizer", default="adamw", help="whose step is counted: adamw, sgd, none, ...")
+    parser.add_argument(
+        "--compile", action="store_true", help="PyTorch compiles the local code, as with `compile=True`"
+    )
 
 
 def simulated(arguments: argparse.Namespace) -> tuple[Graph, Plan, Simulated, int]:
@@ -34,5 +37,6 @@ def simulated(arguments: argparse.Namespace) -> tuple[Graph, Plan, Simulated, in
         batches=choice.batches,
         optimizer=arguments.optimizer,
         traced=getattr(arguments, "trace", None) is not None,
+        compile=arguments.compile,
     )
     return graph, plan, found, choice.batches

@@ -107,13 +107,12 @@ pub fn find(question: &Question<'_>) -> Result<Inside> {
 }
 
 /// Whether a bound can be claimed. Of devices or nodes that differ, who is slowest in one thing may be the quickest in
-/// another; and of messages that were measured or are hidden in part, several take less together than one by one.
+/// another; and of messages that were measured, several may take less together than one by one.
 fn is_plain(question: &Question<'_>) -> bool {
     let (nodes, network) = (&question.cluster.nodes, &question.cluster.network);
     let kinds = kinds(question.cluster, question.devices);
     let formulas = nodes[0].link.measured.is_empty() && network.measured.is_empty();
-    let hidden = kinds.iter().all(|kind| kind.runtime.hidden >= 1.0);
-    kinds.len() == 1 && nodes.iter().all(|node| *node == nodes[0]) && formulas && hidden
+    kinds.len() == 1 && nodes.iter().all(|node| *node == nodes[0]) && formulas
 }
 
 /// The least sum; none where it is too large, or late.
