@@ -19,9 +19,15 @@ class Late:
     """One rank's end: a `LocalComm` around which nothing is there before it is waited for."""
 
     def __init__(
-        self, comm: LocalComm, ended: list[int], forgets: bool = False, kinds: set[str] | None = None
+        self,
+        comm: LocalComm,
+        ended: list[int],
+        forgets: bool = False,
+        kinds: set[str] | None = None,
+        joined: int | None = None,
     ):
         self._comm, self._ended, self._forgets = comm, ended, forgets
+        self.joined = comm.joined if joined is None else joined
         self._kinds = set[str]() if kinds is None else kinds
         self.under_way: list[Work] = []
 
@@ -114,15 +120,17 @@ class Received(Work):
         self._work.wait()
 
 
-def late(forgets: bool = False, kinds: set[str] | None = None) -> Callable[..., list[Any]]:
+def late(
+    forgets: bool = False, kinds: set[str] | None = None, joined: int | None = None
+) -> Callable[..., list[Any]]:
     """In the place of `run_local`. If it `forgets`, waiting brings nothing. `kinds` gets those of messages
-    that somebody has waited for."""
+    that somebody has waited for. What is not larger than `joined` travels with others."""
 
     def local(world: int, fn: Callable[[int, Any], Any]) -> list[Any]:
         ended: list[int] = []
 
         def body(rank: int, comm: LocalComm) -> Any:
-            end = Late(comm, ended, forgets, kinds)
+            end = Late(comm, ended, forgets, kinds, joined)
             found = fn(rank, end)
             left = [work.kind for work in end.under_way if work.kind != "send"]
             assert not left, f"nobody has waited for {left}"

@@ -21,6 +21,7 @@ from late import late
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import Captured, capture
+from shardwright.runtime.communication.comm import NO_LIMIT
 
 torch.set_num_threads(1)
 
@@ -105,21 +106,45 @@ def known(name: str) -> tuple[Made, Captured]:
         return made, capture(module, args, kwargs)
 
 
-def program(name: str, plan: str) -> Bundle:
+def program(name: str, plan: str, devices: int) -> Bundle:
     _, captured = known(name)
-    devices = PLANS.get(plan, 2)
     compiled = compile(Plan.named(Graph(captured.graph_text), plan, devices))
     return Bundle(dict(compiled.files), compiled.digest, plan, devices, captured, "", captured.graph_text)
 
 
+# Where each unit is one message, as on GPUs. Three ranks have parts of several sizes.
+JOINED = [
+    ("gpt", "zero3", 3),
+    ("gpt", "zero3 x recompute", 2),
+    ("gpt", "zero3 x offload", 2),
+    ("gpt", "zero3:2 x data:2 x offload:parameters", 4),
+    ("gpt", "zero3 x recompute:selective x megatron:2", 4),
+    ("gpt", "stages:2 x zero3:2 x 1f1b", 4),
+    ("llama", "zero3", 2),
+    ("vit", "zero3", 3),
+]
+
+
 @pytest.mark.parametrize(("name", "plan"), CASES, ids=lambda it: it)
 def test_nothing_is_read_before_it_has_arrived(name: str, plan: str) -> None:
+    _run(name, plan, PLANS.get(plan, 2))
+
+
+@pytest.mark.parametrize(("name", "plan", "devices"), JOINED, ids=lambda it: str(it))
+@pytest.mark.parametrize("joined", [0, NO_LIMIT], ids=["apart", "joined"])
+def test_it_is_the_same_however_much_travels_together(
+    name: str, plan: str, devices: int, joined: int
+) -> None:
+    _run(name, plan, devices, joined)
+
+
+def _run(name: str, plan: str, devices: int, joined: int | None = None) -> None:
     (module, args, kwargs), _ = known(name)
     kinds: set[str] = set()
-    bundle = program(name, plan)
+    bundle = program(name, plan, devices)
     batches = equality.micro_batches(kwargs or args, 4 if "stages" in plan else 2)
     found = equality.run_steps(
-        bundle, module, batches, 1, functools.partial(dict, seed=1), local=late(kinds=kinds)
+        bundle, module, batches, 1, functools.partial(dict, seed=1), local=late(kinds=kinds, joined=joined)
     )
     assert kinds, "nothing has been waited for"
     alike = equality.run_steps(bundle, module, batches, 1, functools.partial(dict, seed=1))

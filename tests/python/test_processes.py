@@ -29,6 +29,7 @@ from shardwright._core import Compiled, Graph, Plan, compile
 from shardwright.capture import capture
 from shardwright.compiling import Bundle, sources
 from shardwright.runtime import ParallelModule, TorchComm, load_program
+from shardwright.runtime.communication import launch
 
 pytestmark = pytest.mark.processes
 
@@ -203,6 +204,8 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A word in the environment of all processes that a test starts: none may be left."""
     # It lives as long as this process, and is no rank.
     multiprocessing.resource_tracker.ensure_running()
+    # Of ranks that are forked off, the system shows the environment of the process that they are forked off.
+    monkeypatch.setattr(launch, "FRESH", multiprocessing.get_context("spawn"))
     mark = f"SHARDWRIGHT_TEST={uuid.uuid4()}"
     monkeypatch.setenv(*mark.split("="))
     yield mark

@@ -23,6 +23,11 @@ pytestmark = pytest.mark.processes
 PYTHON = Path(shardwright.__file__).parents[1]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def starts() -> None:
+    """As users start ranks."""
+
+
 def _raise(rank: int) -> None:
     if rank == 1:
         raise ValueError("this is the cause")

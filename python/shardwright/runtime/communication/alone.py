@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .comm import Ranks
+from .comm import Ranks, joined_on
 from .groups import Lines
 from .works import Done, Sent, Work
 
@@ -34,6 +34,10 @@ class Alone:
             self.device = torch.device("cuda", torch.cuda.current_device())
         self._models = count()
         self._notes: dict[str, bytes] = {}
+
+    @property
+    def joined(self) -> int:
+        return joined_on(self.device)
 
     def prepare(
         self,

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -35,10 +35,20 @@ GATHERED, SCATTERED = 1, 2
 PATIENCE = timedelta(hours=6)
 
 
+# The most elements of each rank that Gloo is given joined with others: to copy more takes longer.
+JOINED = 1 << 16
+NO_LIMIT = 1 << 62
+
+
 class Comm(Protocol):
     rank: int
     world: int
     device: torch.device
+
+    @property
+    def joined(self) -> int:
+        """Of what has no more elements of each rank, several travel as one message; what has more travels by
+        itself, as it lies."""
 
     @property
     def leads(self) -> bool:
@@ -112,6 +122,13 @@ class Comm(Protocol):
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
+class Of(NamedTuple):
+    """What is known of ranks that talk: their group, and where its order has those of ours, if elsewhere."""
+
+    handle: Any
+    order: list[int] | None
+
+
 class TorchComm:
     """`torch.distributed`: Gloo on CPUs, NCCL on GPUs. The process group must be initialised."""
 
@@ -127,7 +144,7 @@ class TorchComm:
         self._kind = Kind(backend, timeout)
         # Also when the process group has been taken down.
         self._store = dist.distributed_c10d._get_default_store()
-        self._groups: dict[Ranks, Any] = {}
+        self._groups: dict[Ranks, Of] = {}
         self._members: dict[frozenset[int], Group] = {}
         self._lines: dict[Line, Group] = {}
         self._letters: Group | None = None
@@ -137,6 +154,10 @@ class TorchComm:
         self._watch = watch and self.world > 1
         _comms.add(self)
         explain_once(self.rank)
+
+    @property
+    def joined(self) -> int:
+        return joined_on(self.device)
 
     @property
     def leads(self) -> bool:
@@ -213,36 +234,33 @@ class TorchComm:
 
     def all_reduce(self, x: Tensor, ranks: Ranks, op: str) -> Work:
         sent, op = added(x, op)
-        work = dist.all_reduce(sent, OPS[op], group=self._group(ranks), async_op=True)
+        work = dist.all_reduce(sent, OPS[op], group=self._group(ranks).handle, async_op=True)
         return placed(work if work is not None else Done(), x, sent)
 
     def all_gather(self, rows: Tensor, x: Tensor, ranks: Ranks) -> Work:
         if not self._as_nccl:
             return self._sent_to_all(rows, x, ranks)
-        order = _order(ranks)
+        handle, order = self._group(ranks)
         into = rows if order is None else torch.empty_like(rows)
-        group = self._group(ranks)
         work = (
-            dist.all_gather_into_tensor(moved(into).view(-1), moved(x), group=group, async_op=True) or Done()
+            dist.all_gather_into_tensor(moved(into).view(-1), moved(x), group=handle, async_op=True) or Done()
         )
         return work if order is None else Sorted(work, rows, into, order)
 
     def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> Work:
         if not self._as_nccl:
             return self._sent_apart(out, rows, ranks)
-        order = _order(ranks)
+        handle, order = self._group(ranks)
         given, op = added(rows if order is None else torch.stack([rows[at] for at in order]), "sum")
         made, _ = added(out, "sum")
-        work = dist.reduce_scatter_tensor(
-            made.view(-1), given.view(-1), OPS[op], group=self._group(ranks), async_op=True
-        )
+        work = dist.reduce_scatter_tensor(made.view(-1), given.view(-1), OPS[op], group=handle, async_op=True)
         return placed(work or Done(), out, made)
 
     def _sent_to_all(self, rows: Tensor, x: Tensor, ranks: Ranks) -> Work:
         """Takes a third of the time of Gloo's own, which goes round in a ring."""
         each = zip(ranks, rows, strict=True)
         works = _traded(
-            ((peer, row, x) for peer, row in each if peer != self.rank), self._group(ranks), GATHERED
+            ((peer, row, x) for peer, row in each if peer != self.rank), self._group(ranks).handle, GATHERED
         )
         rows[ranks.index(self.rank)].copy_(x)
         return All(works, x)
@@ -252,7 +270,7 @@ class TorchComm:
         # What arrives beside what is made of it does so for one message at a time.
         if len(ranks) > 2 and self._summing is not None:
             self._summing.wait()
-        group, own = self._group(ranks), ranks.index(self.rank)
+        group, own = self._group(ranks).handle, ranks.index(self.rank)
         others = [(at, peer) for at, peer in enumerate(ranks) if peer != self.rank]
         arrived = [out, *(torch.empty_like(out) for _ in others[1:])]
         trades = ((peer, row, rows[at]) for (at, peer), row in zip(others, arrived, strict=True))
@@ -266,7 +284,7 @@ class TorchComm:
         return summed
 
     def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
-        order = _order(ranks)
+        handle, order = self._group(ranks)
         at = list(range(len(ranks))) if order is None else order
         given = [moved(pieces[i].reshape(-1)) for i in at]
         taken = [out[i] for i in at]
@@ -278,7 +296,7 @@ class TorchComm:
             torch.cat(given),
             lengths,
             [x.numel() for x in given],
-            group=self._group(ranks),
+            group=handle,
         )
         for target, part in zip(taken, torch.split(received, lengths), strict=True):
             moved(target).view(-1).copy_(part)
@@ -372,11 +390,17 @@ class TorchComm:
         self._lines.clear()
         self._letters = None
 
-    def _group(self, ranks: Ranks) -> Any:
+    def _group(self, ranks: Ranks) -> Of:
         watch.count_message()
-        if ranks not in self._groups:
-            self._groups[ranks] = self._members[frozenset(ranks)].handle
-        return self._groups[ranks]
+        found = self._groups.get(ranks)
+        if found is None:
+            self._groups[ranks] = found = Of(self._members[frozenset(ranks)].handle, _order(ranks))
+        return found
+
+
+def joined_on(device: torch.device) -> int:
+    """On a GPU a message costs the host more than any copy."""
+    return JOINED if device.type == "cpu" else NO_LIMIT
 
 
 def let_go() -> None:

@@ -26,6 +26,8 @@ from .places import Place
 
 Result = TypeVar("Result")
 
+# Starts processes that have nothing of this one.
+FRESH: Any = multiprocessing.get_context("spawn")
 # Beyond this a number is a mistake.
 MOST_PROCESSES = 1 << 16
 # How long to listen to the other ranks after the first has failed, to find who failed first.
@@ -70,14 +72,13 @@ def launch(
     that has its trace. `timeout` is in seconds.
     """
     _refuse_what_cannot_run(fn, devices)
-    payload, method = _pickled(fn, tuple(args))
-    context = multiprocessing.get_context(method)
+    payload, context = _pickled(fn, tuple(args))
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes, pipes = [], []
     try:
         for rank in range(devices):
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(  # type: ignore[attr-defined]
+            process = context.Process(
                 target=_body,
                 args=(rank, devices, store.port, (backend, device), payload, theirs, os.getpid()),
                 daemon=True,
@@ -109,7 +110,7 @@ def _refuse_what_cannot_run(fn: Any, devices: Any) -> None:
         )
 
 
-def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, str]:
+def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Any]:
     """What to hand to the processes, and how to start them.
 
     A function of a notebook or of standard input cannot be imported again by a fresh process; there
@@ -119,12 +120,12 @@ def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, str]:
     try:
         payload = pickle.dumps((fn, args))
         if not here:
-            return payload, "spawn"
+            return payload, FRESH
         why = "it is defined in a notebook or on standard input"
     except Exception as error:
         why = str(error)
     if "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized():
-        return (fn, args), "fork"
+        return (fn, args), multiprocessing.get_context("fork")
     raise RuntimeFault(
         "SW0713",
         f"{getattr(fn, '__name__', fn)!r} cannot be handed to other processes",

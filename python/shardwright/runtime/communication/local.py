@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...errors import RuntimeFault
-from .comm import Ranks
+from .comm import Ranks, joined_on
 from .groups import Line, Lines, Pair, first_uses, line
 from .links import End, Links, Way
 from .works import Done, Sent, Work
@@ -213,6 +213,10 @@ class LocalComm:
         self._count: dict[tuple[bool, Ranks], int] = {}
         self._connected: set[tuple[Line, Pair]] = set()
         self._models = count()
+
+    @property
+    def joined(self) -> int:
+        return joined_on(self.device)
 
     @property
     def leads(self) -> bool:

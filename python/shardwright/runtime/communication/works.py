@@ -65,8 +65,7 @@ class Sorted:
     def wait(self) -> None:
         self._work.wait()
         # Not by an index, which would come from the host.
-        for row, at in zip(self._arrived, self._order, strict=True):
-            self._rows[at].copy_(row)
+        torch._foreach_copy_([self._rows[at] for at in self._order], list(self._arrived))
 
 
 def _add_up(out: Tensor, others: Sequence[Tensor]) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import groupby
+from math import prod
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..programs.cuts import Cut, balanced, padded
 from ..programs.program import Gathered
-from ..programs.regions import local_factors, shape_of
+from ..programs.regions import Region, cut, local_factors, shape_of, within
+from .own_gradients import own_gradient
 
 
 class Fleeting(Tensor):
@@ -19,6 +22,17 @@ class Fleeting(Tensor):
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"<what is gathered of a parameter, {tuple(self.shape)}, {self.dtype}>"
+
+
+class Run(NamedTuple):
+    """Parts of one size, of ranks that follow each other."""
+
+    first: int
+    # How many there are, of how many blocks each is in the whole, and elements of a block, which lie as one.
+    sizes: tuple[int, int, int]
+    # Where they lie in the whole.
+    strides: tuple[int, int, int]
+    offset: int
 
 
 class Copy:
@@ -31,12 +45,15 @@ class Copy:
         self.at = it.shard
         tensor, data = shard.tensor, shard.data
         factors = local_factors(it.region, tensor.factors)
+        self._region, self._factors = it.region, factors
         lo, hi = it.region[it.factor]
         self._start = lo
         self.shard = shard
         self.on_host: bool = tensor.on_host
         self.cut = Cut(factors, it.factor, balanced(hi - lo, it.parts))
-        self.width = max(map(self.cut.numel, range(it.parts)))
+        self.joins_flat = self.cut.joins_flat
+        self.runs = _runs(self.cut)
+        self.width = self.cut.numel(0)
         self.dtype = tensor.read_as or data.dtype
         self._whole = torch.empty(shape_of(factors), dtype=self.dtype, device=device)
         self._storage = self._whole.untyped_storage()
@@ -45,11 +62,17 @@ class Copy:
         self.leaves: list[Tensor] = []
         self.release()
 
-    def leaf(self) -> Tensor:
+    def leaf(self, region: Region) -> Tensor:
+        """What is read of it: all of it, or a part that has no elements."""
         tensor, kept = self.shard.tensor, self.shard.data.dtype
-        made = Tensor._make_subclass(Fleeting, self._whole.detach(), tensor.trainable)
+        read = self._whole.detach()
+        if region != self._region:
+            read = cut(read, self._factors, within(region, self._region))
+        made = Tensor._make_subclass(Fleeting, read, tensor.trainable)
         if tensor.trainable and self.dtype != kept:
             made.grad_dtype = kept
+        if tensor.trainable:
+            own_gradient(made)
         self.leaves.append(made)
         return made
 
@@ -62,17 +85,17 @@ class Copy:
 
     def own(self) -> Tensor:
         """This rank's part, as long as the longest."""
-        return padded(self._here().to(self.dtype), self.width)
+        return padded(self.here().to(self.dtype), self.width)
 
     def bring(self) -> None:
         """All of it is on this rank's host."""
         there = self.shard.data.detach()
         # What is cast goes as it is there: else the host would cast it, while the device waits.
-        there = there if there.dtype == self.dtype else self._here()
+        there = there if there.dtype == self.dtype else self.here()
         self.place().copy_(there.view(self._whole.shape), non_blocking=True)
 
-    def _here(self) -> Tensor:
-        """This rank's part on the device."""
+    def here(self) -> Tensor:
+        """This rank's part on the device, as it is held."""
         data: Tensor = self.shard.data.detach()
         if not self.on_host:
             return data
@@ -88,17 +111,17 @@ class Copy:
         """Room for what is read as this is, where code runs."""
         return self._whole.new_empty(size)
 
-    def fill(self, rows: Tensor) -> None:
-        """From each rank's part."""
-        whole = self.place().view(self.cut.extents())
-        for index, piece in enumerate(whole.split(self.cut.sizes, self.cut.at)):
-            piece.copy_(rows[index, : self.cut.numel(index)].view(piece.shape))
-
-    def rows(self, gradient: Tensor) -> Tensor:
-        """A gradient of a leaf, as a row for each rank's part."""
-        if self.cut.joins_flat:
-            return gradient.contiguous().view(len(self.cut.sizes), self.width)
-        return torch.stack([padded(piece, self.width) for piece in self.cut.split(gradient)])
+    def pairs(self, rows: Tensor, at: int, whole: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Views: what of the rows of all ranks, where this copy's columns begin `at`, is what of the whole.
+        There are at most two, however many ranks there are. Both lie in their memory without gaps."""
+        columns, start = rows.shape[1], rows.storage_offset() + at
+        return [
+            (
+                rows.as_strided(run.sizes, (columns, run.sizes[2], 1), start + run.first * columns),
+                whole.as_strided(run.sizes, run.strides, whole.storage_offset() + run.offset),
+            )
+            for run in self.runs
+        ]
 
     def own_part(self, gradient: Tensor) -> Tensor:
         """Of a gradient of a leaf."""
@@ -109,3 +132,17 @@ class Copy:
     def part(self, row: Tensor) -> Tensor:
         """What a row is for this rank's shard."""
         return row[: self.shard.data.numel()].view(self.shard.data.shape)
+
+
+def _runs(cut: Cut) -> list[Run]:
+    extents = cut.extents()
+    before, after = prod(extents[: cut.at]), prod(extents[cut.at + 1 :])
+    runs: list[Run] = []
+    first = start = 0
+    for size, same in groupby(cut.sizes):
+        count = len(list(same))
+        if before * size * after:
+            strides = size * after, extents[cut.at] * after, 1
+            runs.append(Run(first, (count, before, size * after), strides, start * after))
+        first, start = first + count, start + count * size
+    return runs
