@@ -305,7 +305,9 @@ impl Roles<'_> {
                 Of::Shard(shard) => own.shard(shard),
                 Of::Copy(copy) => own.copy(copy),
             };
-            if !part(region, leaf.tensor) || !around.contains(region) {
+            // Of what is gathered all is read, or nothing.
+            let is_read = matches!(of, Of::Shard(_)) || around == region || region.numel() == 0;
+            if !part(region, leaf.tensor) || !around.contains(region) || !is_read {
                 return Err(no_leaf(leaf));
             }
         }

@@ -108,10 +108,11 @@ fn wide() -> String {
         .replace("param %v f64[8,8]", "param %v f64[8,16]")
 }
 
+/// The runtime gives a call the whole of what was gathered.
 #[test]
-fn a_scattered_gradient_is_that_of_all_of_the_copy() {
+fn a_leaf_is_all_of_the_copy() {
     proof(&graph(&wide()), DIVIDED);
-    refused(&wide(), DIVIDED, "SW0508", "goes to its parts twice, or less of it", |made| {
+    refused(&wide(), DIVIDED, "SW0502", "is not a part of a shard of it", |made| {
         let leaves = &mut made.roles[0].table.leaves;
         let (_, region) = leaves.iter_mut().find(|(of, _)| matches!(of, Of::Copy(_))).expect("a copy");
         let mut half = region.get(0).clone();

@@ -748,4 +748,37 @@ def inputs():
         2,
         batches=2,
     ),
+    Mended(
+        "overlapping parts of a parameter without elements, which lives on the host",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p0 = nn.Parameter(normal(0))
+        self.p1 = nn.Parameter(normal(0, 5))
+
+    def forward(self):
+        p0 = self.p0
+        p1 = self.p1
+        with torch.no_grad():
+            v4 = p0 @ p1
+        return {"loss": F.mse_loss(p0 @ p1, v4) * 1.0}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "mine"
+devices 2
+op %matmul: split n 2 on 1 0
+op %matmul_1: split n 2, split n 2 on 0 0 1 0
+op %mse_loss: split a 2 on 0..2
+op %mul: replicate 2 on 0 0
+offload parameters "p0"
+offload parameters "p1"
+""",
+        2,
+    ),
 ]

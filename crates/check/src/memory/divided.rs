@@ -33,16 +33,15 @@ struct Form {
     parts: u64,
     /// Elements of the longest part; others are sent as long.
     width: u64,
-    /// Nothing but ones come before the factor that is divided.
-    outermost: bool,
     on_host: bool,
     /// Whether parts, one behind the other in memory, are the whole.
     flat: bool,
 }
 
 impl Form {
-    fn is_large(&self) -> bool {
-        self.flat && self.width > TOGETHER.unsigned_abs()
+    /// Whether it travels by itself, or stays on its rank, where nothing is copied for a message.
+    fn goes_alone(&self) -> bool {
+        self.flat && (self.parts == 1 || self.width > TOGETHER.unsigned_abs())
     }
 }
 
@@ -88,20 +87,21 @@ impl Walk<'_, '_> {
         bytes.into_iter().map(|bytes| self.ledger.make(bytes, Purpose::Communication)).collect()
     }
 
-    /// This rank's parts in one message. A single one is sent as it lies, if it is as read and as long.
+    /// This rank's parts in one message. A single one is sent as it lies, if it is as read and as long; several are copied
+    /// into it, from where they are held or from where they are brought to.
     fn own_parts(&mut self, forms: &[Form]) -> Option<Block> {
-        let lies = |form: &Form| {
-            let as_long = numel(&self.rank.own.shard(form.shard).0) == form.width;
-            as_long && !self.is_cast(form.tensor) && !form.on_host
+        let [form] = forms else {
+            let all = forms.iter().map(|form| self.bytes_of_part(form)).sum();
+            let joined = self.ledger.make(all, Purpose::Communication);
+            let there: Vec<usize> = forms.iter().filter(|form| form.on_host).map(|form| form.shard).collect();
+            let brought = there.into_iter().map(|shard| self.bytes_of_shard(shard)).sum();
+            self.ledger.meanwhile(brought, Purpose::Communication);
+            return Some(joined);
         };
-        let made: u64 = forms.iter().filter(|form| !lies(form)).map(|form| self.bytes_of_part(form)).sum();
-        if forms.len() == 1 {
-            return (made > 0).then(|| self.ledger.make(made, Purpose::Communication));
-        }
-        let all = forms.iter().map(|form| self.bytes_of_part(form)).sum();
-        let joined = self.ledger.make(all, Purpose::Communication);
-        self.ledger.meanwhile(made, Purpose::Communication);
-        Some(joined)
+        let as_long = numel(&self.rank.own.shard(form.shard).0) == form.width;
+        let lies = as_long && !self.is_cast(form.tensor) && !form.on_host;
+        let bytes = self.bytes_of_part(form);
+        (!lies).then(|| self.ledger.make(bytes, Purpose::Communication))
     }
 
     /// These are there from now on, if they are on their way.
@@ -154,40 +154,27 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// One is sent as it lies, several are copied into one message.
+    /// One whose parts follow each other is sent as it lies; others are copied into one message.
     fn send_gradients(&mut self, leaves: &[usize], scattering: &mut Scattering) {
-        let rows: Vec<Block> = leaves.iter().map(|leaf| self.rows(*leaf)).collect();
-        let all = rows.iter().map(|block| self.ledger.bytes(*block)).sum();
-        let sent = match rows[..] {
-            [row] => row,
-            _ => self.ledger.make(all, Purpose::Communication),
-        };
+        let gradients: Vec<Block> = leaves.iter().map(|leaf| self.give_up(*leaf)).collect();
         let forms: Vec<Form> =
             leaves.iter().filter_map(|leaf| Some(self.form(self.copy_of(*leaf)?))).collect();
-        let bytes = forms.iter().map(|form| form.width * self.width_held(form.tensor)).sum();
-        let received = self.ledger.make(bytes, Purpose::Gradients);
-        if rows.len() > 1 {
-            rows.into_iter().for_each(|row| self.ledger.release(row));
-        }
+        let bytes: Vec<u64> = forms.iter().map(|form| form.width * self.width_held(form.tensor)).collect();
+        let sent = match (&forms[..], &gradients[..]) {
+            ([form], [gradient]) if form.flat => *gradient,
+            _ => {
+                let all = forms.iter().zip(&bytes).map(|(form, bytes)| form.parts * bytes).sum();
+                let rows = self.ledger.make(all, Purpose::Communication);
+                gradients.into_iter().for_each(|gradient| self.ledger.release(gradient));
+                rows
+            }
+        };
+        let received = self.ledger.make(bytes.iter().sum(), Purpose::Gradients);
         scattering.sent.push(sent);
         for form in forms {
             scattering.received.push((form.shard, self.ledger.hold(received)));
         }
         self.ledger.release(received);
-    }
-
-    /// A leaf gives its gradient up, as a row for each part.
-    fn rows(&mut self, leaf: usize) -> Block {
-        let gradient = self.give_up(leaf);
-        let Some(form) = self.copy_of(leaf).map(|copy| self.form(copy)).filter(|form| !form.flat) else {
-            return gradient;
-        };
-        let bytes = form.parts * form.width * self.width_held(form.tensor);
-        let rows = self.ledger.make(bytes, Purpose::Communication);
-        // Parts that do not lie together are laid out one by one before.
-        self.ledger.meanwhile(if form.outermost { 0 } else { bytes }, Purpose::Communication);
-        self.ledger.release(gradient);
-        rows
     }
 
     fn give_up(&mut self, leaf: usize) -> Block {
@@ -266,10 +253,10 @@ impl Walk<'_, '_> {
 
     /// What is large and can lie as it is travels by itself.
     fn apart(&self, items: &[usize], copy: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
-        let is_large = |item: &usize| self.form(copy(*item)).is_large();
-        let (large, small): (Vec<usize>, Vec<usize>) = items.iter().copied().partition(is_large);
+        let goes_alone = |item: &usize| self.form(copy(*item)).goes_alone();
+        let (alone, small): (Vec<usize>, Vec<usize>) = items.iter().copied().partition(goes_alone);
         let small = (!small.is_empty()).then_some(small);
-        large.into_iter().map(|item| vec![item]).chain(small).collect()
+        alone.into_iter().map(|item| vec![item]).chain(small).collect()
     }
 
     fn copy_of(&self, leaf: usize) -> Option<usize> {
@@ -297,7 +284,6 @@ impl Walk<'_, '_> {
             shard: it.shard,
             parts,
             width: divided.div_ceil(parts) * others,
-            outermost,
             on_host: self.is_on_host(it.shard),
             flat: outermost && divided % parts == 0,
         }
