@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import shardwright as sw
-from shardwright.capture import capture, stand_ins, still_computes
+from shardwright.capture import capture, comparing, extent, stand_ins, still_computes
 from shardwright.cli import main
 from shardwright.errors import CaptureError
 
@@ -165,6 +165,23 @@ def test_what_is_too_large_to_compare_is_said_loudly(limit: str, monkeypatch: py
         capture(module, (x,), verify=True)
     with pytest.warns(UserWarning, match="graph and module were not compared"):
         sw.parallelize(sw.deferred(lambda: Model(SAME["dropout"])), (X,), cache=False)
+
+
+def test_a_batch_that_has_no_room_is_not_run_on_random_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model on `meta` costs nothing to hold, and may compute more than there is memory."""
+    ran: list[int] = []
+    with torch.device("meta"):
+        model = Model(lambda m, x: m.linear(x.tanh()).sum())
+
+    def notes(_: nn.Module, args: tuple[Tensor]) -> None:
+        ran.extend(len(x) for x in args if type(x) is Tensor and not x.is_meta)
+
+    model.register_forward_pre_hook(notes)
+    monkeypatch.setattr(extent, "room", lambda kind: 2**20)
+    rows = torch.zeros(2**14, 3, 4, device="meta")
+    found = capture(model, (rows,))
+    assert ran and max(ran) < 2**14, ran
+    assert isinstance(found.compared, comparing.Compared) and "rows" in found.compared.what
 
 
 def test_random_values_with_which_a_model_fails_compare_nothing() -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import BoundArguments
 from typing import Any, Protocol
 
@@ -164,8 +165,10 @@ class Comparison:
     @contextmanager
     def _values(self, bound: BoundArguments, extent: Extent) -> Iterator[Call | str]:
         kinds = self._kinds()
-        if kinds and missing_value(self.module, bound) is None and not self.always:
-            kinds = [kind for kind in kinds if extent.fits(self.module, kind)]
+        if kinds and not self.always:
+            stands_in = missing_value(self.module, bound) is not None
+            fits = extent.has_room if stands_in else partial(extent.fits, self.module)
+            kinds = [kind for kind in kinds if fits(kind)]
             if not kinds:
                 yield _too_large(extent)
                 return

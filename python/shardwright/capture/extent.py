@@ -41,6 +41,10 @@ class Extent:
         """Whether graph and module may be compared on a device of a kind."""
         return self.operations <= most_operations(kind) and self.needed(module, kind) <= room(kind)
 
+    def has_room(self, kind: str) -> bool:
+        """Whether what a forward computes has, whatever the module takes."""
+        return self.bytes <= room(kind)
+
     def needed(self, module: nn.Module, kind: str) -> int:
         """What one side computes, and what any batch needs."""
         return self.bytes + _of_any_batch(module, kind)
