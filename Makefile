@@ -50,7 +50,7 @@ endif
 # Tests run as many processes as there are cores; each of them is one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test fuzz mutate mutants zoo quick lint format bench bench-real build edges rust-tests python-tests oldest wheel gpu clean
+.PHONY: help demo test fuzz mutate mutants zoo quick lint format bench bench-real build edges rust-lint rust-tests python-lint python-tests oldest wheel gpu clean
 
 help: ## says what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,9 +77,13 @@ quick: build ## the inner loop: all tests that take no processes and no time
 	$(CARGO_TEST)
 	$(PYTEST) -m "not processes and not slow"
 
-lint: build ## format, clippy, ruff, mypy, stubs
+lint: rust-lint python-lint ## format, clippy, ruff, mypy, stubs
+
+rust-lint:
 	cargo fmt --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
+
+python-lint: build
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/python -m mypy

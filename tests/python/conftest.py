@@ -5,17 +5,23 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import cores
+
 os.environ.setdefault("SHARDWRIGHT_CACHE", "off")
 os.environ.setdefault("SHARDWRIGHT_PROGRESS", "off")
 
 # Each collection looks at all that torch and the models of other tests have made, for a third of a second.
 gc.set_threshold(50_000, 20, 10)
+
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    cores.keep_to_one(int(worker.removeprefix("gw")))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,3 +37,15 @@ def _own_temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterat
     else:
         os.environ["TMPDIR"] = before
     tempfile.tempdir = None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def starts() -> Iterator[None]:
+    """How `launch` starts ranks."""
+    from forking import Forking
+    from shardwright.runtime.communication import launch
+
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.platform == "linux":
+            patch.setattr(launch, "FRESH", Forking())
+        yield

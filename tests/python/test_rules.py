@@ -11,7 +11,7 @@ import copy
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import pytest
@@ -100,7 +100,7 @@ class Prepared:
     expected: Result
 
 
-@lru_cache(maxsize=1)
+@cache
 def prepared(case: Case) -> Prepared:
     module = Whole(case)
     captured = capture(module, tuple(module.inputs), verify=False)

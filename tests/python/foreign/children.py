@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import cores
+
 from .results import Found, Key
 from .trying import AGAIN
 
@@ -26,9 +28,11 @@ WAITING = 12
 
 @dataclass
 class Child:
-    """What it says comes as lines of JSON; the last whole one is what is known of its model."""
+    """What it says comes as lines of JSON; the last whole one is what is known of its model. No other has its
+    place."""
 
     key: Key
+    place: int
     pid: int
     pipe: int
     begin: float = field(default_factory=time.monotonic)
@@ -58,7 +62,8 @@ def run(
     try:
         while waiting or children:
             while waiting and len(children) < workers:
-                children.append(_started(waiting.pop(0), function, seconds))
+                place = min(set(range(workers)) - {child.place for child in children})
+                children.append(_started(waiting.pop(0), place, function, seconds))
             for child in _ended(children, seconds):
                 children.remove(child)
                 yield _found_by(child, seconds)
@@ -67,7 +72,7 @@ def run(
             _end(child)
 
 
-def _started(key: Key, function: Callable[..., Found], seconds: float) -> Child:
+def _started(key: Key, place: int, function: Callable[..., Found], seconds: float) -> Child:
     pipe, out = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -75,9 +80,10 @@ def _started(key: Key, function: Callable[..., Found], seconds: float) -> Child:
     pid = os.fork()
     if not pid:
         os.close(pipe)
+        cores.keep_to_one(place)
         _work(key, function, seconds, out)
     os.close(out)
-    return Child(key, pid, pipe)
+    return Child(key, place, pid, pipe)
 
 
 def _work(key: Key, function: Callable[..., Found], seconds: float, out: int) -> None:

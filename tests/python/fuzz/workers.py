@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cores
+
 from . import making, session, shrinking
 from .pairs import Finding
 from .session import Tally
@@ -138,6 +140,7 @@ def main() -> None:
     os.dup2(2, 1)
     seed, first, every, plans = map(int, sys.argv[1:5])
     shrink = float(sys.argv[5])
+    cores.keep_to_one(first % every)
     seen: set[str] = set()
 
     def say(message: Any) -> None:
