@@ -235,7 +235,8 @@ impl Step<'_> {
         cx.tally.computes(rank.id, Computes::Gradients, work);
         let binding = cx.finder.bindings.get(self.part.binding).clone();
         for (buf, position) in binding.iter() {
-            let Some(number) = cx.facts.op(op).uses[*position] else { continue };
+            let use_of = cx.facts.op(op).uses[*position];
+            let Some(number) = use_of.filter(|number| !cx.facts.is_zero(*number)) else { continue };
             let (mode, subs) = self.subs(cx, rank, *position, &shares)?;
             if matches!(mode, Mode::Clause(_)) && cx.store.are_nothing(subs) {
                 continue;

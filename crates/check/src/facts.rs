@@ -59,6 +59,10 @@ pub(crate) struct Facts<'g> {
     uniform: Vec<Vec<bool>>,
     pub(crate) uses: Vec<Use>,
     uses_of: Vec<Vec<u32>>,
+    /// For each use, whether what it contributes is zero.
+    zero_uses: Vec<bool>,
+    /// For each tensor, whether its gradient is zero.
+    zero: Vec<bool>,
 }
 
 impl OpFacts {
@@ -107,11 +111,14 @@ impl<'g> Facts<'g> {
             uniform: vec![],
             uses: vec![],
             uses_of: vec![vec![]; tensors],
+            zero_uses: vec![],
+            zero: vec![false; tensors],
         };
         facts.number();
         facts.uniform = uniform::factors(graph, analysis, |op| facts.op(op).random);
         facts.flow(seeded);
         facts.list_uses(seeded);
+        facts.find_zeros();
         facts
     }
 
@@ -162,6 +169,16 @@ impl<'g> Facts<'g> {
 
     pub(crate) fn uses_of(&self, tensor: TensorId) -> &[u32] {
         &self.uses_of[tensor.index()]
+    }
+
+    /// Whether the gradient of a tensor is a sum of nothing but zeros.
+    pub(crate) fn has_zero_gradient(&self, tensor: TensorId) -> bool {
+        self.zero[tensor.index()]
+    }
+
+    /// Whether what a use contributes to a gradient is zero.
+    pub(crate) fn is_zero(&self, number: u32) -> bool {
+        self.zero_uses[number as usize]
     }
 
     pub(crate) fn producer(&self, tensor: TensorId) -> Option<OpId> {
@@ -309,6 +326,32 @@ impl<'g> Facts<'g> {
                 self.add_use(tensor, Use::Seed { output });
             }
         }
+    }
+
+    /// Gradients that are sums over loops without elements, or of what such gradients become.
+    fn find_zeros(&mut self) {
+        self.zero_uses = vec![false; self.uses.len()];
+        for id in (0..self.graph.ops.len()).rev().map(OpId::new).filter(|id| self.canon[id.index()] == *id) {
+            let outputs = self.graph.op(id).outputs.iter().flatten().map(|out| self.class(*out));
+            for out in outputs.filter(|out| !self.uses_of(*out).is_empty()).collect::<Vec<_>>() {
+                self.zero[out.index()] = self.all_zero(out);
+            }
+            let mut given = self.op(id).outputs.iter().flatten().filter(|out| self.reached(**out));
+            let nothing_arrives = given.all(|out| self.zero[out.index()]);
+            for (position, number) in self.op(id).uses.clone().into_iter().enumerate() {
+                let Some(number) = number else { continue };
+                let loops = &self.analysis.op(id).loops;
+                let is_void = self.op(id).loose[position].iter().any(|&l| loops[l].size == 0);
+                self.zero_uses[number as usize] = nothing_arrives || is_void;
+            }
+        }
+        for id in self.graph.tensor_ids().filter(|id| self.graph.producer(*id).is_none()) {
+            self.zero[id.index()] = !self.uses_of(id).is_empty() && self.all_zero(id);
+        }
+    }
+
+    fn all_zero(&self, tensor: TensorId) -> bool {
+        self.uses_of(tensor).iter().all(|number| self.is_zero(*number))
     }
 
     fn add_use(&mut self, tensor: TensorId, made: Use) -> u32 {

@@ -781,4 +781,34 @@ offload parameters "p1"
 """,
         2,
     ),
+    Mended(
+        "a parameter of which nothing is read, by operators that are divided",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p0 = nn.Parameter(normal(2, 3))
+        self.register_buffer("b0", torch.zeros(0, dtype=torch.int64))
+
+    def forward(self):
+        v1 = self.p0[torch.arange(2)[:, None], self.b0]
+        v2 = v1.sin()
+        return {"loss": v2.sum()}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "mine"
+devices 2
+op %arange: split a 2 on 0..2
+op %unsqueeze: split a 2 on 0..2
+op %index: split i0 2 on 0..2
+op %sin: split a 2 on 0..2
+op %sum: split a 2 on 0..2
+""",
+        2,
+    ),
 ]
