@@ -44,10 +44,22 @@ class ReadTwice(nn.Module):
         return ((self.p + self.q) * (self.p + x)).sum()
 
 
+class Sign(nn.Module):
+    """The gradient of a sign is zeros without memory, to which PyTorch itself cannot add."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.p = parameter(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.p.sgn().sum(1) * x).sum() + self.p.square().sum()
+
+
 PLANS = {
     "two parts on one device": (SumOfOne, {0: "split a 2 on 0 0"}),
     "two copies on one device": (ReadTwice, {0: "replicate 2 on 0 0"}),
     "halves on one device": (ReadTwice, {0: "split a 2 on 0 0", 1: "split a 2 on 0 0"}),
+    "zeros that are added to": (Sign, {0: "split a 2 on 0 0", 3: "split a 2 on 0 0"}),
 }
 
 
