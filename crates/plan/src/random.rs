@@ -11,7 +11,8 @@ use rules::{Analysis, Kind};
 
 use crate::homes::{names, readers_alike};
 use crate::{
-    Gather, Home, Homes, On, OpPlan, Plan, Reduce, Schedule, Split, Timetables, Wholes, legal, recompute,
+    Gather, Home, Homes, On, OpPlan, Plan, Reduce, Schedule, Split, Timetables, Wholes, exchange, legal,
+    recompute,
 };
 
 /// A small generator (splitmix64), the same on every machine.
@@ -50,7 +51,7 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
         .map(|op| {
             let splits = splits(graph, analysis, op, devices, &mut random);
             let count: u32 = splits.iter().map(|s| s.parts).product();
-            let devices = place(count, devices, &last, &mut random);
+            let devices = place(count, devices, (&last, exchanges(&splits)), &mut random);
             last.clone_from(&devices);
             OpPlan { splits, devices }
         })
@@ -176,13 +177,14 @@ fn splits(graph: &Graph, analysis: &Analysis, op: OpId, devices: u32, random: &m
     for round in 0..depth {
         let loop_wanted = round == 0 && !random.chance(5) || random.chance(60);
         let on = match (loop_wanted && !open.is_empty(), random.chance(25)) {
-            (true, _) => On::Loop(open[random.below(open.len())]),
+            (true, _) => divided(graph, analysis, op, open[random.below(open.len())], random),
             (false, true) => On::Value,
             (false, false) => On::Copies,
         };
         let parts = 2 + u32::try_from(random.below(devices.max(2) as usize - 1)).unwrap_or(0);
         let count: u32 = splits.iter().map(|s: &Split| s.parts).product();
         splits.push(Split { on, parts });
+        let most = if exchanges(&splits) { devices } else { most };
         if count * parts > most || legal(graph, analysis, op, &splits).is_err() {
             splits.pop();
         }
@@ -196,18 +198,33 @@ fn splits(graph: &Graph, analysis: &Analysis, op: OpId, devices: u32, random: &m
     splits
 }
 
+/// A split of a loop; of experts' tokens one of two exchanges rows.
+fn divided(graph: &Graph, analysis: &Analysis, op: OpId, index: usize, random: &mut Random) -> On {
+    match exchange::experts(graph, analysis, op) {
+        Some(experts) if exchange::is_of_tokens(graph, analysis, op, index) && random.chance(50) => {
+            exchange::of((index, experts))
+        }
+        _ => On::Loop(index),
+    }
+}
+
+/// Whether its parts exchange rows, for which each has a device of its own.
+fn exchanges(splits: &[Split]) -> bool {
+    splits.iter().any(|split| matches!(split.on, On::Exchange { .. }))
+}
+
 /// The loops of an operator that may be split.
 pub fn open(analysis: &Analysis, op: OpId) -> Vec<usize> {
     let loops = &analysis.op(op).loops;
     (0..loops.len()).filter(|&i| loops[i].kind != Kind::Whole && loops[i].size > 1).collect()
 }
 
-fn place(count: u32, devices: u32, last: &[u32], random: &mut Random) -> Vec<u32> {
-    if last.len() == count as usize && random.chance(50) {
+fn place(count: u32, devices: u32, (last, apart): (&[u32], bool), random: &mut Random) -> Vec<u32> {
+    if !apart && last.len() == count as usize && random.chance(50) {
         return last.to_vec();
     }
     let any = |random: &mut Random| u32::try_from(random.below(devices as usize)).unwrap_or(0);
-    if random.chance(30) || count > devices {
+    if !apart && random.chance(30) || count > devices {
         return (0..count).map(|_| any(random)).collect();
     }
     let mut all: Vec<u32> = (0..devices).collect();

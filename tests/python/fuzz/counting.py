@@ -85,6 +85,8 @@ def of_pair(plan: Plan, graph: Graph, way: Way, compiled: Compiled) -> Counter[s
         for dim, parts in splits:
             seen[f"plan {'copies' if dim == 'replicate' else dim}"] += dim in ("value", "replicate")
             seen["plan uneven"] += dim in op.dims and op.dims[dim] % parts != 0
+    # Operators that only a plan makes, where parts of the experts exchange rows.
+    seen["family rows"] += any("dispatch(" in text for text in compiled.files.values())
     for counts in compiled.counts:
         seen.update({f"communication {kind.split()[1]}": count for kind, count in counts.items()})
     kind = way.plan.partition(":")[0]

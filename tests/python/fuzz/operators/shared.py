@@ -78,6 +78,11 @@ def _fourier(p: Pool) -> None:
     p.step(p.rng.choice([f"torch.view_as_real(torch.fft.rfft({x}))", f"torch.fft.fftshift({x}, -1)"]))
 
 
+@operator("shared", "sum passed by statistics")
+def _statistics(p: Pool) -> None:
+    p.step(f"torch.{p.rng.choice(['trapezoid', 'cumulative_trapezoid'])}({_sum(p, 2, 4)}, dim=1)")
+
+
 @operator("shared", "sum passed by experts")
 def _experts(p: Pool) -> None:
     w = p.leaf((2, 2, 3), kind="param")
