@@ -2,8 +2,8 @@
 
 Autograd gives a leaf the very tensor that came to it, where nobody else seems to have that. It may be a view:
 what a view, a sum of one element or an addition hands back is the memory of what arrived. Leaves that were
-given the same would then be added to twice. Or it has no memory at all: a gradient of zeros, such as that of a sign,
-to which PyTorch itself adds nothing.
+given the same would then be added to twice. Or it has no memory at all: a gradient of zeros, such as
+that of a sign, to which PyTorch itself adds nothing.
 """
 
 from __future__ import annotations
