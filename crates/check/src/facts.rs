@@ -167,6 +167,16 @@ impl<'g> Facts<'g> {
         self.uniform[tensor.index()][factor]
     }
 
+    /// Whether all operands of an operator that carry this loop are the same all along it.
+    pub(crate) fn is_same_along(&self, op: OpId, index: usize) -> bool {
+        let inputs = self.analysis.op(op).inputs.iter().zip(&self.op(op).inputs);
+        let mut carried = inputs.flat_map(|(carried, tensor)| {
+            let along = carried.iter().enumerate().filter(|(_, l)| **l == Some(index));
+            along.map(|(factor, _)| self.is_uniform(*tensor, factor))
+        });
+        carried.all(|uniform| uniform)
+    }
+
     pub(crate) fn uses_of(&self, tensor: TensorId) -> &[u32] {
         &self.uses_of[tensor.index()]
     }

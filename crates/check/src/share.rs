@@ -8,6 +8,8 @@
 //! that the tensor does not carry. Where an operator was applied to partial operands, the term also
 //! names their shares. A share is complete when every cell of every space is covered exactly once.
 
+use std::cmp::Ordering;
+
 use graph::{OpId, TensorId};
 use rules::{Interval, Reduction};
 
@@ -495,9 +497,22 @@ impl Store {
         let space: Vec<Interval> = sizes(facts, owner).into_iter().map(Interval::whole).collect();
         let cut = |term: &Term| match self.intervals.get(term.cut) {
             list if list.is_empty() => space.clone(),
+            // Of a maximum, or the like, of what is the same everywhere each part is all.
+            list if term.kind != Reduction::Sum => {
+                let all = |(i, whole): (&Interval, &Interval)| {
+                    if is_any(*i) && !i.is_empty() { *whole } else { *i }
+                };
+                list.iter().zip(&space).map(all).collect()
+            }
             list => list.to_vec(),
         };
         let mut placed: Vec<Vec<Interval>> = terms.iter().map(cut).collect();
+        let is_sum = |term: &Term| term.mode == Mode::Plain && term.kind == Reduction::Sum;
+        if let (Owner::Part(op), true) = (owner, terms.iter().all(is_sum)) {
+            if let Some(verdict) = self.counted(facts, op, &placed, &space) {
+                return verdict;
+            }
+        }
         settle(&mut placed, &space);
         let boxes: Vec<&[Interval]> = placed.iter().map(|list| &list[..]).collect();
         let mut missing = Verdict::Complete;
@@ -516,6 +531,47 @@ impl Store {
             }
         });
         twice.unwrap_or(missing)
+    }
+
+    /// Along loops in which a part may lie anywhere all elements are the same: only how many are summed counts.
+    fn counted(
+        &mut self,
+        facts: &Facts<'_>,
+        op: OpId,
+        boxes: &[Vec<Interval>],
+        space: &[Interval],
+    ) -> Option<Verdict> {
+        let (owner, loops) = (Owner::Part(op), &facts.analysis.op(op).loops);
+        let reduced = &facts.op(op).reduced;
+        let is_open = |d: usize| boxes.iter().any(|b| is_any(b[d]));
+        let dims: Vec<_> = (0..space.len()).filter(|&d| is_open(d)).map(|d| loops[reduced[d]].dim).collect();
+        // Of a dim's factors one may be all there: which of them is divided cannot be told from how many there are.
+        let (open, closed): (Vec<usize>, Vec<usize>) = (0..space.len()).partition(|&d| {
+            is_open(d) || dims.contains(&loops[reduced[d]].dim) && facts.is_same_along(op, reduced[d])
+        });
+        if open.is_empty() {
+            return None;
+        }
+        let count = |list: &[Interval]| open.iter().map(|&d| list[d].len()).product::<i64>();
+        let of_closed = |list: &[Interval]| closed.iter().map(|&d| list[d]).collect::<Vec<_>>();
+        let parts: Vec<Vec<Interval>> = boxes.iter().map(|b| of_closed(b)).collect();
+        let parts: Vec<&[Interval]> = parts.iter().map(|part| &part[..]).collect();
+        let mut missing = Verdict::Complete;
+        let twice = sweep(&of_closed(space), &parts, &mut |inside, cell| {
+            let summed: i64 = inside.iter().map(|&i| count(&boxes[i])).sum();
+            let mut here = || {
+                let mut whole = space.to_vec();
+                closed.iter().zip(cell).for_each(|(&d, i)| whole[d] = *i);
+                self.intervals.number(&whole)
+            };
+            match summed.cmp(&count(space)) {
+                Ordering::Greater => return Some(Verdict::Twice(owner, here())),
+                Ordering::Less => missing = Verdict::Missing(owner, here()),
+                Ordering::Equal => {}
+            }
+            None
+        });
+        Some(twice.unwrap_or(missing))
     }
 
     /// Whether the terms that cover one cell are one whole.

@@ -288,14 +288,14 @@ fn norms_keep_what_they_average_whole() {
             "%y f32[2,4,3,3], _, _, %m1 f32[4], %v1 f32[4] = aten._native_batch_norm_legit_functional.default(%x, %w, %b, %m, %v, {training}, 0.1, 1e-05)"
         )
     };
-    check(&batch, &norm("True"), "a@ b c@ d@, b, b, b, b -> a@ b c@ d@, -, -, b, b");
-    check(&batch, &norm("False"), "a@ b c@ d@, b, b, b, b -> a@ b c@ d@, -, -, b, b");
+    check(&batch, &norm("True"), "a@ b~ c@ d@, b~, b~, b~, b~ -> a@ b~ c@ d@, -, -, b~, b~");
+    check(&batch, &norm("False"), "a@ b~ c@ d@, b~, b~, b~, b~ -> a@ b~ c@ d@, -, -, b~, b~");
     let evaluated = "%y f32[2,4,3,3], _, _ = aten._native_batch_norm_legit_no_training.default(%x, %w, %b, %m, %v, 0.1, 1e-05)";
-    check(&batch, evaluated, "a b c d, b, b, b, b -> a b c d, -, -");
+    check(&batch, evaluated, "a b~ c d, b~, b~, b~, b~ -> a b~ c d, -, -");
     let bare = "%y f32[2,4,3,3], _, %s f32[4] = aten._native_batch_norm_legit.no_stats(%x, %w, %b, True, 0.1, 1e-05)";
-    check(image, bare, "a@ b c@ d@, b, b -> a@ b c@ d@, -, b");
+    check(image, bare, "a@ b~ c@ d@, b~, b~ -> a@ b~ c@ d@, -, b~");
     let plain = "%y f32[2,4,3,3] = aten.batch_norm.default(%x, %w, %b, %m, %v, False, 0.1, 1e-05, True)";
-    check(&batch, plain, "a b c d, b, b, b, b -> a b c d");
+    check(&batch, plain, "a b~ c d, b~, b~, b~, b~ -> a b~ c d");
     check(&batch, &plain.replace("False", "True"), "");
 }
 

@@ -811,4 +811,86 @@ op %sum: split a 2 on 0..2
 """,
         2,
     ),
+    Mended(
+        "channels of a norm that do not follow each other",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.b2 = nn.Parameter(normal(3, 3))
+        self.m3 = noisy(nn.BatchNorm1d(6, eps=0.1))
+        self.x5 = nn.Parameter(normal(3, 6))
+
+    def forward(self):
+        v5 = self.b2.repeat_interleave(2, -1)
+        v6 = self.m3(self.m3(v5) * 2)
+        return {"loss": (v6 * self.x5).sum()}
+
+
+def inputs():
+    return ()
+""",
+        "random:3",
+        2,
+    ),
+    Mended(
+        "parts of what is the same everywhere, of which those on a rank do not follow each other",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qv0 = nn.Parameter(normal(2, 4))
+
+    def forward(self):
+        v1 = torch.cat([self.qv0, self.qv0], 1)
+        v5 = torch.ones((2, 8), dtype=D)
+        return {"loss": F.kl_div(v1.log_softmax(-1), v5.softmax(-1), reduction="sum")}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "mine"
+devices 2
+op %cat: single on 0
+op %ones: split a 2, split b.1 2 on 1 0 1 1
+op %log_softmax: single on 0
+op %softmax: split b.1 2, split a 2 on 0 0 0 0
+op %kl_div: single on 0
+""",
+        2,
+    ),
+    Mended(
+        "a copy without elements of which nothing is copied",
+        """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p0 = nn.Parameter(normal(0, 2))
+        self.p5 = nn.Parameter(normal(2, 2))
+
+    def forward(self):
+        v0 = torch.stack([self.p0, self.p0], -1)
+        return {"loss": self.p5.pow(2).mean() + v0.sum()}
+
+
+def inputs():
+    return ()
+""",
+        """\
+shardwright-plan 1
+name "mine"
+devices 3
+op %stack: replicate 3 on 0..3
+op %pow: single on 0
+op %mean: single on 0
+op %sum: single on 0
+op %add: single on 0
+param "p0": over (1..3), gather pass, reduce last
+""",
+        3,
+    ),
 ]

@@ -133,7 +133,9 @@ fn batches(view: View<'_>) -> Option<String> {
         return None; // It changes its operands.
     }
     let mut names = terms(input);
-    let channel = names.get(1)?.clone();
+    // PyTorch's backward reads a weight as if its elements followed each other.
+    let channel = mark(names.get(1)?, "~");
+    names[1].clone_from(&channel);
     let outputs = view.output_shapes();
     // In evaluation the saved statistics have no elements, and the running ones are copies.
     let [_, rest @ ..] = &outputs[..] else { return None };

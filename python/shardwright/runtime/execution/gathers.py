@@ -119,7 +119,8 @@ def _take_apart(message: Sequence[Copy], rows: Tensor) -> None:
         torch.split_with_sizes_copy(rows, [copy.width for copy in message], 1, out=wholes)
         return
     pairs = _pairs(message, rows, [copy.place() for copy in message])
-    torch._foreach_copy_([whole for _, whole in pairs], [row for row, _ in pairs])
+    if pairs:
+        torch._foreach_copy_([whole for _, whole in pairs], [row for row, _ in pairs])
 
 
 def _rows(copies: Sequence[Copy], gradients: Sequence[Tensor], ranks: int, dtype: torch.dtype) -> Tensor:
@@ -128,7 +129,8 @@ def _rows(copies: Sequence[Copy], gradients: Sequence[Tensor], ranks: int, dtype
         return gradients[0].to(dtype).contiguous().view(ranks, copies[0].width)
     rows = _empty(copies, gradients[0], ranks, dtype)
     pairs = _pairs(copies, rows, [physical(gradient).contiguous() for gradient in gradients])
-    torch._foreach_copy_([row for row, _ in pairs], [whole for _, whole in pairs])
+    if pairs:
+        torch._foreach_copy_([row for row, _ in pairs], [whole for _, whole in pairs])
     return rows
 
 
