@@ -78,6 +78,26 @@ def _fourier(p: Pool) -> None:
     p.step(p.rng.choice([f"torch.view_as_real(torch.fft.rfft({x}))", f"torch.fft.fftshift({x}, -1)"]))
 
 
+@operator("shared", "sum passed by products")
+def _products(p: Pool) -> None:
+    x, b = _sum(p, 2, 3), p.operand(2, 3)
+    p.step(p.rng.choice([f"torch.linalg.cross({x}, {b})", f"torch.kron({x}, {b})", f"torch.inner({x}, {b})"]))
+
+
+@operator("shared", "sum passed by mixtures")
+def _mixtures(p: Pool) -> None:
+    """What tokens weigh their experts by, or the second matrices of these."""
+    e, k, n, m, slots = 2, 3, 2, 2, 2
+    up, down = p.leaf((e, n, k), kind="param"), p.leaf((e, m, n), kind="param")
+    weights = p.operand(4, slots)
+    if p.rng.random() < 0.5:
+        down = _sum(p, e, m, n)
+    else:
+        weights = _sum(p, 4, slots)
+    a, i = p.operand(4, k), p.ints(e, 4, slots)
+    p.step(f"torch.ops.shardwright.experts({a}, {i}, {weights}, {up}, {down}, 'silu', False, False, False)")
+
+
 @operator("shared", "sum passed by statistics")
 def _statistics(p: Pool) -> None:
     p.step(f"torch.{p.rng.choice(['trapezoid', 'cumulative_trapezoid'])}({_sum(p, 2, 4)}, dim=1)")
