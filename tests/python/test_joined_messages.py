@@ -93,7 +93,7 @@ def copy_of(
     else:
         data = cut(value, factors, tuple(region)).to(tensor.dtype).clone()
     copy = Copy(Shard(tensor, tuple(region), data), CPU, Gathered(0, whole(factors), at, ranks))
-    copy.leaf()
+    copy.leaf(whole(factors))
     return copy
 
 
