@@ -50,7 +50,7 @@ endif
 # Tests run as many processes as there are cores; each of them is one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test fuzz mutate mutants zoo quick lint format bench bench-real build edges rust-lint rust-tests python-lint python-tests oldest wheel gpu clean
+.PHONY: help docs demo test fuzz mutate mutants zoo quick lint format bench bench-real build edges rust-lint rust-tests python-lint python-tests oldest wheel gpu clean
 
 help: ## says what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ mutants: ## faults in the code of the check itself: which of them no test notice
 
 zoo: $(VENV)/.zoo ## models of other packages through everything, and docs/zoo.md; goes on where it was ended
 	cd tests/python && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python -m foreign --workers $(or $(if $(filter file,$(origin WORKERS)),,$(WORKERS)),$(shell nproc)) $(ZOO)
+
+docs: $(VENV)/.docs ## the documentation as a site, in target/site; links that lead nowhere fail
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 quick: build ## the inner loop: all tests that take no processes and no time
 	$(CARGO_TEST)
@@ -146,6 +149,10 @@ $(VENV)/.built: $(RUST) pyproject.toml | $(VENV)/.tools
 	@touch $@
 
 # The packages whose models the zoo tries.
+$(VENV)/.docs: | $(BIN)/python
+	$(call install,$(VENV)) "mkdocs-material>=9.6,<10"
+	@touch $@
+
 $(VENV)/.zoo: $(VENV)/.built
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(DEVELOP) --quiet --release --extras test,zoo
 	@touch $@
