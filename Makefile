@@ -148,11 +148,11 @@ $(VENV)/.built: $(RUST) pyproject.toml | $(VENV)/.tools
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(DEVELOP) --quiet --release --extras test
 	@touch $@
 
-# The packages whose models the zoo tries.
 $(VENV)/.docs: | $(BIN)/python
 	$(call install,$(VENV)) "mkdocs-material>=9.6,<10"
 	@touch $@
 
+# The packages whose models the zoo tries.
 $(VENV)/.zoo: $(VENV)/.built
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(DEVELOP) --quiet --release --extras test,zoo
 	@touch $@

@@ -7,7 +7,7 @@
 - *sentences*: their mean length and that of the longest twentieth, by page and in doc comments.
 - *lines*: of Markdown that are longer than 120 characters, but for tables and code.
 
-`--update` writes lower counts down, `--word away` lists where a word stands.
+`--update` writes the counts down as they are, `--word away` lists where a word stands.
 """
 
 from __future__ import annotations
@@ -89,17 +89,16 @@ def main() -> int:
     if given.word:
         return where(given.word)
     counts = measured()
-    known = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    if given.update:
+        kept = {name: count for name, count in sorted(counts.items()) if count}
+        KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+        return 0
+    known = json.loads(KEPT.read_text())
     risen = [
         f"{name}: {count}, was {known.get(name, 0)}"
         for name, count in counts.items()
         if count > known.get(name, 0) and not is_met(name, count)
     ]
-    if given.update or not known:
-        KEPT.write_text(
-            json.dumps({name: count for name, count in sorted(counts.items()) if count}, indent=1) + "\n"
-        )
-        return 0
     for line in risen:
         print(f"error: {line} (scripts/check_words.py says what is counted)", file=sys.stderr)
     if risen:
@@ -126,10 +125,10 @@ SUMS = ("words", "names", "homonyms", "lines")
 
 def measured() -> dict[str, float]:
     counts: dict[str, float] = {}
-    words = Counter(word for _, _, name in identifiers() for word in parts(name) if word in WORDS)
+    words = Counter(word for _, name in identifiers() for word in parts(name) if word in WORDS)
     counts |= {f"word {word}": count for word, count in words.items()}
     counts["words"] = sum(words.values())
-    counts["names"] = sum(1 for _ in empty_names())
+    counts["names"] = sum(map(empty_names, python())) + sum(map(empty_names_of_rust, rust()))
     counts["homonyms"] = len(homonyms())
     for page in pages():
         text = page.read_text()
@@ -160,30 +159,29 @@ def python() -> list[Path]:
     return sorted((ROOT / "python" / "shardwright").rglob("*.py"))
 
 
-def identifiers() -> Iterator[tuple[Path, int, str]]:
+def identifiers() -> Iterator[tuple[Path, str]]:
     for path in rust():
-        text = RUST_NOISE.sub(lambda match: "\n" * match[0].count("\n"), path.read_text())
-        for match in re.finditer(r"\b[A-Za-z_]\w*\b", text):
-            yield path, match.start(), match[0]
+        for match in re.finditer(r"\b[A-Za-z_]\w*\b", RUST_NOISE.sub("", path.read_text())):
+            yield path, match[0]
     for path in python():
         for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
             if token.type == tokenize.NAME:
-                yield path, token.start[0], token.string
+                yield path, token.string
 
 
 def parts(name: str) -> list[str]:
     return [part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
 
 
-def empty_names() -> Iterator[tuple[Path, str]]:
-    for path in rust():
-        text = RUST_NOISE.sub("", path.read_text())
-        yield from ((path, match[1] or match[2]) for match in RUST_EMPTY.finditer(text))
-    for path in python():
-        for node in ast.walk(ast.parse(path.read_text())):
-            is_name = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in EMPTY
-            if is_name or (isinstance(node, ast.FunctionDef) and node.name in EMPTY):
-                yield path, getattr(node, "id", "") or getattr(node, "name", "")
+def empty_names_of_rust(path: Path) -> int:
+    return len(RUST_EMPTY.findall(RUST_NOISE.sub("", path.read_text())))
+
+
+def empty_names(path: Path) -> int:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    variables = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    functions = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
+    return sum(name in EMPTY for name in [*variables, *functions])
 
 
 def homonyms() -> list[str]:
@@ -196,7 +194,7 @@ def homonyms() -> list[str]:
 
 
 def where(word: str) -> int:
-    for path, _, name in identifiers():
+    for path, name in identifiers():
         if word in parts(name):
             print(f"{path.relative_to(ROOT)}: {name}")
     return 0

@@ -61,8 +61,6 @@ pub(crate) struct Facts<'g> {
     uses_of: Vec<Vec<u32>>,
     /// For each use, whether what it contributes is zero.
     zero_uses: Vec<bool>,
-    /// For each tensor, whether its gradient is zero.
-    zero: Vec<bool>,
 }
 
 impl OpFacts {
@@ -112,7 +110,6 @@ impl<'g> Facts<'g> {
             uses: vec![],
             uses_of: vec![vec![]; tensors],
             zero_uses: vec![],
-            zero: vec![false; tensors],
         };
         facts.number();
         facts.uniform = uniform::factors(graph, analysis, |op| facts.op(op).random);
@@ -183,7 +180,8 @@ impl<'g> Facts<'g> {
 
     /// Whether the gradient of a tensor is a sum of nothing but zeros.
     pub(crate) fn has_zero_gradient(&self, tensor: TensorId) -> bool {
-        self.zero[tensor.index()]
+        let uses = self.uses_of(tensor);
+        !uses.is_empty() && uses.iter().all(|number| self.is_zero(*number))
     }
 
     /// Whether what a use contributes to a gradient is zero.
@@ -342,26 +340,15 @@ impl<'g> Facts<'g> {
     fn find_zeros(&mut self) {
         self.zero_uses = vec![false; self.uses.len()];
         for id in (0..self.graph.ops.len()).rev().map(OpId::new).filter(|id| self.canon[id.index()] == *id) {
-            let outputs = self.graph.op(id).outputs.iter().flatten().map(|out| self.class(*out));
-            for out in outputs.filter(|out| !self.uses_of(*out).is_empty()).collect::<Vec<_>>() {
-                self.zero[out.index()] = self.all_zero(out);
-            }
-            let mut given = self.op(id).outputs.iter().flatten().filter(|out| self.reached(**out));
-            let nothing_arrives = given.all(|out| self.zero[out.index()]);
-            for (position, number) in self.op(id).uses.clone().into_iter().enumerate() {
-                let Some(number) = number else { continue };
-                let loops = &self.analysis.op(id).loops;
-                let is_void = self.op(id).loose[position].iter().any(|&l| loops[l].size == 0);
-                self.zero_uses[number as usize] = nothing_arrives || is_void;
-            }
+            let (op, loops) = (self.op(id), &self.analysis.op(id).loops);
+            let mut given = op.outputs.iter().flatten().filter(|out| self.reached(**out));
+            let nothing_arrives = given.all(|out| self.has_zero_gradient(*out));
+            let is_zero = |loose: &[usize]| nothing_arrives || loose.iter().any(|&l| loops[l].size == 0);
+            let uses = op.uses.iter().zip(&op.loose);
+            let zeros: Vec<u32> =
+                uses.filter(|(_, loose)| is_zero(loose)).filter_map(|(number, _)| *number).collect();
+            zeros.into_iter().for_each(|number| self.zero_uses[number as usize] = true);
         }
-        for id in self.graph.tensor_ids().filter(|id| self.graph.producer(*id).is_none()) {
-            self.zero[id.index()] = !self.uses_of(id).is_empty() && self.all_zero(id);
-        }
-    }
-
-    fn all_zero(&self, tensor: TensorId) -> bool {
-        self.uses_of(tensor).iter().all(|number| self.is_zero(*number))
     }
 
     fn add_use(&mut self, tensor: TensorId, made: Use) -> u32 {

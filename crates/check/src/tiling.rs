@@ -2,8 +2,46 @@
 
 use rules::Interval;
 
+use crate::region::is_any;
+
 /// How many places are tried: of what was divided evenly, the first that fit do.
 const TRIES: usize = 1 << 16;
+
+/// Gives every part that may lie anywhere a place: those that are alike but for their length where together they fill
+/// what others leave, else each where it meets the fewest others. What is summed there is the same everywhere, so
+/// each choice is right; a bad one only fails to cover the space.
+pub(crate) fn settle(boxes: &mut [Vec<Interval>], space: &[Interval]) {
+    for d in 0..space.len() {
+        while let Some(first) = boxes.iter().position(|b| is_any(b[d])) {
+            let alike = |b: &Vec<Interval>| {
+                is_any(b[d]) && (0..b.len()).all(|at| at == d || b[at] == boxes[first][at])
+            };
+            let mut open: Vec<usize> = (0..boxes.len()).filter(|&index| alike(&boxes[index])).collect();
+            open.sort_by_key(|&index| std::cmp::Reverse(boxes[index][d].len()));
+            let lens: Vec<i64> = open.iter().map(|&index| boxes[index][d].len()).collect();
+            let beside = |b: &&Vec<Interval>| !is_any(b[d]) && beside(&boxes[first], b, d);
+            let others: Vec<Interval> = boxes.iter().filter(beside).map(|b| b[d]).collect();
+            match places(space[d], &others, &lens) {
+                Some(places) => open.iter().zip(places).for_each(|(&index, place)| boxes[index][d] = place),
+                None => boxes[open[0]][d] = free(lens[0], space[d], &others),
+            }
+        }
+    }
+}
+
+/// Whether two boxes may meet but for one loop.
+fn beside(a: &[Interval], b: &[Interval], except: usize) -> bool {
+    let meet = |a: Interval, b: Interval| is_any(a) || is_any(b) || !a.meet(b).is_empty();
+    a.iter().zip(b).enumerate().all(|(d, (a, b))| d == except || meet(*a, *b))
+}
+
+/// Where in a loop so many elements meet the fewest of these intervals.
+fn free(len: i64, space: Interval, others: &[Interval]) -> Interval {
+    let starts = std::iter::once(space.lo).chain(others.iter().map(|i| i.hi));
+    let places = starts.map(|lo| Interval { lo, hi: lo + len }).filter(|i| i.hi <= space.hi);
+    let meets = |i: &Interval| others.iter().filter(|other| !other.meet(*i).is_empty()).count();
+    places.min_by_key(|i| (meets(i), i.lo)).unwrap_or(Interval { lo: space.lo, hi: space.lo + len })
+}
 
 /// A place for each of these lengths, which are in falling order, so that nothing meets and none but the rest of the
 /// space stays empty; `None` if there is no such way, or it is not found soon.

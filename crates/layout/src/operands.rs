@@ -39,7 +39,7 @@ impl<'a> Placed<'a> {
     /// `None` if the devices form no arrangement, or no row along the splits.
     pub fn of(dims: &'a OpDims, plan: &'a OpPlan) -> Option<Placed<'a>> {
         // What exchanges rows is rewritten first.
-        if plan.splits.iter().any(|split| matches!(split.on, On::Exchange { .. })) {
+        if plan::exchanges(&plan.splits) {
             return None;
         }
         let (base, mut left) = row(&plan.devices)?;

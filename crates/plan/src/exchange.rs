@@ -59,9 +59,14 @@ pub(crate) fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Spli
     Ok(())
 }
 
+/// Whether parts exchange rows.
+pub fn exchanges(splits: &[Split]) -> bool {
+    splits.iter().any(|split| matches!(split.on, On::Exchange { .. }))
+}
+
 /// Each part has a device of its own: it sends its rows to the others.
 pub(crate) fn on_devices(graph: &Graph, analysis: &Analysis, op: OpId, plan: &OpPlan) -> Result<()> {
-    if !plan.splits.iter().any(|split| matches!(split.on, On::Exchange { .. })) {
+    if !exchanges(&plan.splits) {
         return Ok(());
     }
     let mut devices = plan.devices.clone();

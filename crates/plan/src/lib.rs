@@ -39,6 +39,7 @@ use graph::{Graph, OpId};
 use rules::{Analysis, Interval, Kind, Loop};
 
 pub use blocks::schedule_named;
+pub use exchange::exchanges;
 pub use folded::print_folded;
 pub use homes::{
     Gather, Home, Homes, Reduce, Wholes, has_state_on_host, home_of, is_updated_whole, lives_on_host,

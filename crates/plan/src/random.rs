@@ -51,7 +51,7 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
         .map(|op| {
             let splits = splits(graph, analysis, op, devices, &mut random);
             let count: u32 = splits.iter().map(|s| s.parts).product();
-            let devices = place(count, devices, (&last, exchanges(&splits)), &mut random);
+            let devices = place(count, devices, (&last, exchange::exchanges(&splits)), &mut random);
             last.clone_from(&devices);
             OpPlan { splits, devices }
         })
@@ -184,7 +184,7 @@ fn splits(graph: &Graph, analysis: &Analysis, op: OpId, devices: u32, random: &m
         let parts = 2 + u32::try_from(random.below(devices.max(2) as usize - 1)).unwrap_or(0);
         let count: u32 = splits.iter().map(|s: &Split| s.parts).product();
         splits.push(Split { on, parts });
-        let most = if exchanges(&splits) { devices } else { most };
+        let most = if exchange::exchanges(&splits) { devices } else { most };
         if count * parts > most || legal(graph, analysis, op, &splits).is_err() {
             splits.pop();
         }
@@ -206,11 +206,6 @@ fn divided(graph: &Graph, analysis: &Analysis, op: OpId, index: usize, random: &
         }
         _ => On::Loop(index),
     }
-}
-
-/// Whether its parts exchange rows, for which each has a device of its own.
-fn exchanges(splits: &[Split]) -> bool {
-    splits.iter().any(|split| matches!(split.on, On::Exchange { .. }))
 }
 
 /// The loops of an operator that may be split.

@@ -119,8 +119,7 @@ def _take_apart(message: Sequence[Copy], rows: Tensor) -> None:
         torch.split_with_sizes_copy(rows, [copy.width for copy in message], 1, out=wholes)
         return
     pairs = _pairs(message, rows, [copy.place() for copy in message])
-    if pairs:
-        torch._foreach_copy_([whole for _, whole in pairs], [row for row, _ in pairs])
+    _copy([whole for _, whole in pairs], [row for row, _ in pairs])
 
 
 def _rows(copies: Sequence[Copy], gradients: Sequence[Tensor], ranks: int, dtype: torch.dtype) -> Tensor:
@@ -129,9 +128,14 @@ def _rows(copies: Sequence[Copy], gradients: Sequence[Tensor], ranks: int, dtype
         return gradients[0].to(dtype).contiguous().view(ranks, copies[0].width)
     rows = _empty(copies, gradients[0], ranks, dtype)
     pairs = _pairs(copies, rows, [physical(gradient).contiguous() for gradient in gradients])
-    if pairs:
-        torch._foreach_copy_([row for row, _ in pairs], [whole for _, whole in pairs])
+    _copy([row for row, _ in pairs], [whole for _, whole in pairs])
     return rows
+
+
+def _copy(places: list[Tensor], given: list[Tensor]) -> None:
+    """PyTorch refuses lists without tensors: of what is empty nothing is copied."""
+    if places:
+        torch._foreach_copy_(places, given)
 
 
 def _empty(copies: Sequence[Copy], like: Tensor, ranks: int, dtype: torch.dtype) -> Tensor:
