@@ -201,3 +201,25 @@ def test_a_mask_that_is_known_is_left_to_the_attention() -> None:
         return [line for line in found if ", None, 0.0, True" in line]
 
     assert causal(example()["attention_mask"]) and not causal(example(0)["attention_mask"])
+
+
+class Clamped(nn.Module):
+    """Looks up positions that it computes with functions in whose place others stand during a trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.positions = nn.Embedding(4, 4)
+        self.double()
+
+    def forward(self, x: Tensor, sizes: Tensor) -> Tensor:
+        found = [self.positions(torch.clamp(torch.arange(n) / n, max=0.9).mul(4).long()) for n in sizes]
+        return (x + torch.cat(found)).square().mean()
+
+
+def test_functions_that_are_replaced_during_a_trace_are_written_down() -> None:
+    x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    captured = capture(Clamped(), (x, torch.tensor([2, 4])))
+    assert captured.in_spec.reading is not None
+    told = captured.in_spec.reading.told
+    assert told == ("[0, 1]", "[0, 1, 2, 3]")

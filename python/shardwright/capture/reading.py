@@ -226,9 +226,14 @@ def name_of(func: Any) -> str:
     short = getattr(func, "__name__", "")
     known = torch.overrides.resolve_name(func)
     for name in (known, *(f"{home}.{short}" for home in ("torch.Tensor", "torch", "torch.nn.functional"))):
-        if name and _found(name) == func:
+        if name and _is(_found(name), func):
             return str(name)
     raise _Unwritten
+
+
+def _is(found: Any, func: Any) -> bool:
+    """While a model is traced, a function of ours may stand in the place of PyTorch's."""
+    return bool(found == func) or getattr(found, "__wrapped__", None) is func
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
