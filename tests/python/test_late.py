@@ -55,6 +55,8 @@ REFERENCE: dict[str, Callable[[], Made]] = {
 PLANS = {
     "data": 2,
     "megatron": 2,
+    "megatron x overlap": 2,
+    "megatron-sp x overlap": 2,
     "sequence": 2,
     "zigzag": 2,
     "ulysses": 2,
@@ -66,6 +68,7 @@ PLANS = {
     "zero3 x recompute": 2,
     "zero3 x offload": 2,
     "zero3 x recompute:selective x megatron:2": 4,
+    "zero3:2 x megatron:2 x recompute x overlap": 4,
     "data:2 x megatron:2 x recompute": 4,
     "stages:2 x gpipe": 2,
     "stages:2 x 1f1b": 2,
@@ -77,6 +80,8 @@ PLANS = {
     "stages:2 x 1f1b x tokens:2": 2,
     "stages:2 x zero3:2 x 1f1b": 4,
     "stages:2 x megatron:2 x 1f1b": 4,
+    "stages:2 x megatron:2 x 1f1b x overlap": 4,
+    "stages:2 x megatron:2 x zb-h1 x overlap": 4,
 }
 # What other models have that a GPT has not, or not so.
 MORE = [
@@ -84,16 +89,18 @@ MORE = [
     ("resnet", "image"),
     ("resnet", "zero2"),
     ("llama", "megatron"),
+    ("llama", "megatron x overlap"),
     ("llama", "stages:2 x zb-v"),
     ("gpt2", "ulysses"),
     ("mixtral", "expert"),
     ("mixtral", "zero3"),
+    ("mixtral", "megatron x overlap"),
     ("bert", "sequence"),
     ("t5", "megatron"),
     ("t5", "stages:2 x 1f1b"),
     ("whisper", "data"),
     ("vit", "zero3"),
-    ("swin", "megatron"),
+    ("swin", "megatron x overlap"),
     ("hf-resnet", "data"),
 ]
 CASES = [("gpt", plan) for plan in PLANS] + MORE

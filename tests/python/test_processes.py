@@ -486,7 +486,7 @@ REFUSALS = (
     " `image`, `coshard`, `recompute`, `offload`, `zero1`, `zero2`,"
     " `zero3`, `stages`, `interlaced`, `bidirectional`, `1f1b`, `gpipe`, `interleaved`, `zb-h1`,"
     " `zb-v`, `2bw`,"
-    " `kf1b`, `tokens`, `whole-updates`, a product such as"
+    " `kf1b`, `tokens`, `whole-updates`, `overlap`, a product such as"
     " `data:2 x megatron:2`, or a plan file",
     "error[SW0724]: rank 0 failed at what all ranks wait for\n"
     "  why: ZeroDivisionError: a mistake\n"

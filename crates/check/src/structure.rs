@@ -516,7 +516,8 @@ impl Roles<'_> {
                     continue;
                 }
                 Instr::Grad(grad) if grad.which == Which::Weights => {
-                    second_half(grad, body.pass_at(at), halved.remove(&grad.call).is_some())
+                    let before = halved.remove(&grad.call);
+                    second_half(grad, body.pass_at(at), before.map(|before| is_one_code(body, before, at)))
                 }
                 Instr::Grad(grad) => {
                     if grad.which == Which::Inputs {
@@ -524,6 +525,7 @@ impl Roles<'_> {
                     }
                     first_half(grad, body.pass_at(at), open.remove(&grad.call))
                 }
+                Instr::Collective(message) if message.overlaps => overlapping(body, at),
                 _ => continue,
             };
             if let Some(what) = found {
@@ -610,22 +612,31 @@ fn first_half(grad: &Grad, pass: Pass, open: Option<&Call>) -> Option<String> {
     if open.recompute {
         return Some(format!("call {call} keeps nothing for the backward that it is given"));
     }
-    if grad.which == Which::Inputs && pass != Pass::Inputs {
-        return Some(format!("of call {call} only gradients of inputs arise in a whole backward"));
-    }
     let (does, is) = if open.forgets { ("does not keep", "is not") } else { ("keeps", "is") };
     let again = open.forgets != grad.again.is_empty();
     (!again).then(|| format!("call {call} {does} what it reads, and {is} given it again"))
 }
 
-/// What is wrong with the second half of a backward, given whether there was the first.
-fn second_half(grad: &Grad, pass: Pass, halved: bool) -> Option<String> {
-    let call = grad.call.0;
+/// What is wrong with the second half of a backward, given whether there was the first, and in the same code.
+fn second_half(grad: &Grad, pass: Pass, first: Option<bool>) -> Option<String> {
     let reads = !grad.from.is_empty() || !grad.to.is_empty() || !grad.again.is_empty();
-    if reads || pass != Pass::Weights {
-        let what = "is given or gives something, or stands elsewhere than in a second half";
-        return Some(format!("the second half of the backward of call {call} {what}"));
-    }
-    let what = "has no first half before it, or is a second one";
-    (!halved).then(|| format!("the second half of the backward of call {call} {what}"))
+    let what = match (pass, first) {
+        _ if reads => "is given or gives something",
+        (_, None) => "has no first half before it, or is a second one",
+        (Pass::Weights, Some(false)) | (Pass::Backward, Some(true)) => return None,
+        _ => "stands in another code than it should",
+    };
+    Some(format!("the second half of the backward of call {} {what}", grad.call.0))
+}
+
+/// What is wrong with a message that runs while the next instruction computes: only the second half of a backward
+/// reads and writes no buffers.
+fn overlapping(body: &Body, at: usize) -> Option<String> {
+    let next = body.instrs().nth(at + 1).filter(|_| is_one_code(body, at, at + 1));
+    let is_second = matches!(next, Some(Instr::Grad(grad)) if grad.which == Which::Weights);
+    (!is_second).then(|| "a message runs beside something other than the second half of a backward".into())
+}
+
+fn is_one_code(body: &Body, at: usize, other: usize) -> bool {
+    body.locate(at).0 == body.locate(other).0
 }

@@ -9,6 +9,9 @@ use support::{graph, program};
 const MLP: &str = include_str!("programs/mlp.graph");
 const DATA: &str = include_str!("programs/data.txt");
 const MEGATRON: &str = include_str!("programs/megatron.txt");
+const LAYER: &str = include_str!("programs/layer.graph");
+const TENSOR: &str = include_str!("programs/layer_tensor.txt");
+const SEQUENCE: &str = include_str!("programs/layer_sequence.txt");
 
 /// A program whose backward has two halves, that was one.
 fn in_halves(text: &str) -> Program {
@@ -173,4 +176,101 @@ fn halves_run_once_and_in_order() {
     refused("SW0517", |body| tasks(body).truncate(2));
     refused("SW0517", |body| tasks(body)[1] = Task::backward(0, When::Never));
     refused("SW0518", |body| tasks(body)[1].does = Does::Inputs { scaled: 2 });
+}
+
+/// A program of which a message runs beside the second half of a backward.
+fn overlapping() -> Program {
+    let mut program = program(&graph(LAYER), TENSOR);
+    for role in &mut program.roles {
+        let backward = role.body.code_mut(0, Pass::Backward);
+        let at = backward.instrs.iter().position(is_message).expect("a gradient is summed");
+        let Instr::Grad(grad) = &mut backward.instrs[at - 1] else { panic!("a message follows a backward") };
+        grad.which = Which::Inputs;
+        let second = weights(grad.call);
+        overlap(backward);
+        backward.instrs.insert(at + 1, second);
+    }
+    program
+}
+
+fn is_message(instr: &Instr) -> bool {
+    matches!(instr, Instr::Collective(_))
+}
+
+fn overlap(code: &mut Code) {
+    let mut messages = code.instrs.iter_mut();
+    let first = messages.find_map(|instr| if let Instr::Collective(it) = instr { Some(it) } else { None });
+    first.expect("a message").overlaps = true;
+}
+
+fn found_beside(plant: impl Fn(&mut Body)) -> Vec<Fault> {
+    let mut program = overlapping();
+    program.roles.iter_mut().for_each(|role| plant(&mut role.body));
+    check::check(&graph(LAYER), &program).map_or_else(|faults| faults, |_| vec![])
+}
+
+fn refused_beside(code: &str, words: &str, plant: impl Fn(&mut Vec<Instr>, usize)) {
+    let found = found_beside(|body| {
+        let instrs = &mut body.code_mut(0, Pass::Backward).instrs;
+        let at = instrs.iter().position(is_message).unwrap();
+        plant(instrs, at);
+    });
+    let said = |fault: &Fault| fault.code == code && fault.what.contains(words);
+    assert!(found.iter().any(said), "expected {code} {words}, found {found:?}");
+}
+
+#[test]
+fn a_message_may_run_beside_the_second_half_of_a_backward() {
+    assert!(found_beside(|_| ()).is_empty());
+    let proof = |program: &Program| check::check(&graph(LAYER), program).unwrap();
+    let whole = program(&graph(LAYER), TENSOR);
+    assert_eq!(proof(&whole).computed, proof(&overlapping()).computed);
+}
+
+#[test]
+fn a_message_beside_anything_else_is_found() {
+    let beside = "a message runs beside something other than the second half";
+    refused_beside("SW0509", beside, |instrs, at| instrs.swap(at + 1, at + 2));
+    refused_beside("SW0509", beside, |instrs, at| {
+        let last = instrs.remove(at);
+        instrs.push(last);
+    });
+    let found = found_beside(|body| overlap(body.code_mut(0, Pass::Forward)));
+    assert!(found.iter().any(|fault| fault.what.contains(beside)), "{found:?}");
+}
+
+#[test]
+fn halves_in_one_code_are_both_there_once_and_in_order() {
+    refused_beside("SW0509", "never arise", |instrs, at| drop(instrs.remove(at + 1)));
+    refused_beside("SW0509", "a second one", |instrs, at| instrs.insert(at + 1, instrs[at + 1].clone()));
+    refused_beside("SW0509", "no first half before it", |instrs, at| {
+        let second = instrs.remove(at + 1);
+        instrs.insert(at - 1, second);
+    });
+    refused_beside("SW0509", "gives something", |instrs, at| {
+        let Instr::Collective(message) = &instrs[at] else { unreachable!() };
+        let given = message.to.iter().copied().map(Some).collect();
+        grads(&mut instrs[at + 1..]).next().unwrap().from = given;
+    });
+    refused_beside("SW0509", "has no call before it", |instrs, at| {
+        let Instr::Grad(first) = instrs[at - 1].clone() else { unreachable!() };
+        instrs.insert(at + 2, Instr::Grad(Grad { which: Which::Both, ..first }));
+    });
+}
+
+/// A gradient of a parameter that is added after its sum was sent is in no sum.
+#[test]
+fn a_second_half_after_the_sum_of_its_gradients_is_found() {
+    let found = |late: bool| {
+        let mut program = program(&graph(LAYER), SEQUENCE);
+        let instrs = &mut program.roles[0].body.code_mut(0, Pass::Backward).instrs;
+        let last = grads(instrs).last().expect("a backward");
+        last.which = Which::Inputs;
+        let second = weights(last.call);
+        let sum = instrs.iter().position(|instr| !instr.leaves().is_empty()).expect("a sum");
+        instrs.insert(sum + usize::from(late), second);
+        check::check(&graph(LAYER), &program).map_or_else(|faults| faults, |_| vec![])
+    };
+    assert!(found(false).is_empty());
+    assert!(!found(true).is_empty());
 }

@@ -44,6 +44,7 @@ fn summed(graph: &Graph, count: usize) -> Program {
             group: GroupingId(0),
             from: vec![from],
             to: vec![to],
+            overlaps: false,
         })
     };
     let mut calls = vec![];
@@ -103,6 +104,7 @@ fn a_value_of_an_early_turn_that_is_read_later_is_no_name_of_the_loop() {
             group: GroupingId(0),
             from: vec![from],
             to: vec![to],
+            overlaps: false,
         }));
     }
     b.call(12..u32::try_from(graph.ops.len()).unwrap(), &["loss"], |_| {});

@@ -89,7 +89,13 @@ fn megatron(graph: &Graph) -> Program {
     let partial = b.of("linear_1");
     let sum = b.buf(b.id("linear_1"));
     let (group, how) = (GroupingId(0), How::AllReduce(Reduction::Sum));
-    b.forward(Instr::Collective(Collective { how, group, from: vec![partial], to: vec![sum] }));
+    b.forward(Instr::Collective(Collective {
+        how,
+        group,
+        from: vec![partial],
+        to: vec![sum],
+        overlaps: false,
+    }));
     let second = b.call(3..4, &["mean"], |_| {});
     b.outputs();
     let seed = b.gradient("mean");
@@ -156,13 +162,14 @@ fn mixed(graph: &Graph) -> Program {
         op.args.push(Arg::Int(-1));
     });
     let (group, embedding) = (GroupingId(0), b.id("embedding"));
-    let collective =
-        |how, from, to| Instr::Collective(Collective { how, group, from: vec![from], to: vec![to] });
+    let collective = |how, from, to| {
+        Instr::Collective(Collective { how, group, from: vec![from], to: vec![to], overlaps: false })
+    };
     let (from, to) = (b.of("embedding"), b.buf(embedding));
     b.forward(collective(How::AllReduce(Reduction::Max), from, to));
     let pair = vec![b.extra("embedding", embedding, false), b.extra("embedding", embedding, false)];
     let how = How::AllReduce(Reduction::Sum);
-    b.forward(Instr::Collective(Collective { how, group, from: vec![from, to], to: pair }));
+    b.forward(Instr::Collective(Collective { how, group, from: vec![from, to], to: pair, overlaps: false }));
     let (from, to) = (to, b.buf(embedding));
     let extents = vec![vec![Arg::Int(4)], vec![Arg::Int(3), Arg::Hole(1)]];
     let part = vec![(Arg::Int(0), Arg::Int(4)), (Arg::Hole(0), Arg::Int(3)), (Arg::Int(-1), Arg::Int(4))];

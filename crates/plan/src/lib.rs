@@ -19,6 +19,7 @@ mod model_dims;
 mod nearby;
 mod offload;
 mod order;
+mod overlap;
 pub mod primitives;
 pub mod random;
 mod ranges;
@@ -45,6 +46,7 @@ pub use homes::{
     Gather, Home, Homes, Reduce, Wholes, has_state_on_host, home_of, is_updated_whole, lives_on_host,
 };
 pub use order::order;
+pub use overlap::OVERLAP;
 pub use primitives::{Decided, Draft, SubOp};
 pub use recompute::teaching;
 pub use repeat::repeat;
@@ -129,6 +131,8 @@ pub struct Plan {
     pub schedule: Schedule,
     /// How many slices of the sequence each block runs one after another.
     pub tokens: u32,
+    /// In backward, messages of at least so many bytes run while gradients of parameters are computed.
+    pub overlap: u64,
     /// Tasks of blocks, of which the first comes before the second, for every micro-batch.
     pub before: Vec<(Task, Task)>,
     pub timetables: Timetables,

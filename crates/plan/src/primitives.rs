@@ -14,7 +14,7 @@ use rules::{Analysis, Kind};
 use crate::classes::Classes;
 use crate::exchange;
 use crate::{
-    Home, Homes, On, OpPlan, Plan, Schedule, Split, Task, Timetables, Wholes, blocks, homes, legal,
+    Home, Homes, OVERLAP, On, OpPlan, Plan, Schedule, Split, Task, Timetables, Wholes, blocks, homes, legal,
     model_dims, no_device, offload, place, recompute, title,
 };
 
@@ -50,6 +50,7 @@ pub struct Decided {
     block_count: u32,
     schedule: Option<Schedule>,
     tokens: Option<u32>,
+    overlap: Option<u64>,
     before: Vec<(Task, Task)>,
     timetables: Timetables,
     state_on_host: BTreeSet<String>,
@@ -203,6 +204,11 @@ impl<'g> Draft<'g> {
         self.decided.tokens = Some(slices);
     }
 
+    /// In backward, messages of at least so many bytes run while gradients of parameters are computed.
+    pub fn overlap(&mut self, bytes: u64) {
+        self.decided.overlap = Some(bytes);
+    }
+
     /// The first task comes before the second, for every micro-batch.
     pub fn order_tasks(&mut self, first: Task, then: Task) {
         self.decided.before.push((first, then));
@@ -254,6 +260,7 @@ impl<'g> Draft<'g> {
         self.decided.homes.extend(other.homes);
         self.decided.schedule = other.schedule.or(self.decided.schedule);
         self.decided.tokens = other.tokens.or(self.decided.tokens);
+        self.decided.overlap = other.overlap.or(self.decided.overlap);
         self.decided.before.extend(other.before);
         self.decided.timetables.extend(other.timetables);
         if other.block_count > 0 {
@@ -347,6 +354,7 @@ impl<'g> Draft<'g> {
         let blocks = if one { vec![] } else { blocks::completed(self.graph, &self.decided.blocks) };
         let schedule = self.decided.schedule.filter(|_| !one).unwrap_or_default();
         let tokens = self.decided.tokens.unwrap_or(1);
+        let overlap = self.decided.overlap.unwrap_or(OVERLAP);
         let recompute = recompute.map_or_else(|| recompute::of_model(self.graph), recompute::sorted);
         let offload = recompute::sorted(offload);
         let plan = Plan {
@@ -363,6 +371,7 @@ impl<'g> Draft<'g> {
             blocks,
             schedule,
             tokens,
+            overlap,
             before,
             timetables,
         };

@@ -11,8 +11,8 @@ use rules::{Analysis, Kind};
 
 use crate::homes::{names, readers_alike};
 use crate::{
-    Gather, Home, Homes, On, OpPlan, Plan, Reduce, Schedule, Split, Timetables, Wholes, exchange, legal,
-    recompute,
+    Gather, Home, Homes, OVERLAP, On, OpPlan, Plan, Reduce, Schedule, Split, Timetables, Wholes, exchange,
+    legal, recompute,
 };
 
 /// A small generator (splitmix64), the same on every machine.
@@ -62,6 +62,7 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
     let state_on_host = some_parameters(graph, &mut Random::new(!seed.rotate_left(16)));
     let held_on_host = some_parameters(graph, &mut Random::new(!seed.rotate_left(48)));
     let offload = offloads(graph, &mut Random::new(!seed.rotate_left(32)));
+    let overlap = if Random::new(seed.rotate_left(48)).chance(50) { 0 } else { OVERLAP };
     Plan {
         name: format!("random:{seed}"),
         devices,
@@ -76,6 +77,7 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
         blocks: vec![],
         schedule: Schedule::default(),
         tokens: 1,
+        overlap,
         before: vec![],
         timetables: Timetables::new(),
     }

@@ -20,6 +20,7 @@
 //! param "transformer.h.*": over 4                    # each of four devices keeps a quarter
 //! block "transformer.h.0.*"                          # a block of a pipeline; the next line is the next one
 //! tokens 4                                           # in slices of the sequence, one after another
+//! overlap 16MiB                                      # in backward, such messages run beside gradients of parameters
 //! schedule 1f1b                                      # in which order blocks run
 //! order B0 < F0+2                                    # a backward before a forward, of every micro-batch
 //! timetable 0: F0+1 B0                               # what a device runs, written out
@@ -32,7 +33,9 @@ use graph::{Graph, OpId};
 use rules::Analysis;
 
 use crate::select::{clip, select};
-use crate::{Draft, MOST, On, Plan, blocks, homes, no_device, offload, recompute, sets, tokens, turns};
+use crate::{
+    Draft, MOST, On, Plan, blocks, homes, no_device, offload, overlap, recompute, sets, tokens, turns,
+};
 
 /// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
 pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32>) -> Result<Plan> {
@@ -110,7 +113,8 @@ pub(crate) fn rest(plan: &Plan, graph: &Graph) -> String {
     let away = offload::print_parameters(plan, graph);
     let turns = turns::print(&plan.before, &plan.timetables);
     let homes = homes::print(plan, graph);
-    orders + &homes + &recompute + &offload + &away + &blocks::print(plan, handle) + &turns
+    let overlap = overlap::print(plan);
+    orders + &homes + &recompute + &offload + &away + &blocks::print(plan, handle) + &overlap + &turns
 }
 
 /// The name by which a file speaks of one operator: its first output.
@@ -175,6 +179,10 @@ impl Reader<'_> {
                 self.draft.tokens(tokens::read(rest.trim())?);
                 Ok(())
             }
+            "overlap" => {
+                self.draft.overlap(overlap::read(rest.trim())?);
+                Ok(())
+            }
             "recompute" => {
                 let spans = recompute::read(rest.trim(), self.graph)?;
                 // None is said, too.
@@ -185,7 +193,7 @@ impl Reader<'_> {
             "offload" => self.offload(rest.trim()),
             _ => Err(Error::new("SW0301", format!("`{}` is not a word of plan files", clip(word))).fix(
                 "a line begins with `name`, `devices`, `use`, `op`, `order`, `param`, `recompute`, `offload`, `block`, \
-                 `schedule`, `tokens` or `timetable`",
+                 `schedule`, `tokens`, `overlap` or `timetable`",
             )),
         }
     }

@@ -153,7 +153,7 @@ fn names_that_are_not_understood() {
             2,
             "there is no plan named `megatorn`",
             "did you mean `megatron`? Else use one of `replicate`, `data`, `expert`, `megatron`, `megatron-sp`, `sequence`, `zigzag`, `ulysses`, `image`, `coshard`, `recompute`, `offload`, `zero1`, \
-             `zero2`, `zero3`, `stages`, `interlaced`, `bidirectional`, `1f1b`, `gpipe`, `interleaved`, `zb-h1`, `zb-v`, `2bw`, `kf1b`, `tokens`, `whole-updates`, a product such as `data:2 x megatron:2`, or a plan file",
+             `zero2`, `zero3`, `stages`, `interlaced`, `bidirectional`, `1f1b`, `gpipe`, `interleaved`, `zb-h1`, `zb-v`, `2bw`, `kf1b`, `tokens`, `whole-updates`, `overlap`, a product such as `data:2 x megatron:2`, or a plan file",
         ),
     ] {
         let error = sets::named(name, &graph, &analysis, devices).expect_err("it is refused");

@@ -124,6 +124,8 @@ pub struct Collective {
     pub from: Vec<BufId>,
     /// One for each of `from`.
     pub to: Vec<BufId>,
+    /// Runs while the next instruction computes, which is the second half of a backward; `to` is there after that.
+    pub overlaps: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]

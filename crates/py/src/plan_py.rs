@@ -393,6 +393,15 @@ impl Draft {
         })
     }
 
+    /// In backward, messages of at least so many bytes run while gradients of parameters are computed; without a
+    /// number none does.
+    fn overlap(&self, bytes: Option<u64>) -> PyResult<()> {
+        self.with(|d| {
+            d.overlap(bytes.unwrap_or(u64::MAX));
+            Ok(())
+        })
+    }
+
     /// What forward keeps of these operators for backward is on the host until then; of none it is that nothing is.
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives lists as owned values")]
     fn offload(&self, operators: Vec<PyRef<'_, Operator>>) -> PyResult<()> {

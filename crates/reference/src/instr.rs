@@ -164,6 +164,9 @@ impl<'a> Machine<'a> {
             for (leaf, gradient) in left {
                 self.accumulate(rank, job.when.step, leaf, gradient);
             }
+            if let Some((to, values)) = rank.on_its_way.take() {
+                store(rank, to, values)?;
+            }
             return Ok(());
         }
         let run = rank.runs.entry(job.when).or_default();

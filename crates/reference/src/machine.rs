@@ -217,7 +217,10 @@ impl<'a> Machine<'a> {
             };
         }
         rank.bufs.clear();
-        Ok(())
+        match rank.on_its_way {
+            None => Ok(()),
+            Some(_) => Err(Trouble::fault("begins a message that nobody waits for")),
+        }
     }
 
     pub fn part(&self, value: &Value, tensor: usize, region: &rules::Region) -> Result<Value, Trouble> {

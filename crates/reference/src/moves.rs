@@ -140,7 +140,13 @@ impl<'a> Machine<'a> {
                 vec![join(rank, receive, &pieces)?]
             }
         };
-        store(rank, &it.to, made)?;
+        if it.overlaps {
+            if rank.on_its_way.replace((&it.to, made)).is_some() {
+                return Err(Trouble::fault("begins a message beside another"));
+            }
+        } else {
+            store(rank, &it.to, made)?;
+        }
         Ok(true)
     }
 

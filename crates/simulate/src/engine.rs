@@ -6,7 +6,7 @@ use std::rc::Rc;
 use check::Deed;
 use cluster::Effort;
 use diag::{Error, Result};
-use program::{Away, Body, BufId, CallId, ExchangeId, Instr, Kind, Pass, RankId};
+use program::{Away, Body, BufId, CallId, ExchangeId, Instr, Kind, Pass, RankId, Which};
 
 use crate::kinds::step;
 use crate::meeting::{Key, Meeting};
@@ -155,11 +155,19 @@ impl<'s> Engine<'s> {
             Instr::Grad(grad) => {
                 self.fetched(at, Away::Call(grad.call));
                 let read = self.inputs[self.ranks[at].course.role].get(&grad.call).copied();
-                self.has_copies(at, || read.unwrap_or_default()) && self.local(at, turn)
+                self.has_copies(at, || read.unwrap_or_default())
+                    && match grad.which {
+                        Which::Weights => self.second_half(at, turn),
+                        Which::Both | Which::Inputs => self.local(at, turn),
+                    }
             }
             Instr::Fetch { what } => self.fetch(at, turn, *what),
             Instr::Take { id, .. } => {
                 self.fetched(at, Away::Kept(*id));
+                true
+            }
+            Instr::Collective(message) if message.overlaps => {
+                self.ranks[at].beside = self.goes_on(at, turn, instr);
                 true
             }
             Instr::Collective(_) => self.meets(at, turn, instr),
@@ -196,6 +204,18 @@ impl<'s> Engine<'s> {
             | Instr::Update { .. }
             | Instr::Keep { .. } => self.local(at, turn),
         }
+    }
+
+    /// The second half of a backward, and the message that runs beside it.
+    fn second_half(&mut self, at: usize, turn: Turn) -> bool {
+        if !std::mem::replace(&mut self.ranks[at].is_computed, true) {
+            self.local(at, turn);
+        }
+        if self.ranks[at].beside.is_some_and(|key| !self.awaits(at, key)) {
+            return false;
+        }
+        (self.ranks[at].beside, self.ranks[at].is_computed) = (None, false);
+        true
     }
 
     fn price(&self, at: usize, turn: Turn) -> Price {

@@ -52,6 +52,9 @@ pub(crate) struct Rank<'s> {
     pub(crate) coming: Vec<(Key, Vec<usize>)>,
     /// What ends with the code, and by which of its instructions it began.
     pub(crate) settling: Vec<(Key, usize)>,
+    /// The message that runs beside the second half of a backward, and whether that has computed.
+    pub(crate) beside: Option<Key>,
+    pub(crate) is_computed: bool,
     /// The meeting at which it is, once it has come.
     pub(crate) came: Option<Key>,
     /// How often it came to each group and exchange.
@@ -101,6 +104,8 @@ impl<'s> Rank<'s> {
             brought: vec![],
             coming: vec![],
             settling: vec![],
+            beside: None,
+            is_computed: false,
             came: None,
             groups: BTreeMap::new(),
             exchanges: BTreeMap::new(),
@@ -122,7 +127,11 @@ impl<'s> Rank<'s> {
     pub(crate) fn is_free(&self) -> bool {
         let are_empty = self.queues.iter().all(VecDeque::is_empty);
         let is_empty = are_empty && self.coming.is_empty() && self.settling.is_empty();
-        is_empty && self.fetching.is_empty() && self.brought.is_empty() && self.came.is_none()
+        is_empty
+            && self.fetching.is_empty()
+            && self.brought.is_empty()
+            && self.came.is_none()
+            && self.beside.is_none()
     }
 
     /// The number of an instruction of the code that runs, over all codes.

@@ -23,6 +23,7 @@ LAYERS, STEPS = 33, 8
 # A plan, so many ranks, and the methods that are looked at under it.
 CASES = [
     ("megatron", 8, ("call", "grad", "all_reduce")),
+    ("megatron x overlap", 8, ("grad_inputs", "grad_weights")),
     ("zero3", 64, ("gather", "scatter_gradients")),
     ("zero3", 512, ("gather", "scatter_gradients")),
     ("data", 8, ()),
@@ -31,7 +32,7 @@ CASES = [
 
 def run(setting: Setting, finding: Finding) -> None:
     table = finding.table(
-        f"Host time of a Llama of {LAYERS} layers and width 16, median of {STEPS} steps",
+        f"Host time of a small Llama of {LAYERS} layers, median of {STEPS} steps",
         ["plan", "ranks", "method", "times a step", "us each", "us inside the function"],
     )
     for plan, ranks, methods in CASES[: setting.sized(len(CASES), 1)]:
@@ -43,8 +44,10 @@ def _case(
     setting: Setting, finding: Finding, table: Any, plan: str, ranks: int, methods: tuple[str, ...]
 ) -> None:
     layers = setting.sized(LAYERS, 2)
+    # As wide as there are ranks that each keep a part of a parameter.
+    width = max(16, ranks if plan == "zero3" else 0)
     module, batch = models.llama(
-        8, 16, layers, 16, vocab_size=64, num_attention_heads=8, num_key_value_heads=8
+        8, 16, layers, width, vocab_size=max(64, width), num_attention_heads=8, num_key_value_heads=8
     )
     comm = Alone(0, ranks, setting.device)
     batch = {key: x.repeat(max(1, ranks // 8), 1) for key, x in batch.items()}

@@ -36,7 +36,11 @@ impl Walk<'_, '_> {
             // Pieces one behind the other, as they are sent and as they arrive, and apart again.
             How::AllToAll { .. } => 2 * given + made,
         };
-        self.ledger.meanwhile(buffers, Purpose::Communication);
+        if collective.overlaps {
+            self.on_its_way = Some(self.ledger.make(buffers, Purpose::Communication));
+        } else {
+            self.ledger.meanwhile(buffers, Purpose::Communication);
+        }
     }
 
     /// Bytes of the values that are sent together, if there are several.

@@ -24,10 +24,17 @@ fn of_code(code: &Code, seen: &mut [bool]) -> Vec<Vec<BufId>> {
     code.gives.iter().flatten().for_each(|buf| seen[buf.index()] = true);
     // The caller holds what it gives.
     code.takes.iter().for_each(|buf| seen[buf.index()] = true);
-    let last = |instr: &Instr| fresh(instr.reads().into_iter().chain(instr.writes()), seen);
-    let mut done: Vec<Vec<BufId>> = code.instrs.iter().rev().map(last).collect();
-    done.reverse();
+    let mut done: Vec<Vec<BufId>> = vec![vec![]; code.instrs.len()];
+    for (at, instr) in code.instrs.iter().enumerate().rev() {
+        // A message that runs beside the next instruction reads until that is over.
+        let ends = at + usize::from(overlaps(instr) && at + 1 < done.len());
+        done[ends].extend(fresh(instr.reads().into_iter().chain(instr.writes()), seen));
+    }
     done
+}
+
+fn overlaps(instr: &Instr) -> bool {
+    matches!(instr, Instr::Collective(message) if message.overlaps)
 }
 
 /// For each operator of a call what no later one reads; the caller holds inputs, and results leave.

@@ -47,6 +47,8 @@ pub(super) struct Walk<'w, 'a> {
     pub(super) saved: Map<u32, Vec<Vec<Block>>>,
     /// Of each call what is left for the second half of its backward.
     pub(super) left: Map<u32, Left>,
+    /// What a message needs that runs beside the next instruction.
+    pub(super) on_its_way: Option<Block>,
     /// For each number the values that are kept as it.
     pub(super) kept: Map<u32, Vec<Vec<Block>>>,
     /// What is on the host.
@@ -85,6 +87,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             gradients: vec![None; rank.leaves.len()],
             saved: Map::default(),
             left: Map::default(),
+            on_its_way: None,
             kept: Map::default(),
             away: BTreeMap::new(),
             sent: AwayBytes::new(),
@@ -155,8 +158,12 @@ impl<'w, 'a> Walk<'w, 'a> {
         let code = &body.codes[at];
         for (index, instr) in (first..).zip(&code.instrs) {
             (self.ledger.at.instr, self.ledger.at.op) = (index, None);
+            let on_its_way = self.on_its_way.take();
             if settles || !instr.settles() {
                 self.instruction(index, instr);
+            }
+            if let Some(block) = on_its_way {
+                self.ledger.release(block);
             }
             self.drop_all(&self.lives.done[index]);
         }

@@ -517,7 +517,7 @@ impl<'a> Reader<'a> {
                     "reduce_scatter" => How::ReduceScatter(self.cut(sections[0])),
                     _ => How::AllToAll { send: self.cut(sections[0]), receive: self.cut(sections[1]) },
                 };
-                Instr::Collective(Collective { how, group, from, to })
+                Instr::Collective(Collective { how, group, from, to, overlaps: false })
             }
             "exchange" => {
                 let exchange = ExchangeId::new(at(&self.tables, &number));

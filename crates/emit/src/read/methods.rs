@@ -67,8 +67,9 @@ impl<'a> Methods<'a, '_> {
             "keep" => &["offload"],
             "fetch" => &["call", "keep"],
             "grad" | "grad_inputs" => &["again"],
-            "all_reduce" => &["op"],
-            "all_gather" | "reduce_scatter" => &["sizes", "factors"],
+            "all_reduce" => &["op", "async_op"],
+            "all_gather" => &["sizes", "factors"],
+            "reduce_scatter" => &["sizes", "factors", "async_op"],
             "all_to_all" => &["send_sizes", "receive_sizes", "send_factors", "receive_factors"],
             _ => &[],
         };
@@ -350,7 +351,8 @@ impl<'a> Methods<'a, '_> {
         }
         let pairs = targets.iter().zip(&from);
         let to = pairs.map(|(name, from)| self.like(name, *from)).collect::<Result<_>>()?;
-        Ok(Instr::Collective(Collective { how, group, from, to }))
+        let overlaps = self.mark(args, "async_op")?;
+        Ok(Instr::Collective(Collective { how, group, from, to, overlaps }))
     }
 
     fn reduction(&self, op: Option<&Expr<'a>>) -> Result<Reduction> {

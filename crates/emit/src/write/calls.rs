@@ -176,7 +176,7 @@ impl<'n> Words<'n> {
         };
         let mut args = vec![given, id(it.group.0)];
         args.extend(it.how.cuts().into_iter().map(|cut| index(cut.factor)));
-        let kwargs = match &it.how {
+        let mut kwargs = match &it.how {
             How::AllReduce(Reduction::Sum) => vec![],
             How::AllReduce(reduction) => vec![("op", Expr::Str(reduction.name().into()))],
             How::AllGather(cut) | How::ReduceScatter(cut) => {
@@ -193,6 +193,7 @@ impl<'n> Words<'n> {
                 sent.into_iter().chain(received).chain(factors).collect()
             }
         };
+        kwargs.extend(it.overlaps.then_some(("async_op", Expr::Bool(true))));
         let targets: Vec<_> = it.to.iter().map(|buf| self.name(*buf)).collect();
         let unpack = targets.len() > 1;
         statement(targets, unpack, method(name, args, kwargs))

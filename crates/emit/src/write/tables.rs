@@ -218,7 +218,10 @@ impl<'a> Tables<'a> {
             let agree = arguments.len() == grad.to.len() && results.len() == grad.from.len();
             let list = |positions: &[usize]| joined(positions, usize::to_string);
             let (id, arguments, results) = (grad.call.0, list(&arguments), list(&results));
-            agree.then(|| format!("\"{id}\": {{\"arguments\": [{arguments}], \"results\": [{results}]}}"))
+            let halves = if grad.which == Which::Inputs { ", \"halves\": true" } else { "" };
+            let text =
+                format!("\"{id}\": {{\"arguments\": [{arguments}], \"results\": [{results}]{halves}}}");
+            agree.then_some(text)
         });
         entries.collect::<Vec<_>>().join(", ")
     }

@@ -146,9 +146,7 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
     }
     it.leave_gradients()?;
     it.keep();
-    if global.cx.plan.schedule.splits_backward() {
-        it.split();
-    }
+    it.split();
     across::keep(&mut it.body);
     fetches::fetch(&mut it.body);
     if global.cx.placements.iter().any(|placement| placement.in_turn) {
@@ -192,7 +190,11 @@ impl Projector<'_> {
         let (leaf_of, needs_grad) = (&self.leaf_of, self.global.cx.needs_grad);
         let learning = { leaf_of.keys() }.filter(|buf| needs_grad[self.body.buf(**buf).tensor.index()]);
         let learning: HashSet<BufId> = learning.copied().collect();
-        halves::split(&mut self.body, |buf| learning.contains(buf));
+        let learns = |buf: &BufId| learning.contains(buf);
+        if self.global.cx.plan.schedule.splits_backward() {
+            halves::split(&mut self.body, learns);
+        }
+        halves::overlap(&mut self.body, learns);
     }
 
     fn push(&mut self, instr: Instr) {

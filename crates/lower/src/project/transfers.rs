@@ -1,13 +1,14 @@
 //! Moves on the ranks themselves: local sums and slices around one communication.
 
 use program::{Arg, BufId, Collective, Cut, How, Instr, Pass, Slice};
+use rules::Reduction;
 
 use super::again::Begun;
 use super::alike::MoveHere;
 use super::columns::{Asked, RegionsId};
 use super::{Owner, Projector};
 use crate::event::{Crossing, Leg, Way};
-use crate::layout::LayoutId;
+use crate::layout::{LayoutId, bytes};
 use crate::moves::{Get, Method, Move};
 use crate::uses::UseId;
 
@@ -199,7 +200,8 @@ impl Projector<'_> {
             let to: Vec<BufId> = from.iter().map(|_| self.move_buf(id)).collect();
             if !from.is_empty() {
                 let how = How::AllReduce(leg.plan.reduction);
-                self.push(Instr::Collective(Collective { how, group, from, to: to.clone() }));
+                let to = to.clone();
+                self.push(Instr::Collective(Collective { how, group, from, to, overlaps: false }));
             }
             return to;
         }
@@ -209,8 +211,19 @@ impl Projector<'_> {
         let result = self.move_buf(id);
         let how = self.how(id, &leg.plan, here);
         let (group, from, to) = (collective.group, vec![from], vec![result]);
-        self.push(Instr::Collective(Collective { how, group, from, to }));
+        let overlaps = self.overlaps(id, here.middle[*own], &how);
+        self.push(Instr::Collective(Collective { how, group, from, to, overlaps }));
         vec![result; received.max(1)]
+    }
+
+    /// Whether the sum of a gradient is large enough to run beside something.
+    fn overlaps(&self, id: UseId, given: RegionsId, how: &How) -> bool {
+        let cx = self.global.cx;
+        let is_sum = matches!(how, How::AllReduce(Reduction::Sum) | How::ReduceScatter(_));
+        let is_gradient = self.pass == Pass::Backward && !self.again.moves;
+        let tensor = self.global.uses.get(id).tensor;
+        let is_large = |region| bytes(cx.graph, tensor, region) >= cx.plan.overlap;
+        is_sum && is_gradient && self.alike.columns.region(given).values().iter().all(is_large)
     }
 
     fn move_buf(&mut self, id: UseId) -> BufId {

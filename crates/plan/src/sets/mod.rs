@@ -16,6 +16,7 @@ mod kf1b;
 mod megatron;
 mod name;
 mod offload;
+mod overlap;
 mod partial;
 mod recompute;
 mod replicate;
@@ -222,6 +223,7 @@ pub const ALL: &[&Set] = &[
     &kf1b::SET,
     &tokens::SET,
     &whole_updates::SET,
+    &overlap::SET,
 ];
 
 /// The batch's loop of each operator, as `data` finds it.

@@ -1,11 +1,12 @@
 """Collectives on tensors: factors, uneven pieces, and every way to combine.
 
-Padding happens here only. All functions give a new tensor and leave their arguments as they are.
+Padding happens here only. All functions give a new tensor and leave their arguments as they are. Where they are
+given `later`, what they give may still be on its way: they put there what ends that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,12 +19,16 @@ from . import rows
 # What has more elements is sent as it lies: copying it together would cost more than a message.
 TOGETHER = 1 << 16
 
+Later = list[Callable[[], object]] | None
+
 
 def all_reduce(comm: Comm, x: Tensor, ranks: Ranks, op: str) -> Tensor:
     return all_reduce_together(comm, [x], ranks, op)[0]
 
 
-def all_reduce_together(comm: Comm, xs: Sequence[Tensor], ranks: Ranks, op: str) -> list[Tensor]:
+def all_reduce_together(
+    comm: Comm, xs: Sequence[Tensor], ranks: Ranks, op: str, later: Later = None
+) -> list[Tensor]:
     """Small ones of one dtype are one message, and no message waits for another."""
     ys = [_own_reducible(x, op) for x in xs]
     if len(ranks) > 1:
@@ -33,12 +38,24 @@ def all_reduce_together(comm: Comm, xs: Sequence[Tensor], ranks: Ranks, op: str)
             messages.append([y for y in ys if y.dtype == dtype and 0 < y.numel() <= TOGETHER])
         sent = [(parts, _joined(parts)) for parts in messages if parts]
         works = [comm.all_reduce(message, ranks, op) for _, message in sent]
-        for (parts, message), work in zip(sent, works, strict=True):
-            work.wait()
-            if len(parts) > 1:
-                for part, found in zip(parts, message.split([p.numel() for p in parts]), strict=True):
-                    part.copy_(found.view(part.shape))
+
+        def end() -> None:
+            for (parts, message), work in zip(sent, works, strict=True):
+                work.wait()
+                if len(parts) > 1:
+                    for part, found in zip(parts, message.split([p.numel() for p in parts]), strict=True):
+                        part.copy_(found.view(part.shape))
+
+        _ended(end, later, as_it_arrives=all(y.dtype == x.dtype for x, y in zip(xs, ys, strict=True)))
     return [y if y.dtype == x.dtype else y.to(x.dtype) for x, y in zip(xs, ys, strict=True)]
+
+
+def _ended(end: Callable[[], object], later: Later, *, as_it_arrives: bool) -> None:
+    """At once, unless that may be later and nothing is made of what arrives."""
+    if later is None or not as_it_arrives:
+        end()
+    else:
+        later.append(end)
 
 
 def _own_reducible(x: Tensor, op: str) -> Tensor:
@@ -78,6 +95,7 @@ def reduce_scatter(
     dim: int,
     sizes: Sequence[int] | None,
     factors: Factors | None,
+    later: Later = None,
 ) -> Tensor:
     own, dtype = ranks.index(comm.rank), x.dtype
     cut = Cut.of(x.shape, dim, sizes or _even_cut(x, dim, len(ranks), factors), factors)
@@ -92,7 +110,8 @@ def reduce_scatter(
         rows = torch.stack([padded(piece, width) for piece in cut.split(x)])
     out = x.new_empty(width)
     if width:
-        comm.reduce_scatter(out, rows, ranks).wait()
+        work = comm.reduce_scatter(out, rows, ranks)
+        _ended(work.wait, later, as_it_arrives=out.dtype == dtype)
     return out[: cut.numel(own)].view(shape).to(dtype)
 
 

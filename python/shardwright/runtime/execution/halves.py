@@ -15,6 +15,7 @@ whatever the operators are.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from torch.autograd.graph import GradientEdge, Node, saved_tensors_hooks
 from .unread import Unread, nan_like
 
 Edge = tuple[Node, int]
+Edges = tuple[tuple[Node | None, int], ...]
 
 # For who only wants to know of what is saved where it lies.
 _NOTHING = torch.empty(0)
@@ -194,18 +196,17 @@ class _Graph:
 
     def __init__(self, roots: Sequence[GradientEdge], entries: frozenset[Node], boxes: Boxes):
         self._boxes = boxes
-        # Readers come after what they read.
-        self._nodes = list(_postorder([edge.node for edge in roots], entries))
-        self._reached = frozenset(self._nodes)
+        # What each node leads to. Readers come after what they read.
+        self._next = dict(_postorder([edge.node for edge in roots], entries))
         # Of each node from which a way without values leads to a leaf: the leaf's.
         self._leaf: dict[Node, Node] = {}
-        for node in self._nodes:
+        for node, following in self._next.items():
             if node not in entries:
-                self._know(node)
+                self._know(node, following)
         self._ways = self._counted(roots)
 
     def __contains__(self, node: Node) -> bool:
-        return node in self._reached
+        return node in self._next
 
     def waits(self, node: Node) -> bool:
         """Whether it leads to a leaf without values, and nothing else of the call does."""
@@ -216,19 +217,19 @@ class _Graph:
         """Operators that run again, with the leaves for which they do, and where else the first half ends."""
         apart: dict[Node, list[Tensor]] = {}
         others: dict[Edge, None] = {}
-        for node in self._nodes:
+        for node, edges in self._next.items():
             if node in self._leaf:
                 continue
-            for at, (following, number) in enumerate(node.next_functions):
-                if following is None or following not in self._leaf:
+            for at, (following, number) in enumerate(edges):
+                if following not in self._leaf:
                     continue
                 leaf: Any = self._leaf[following]
                 if self.waits(following) and self._runs_again(node, at):
                     apart.setdefault(node, []).append(leaf.variable)
                 elif self.waits(following):
                     others[following, number] = None
-        for node in self._nodes:
-            if self._leaf.get(node) is node and not self.waits(node):
+        for node, leaf in self._leaf.items():
+            if leaf is node and not self.waits(node):
                 others[node, 0] = None
         return apart, list(others)
 
@@ -237,22 +238,23 @@ class _Graph:
         reads = _APART.get(_kind(node), ())
         return operand < len(reads) and not self._boxes.reads(node, reads[operand])
 
-    def _know(self, node: Node) -> None:
-        if _kind(node) == "AccumulateGrad":
+    def _know(self, node: Node, edges: Edges) -> None:
+        kind = _kind(node)
+        if kind == "AccumulateGrad":
             self._leaf[node] = node
-        elif _kind(node) in _WITHOUT_VALUES and not self._boxes.reads(node, _INDICES.get(_kind(node))):
-            following = [one for one, _ in node.next_functions if one is not None]
-            if len(following) == 1 and following[0] in self._leaf:
+        elif kind in _WITHOUT_VALUES:
+            following = [one for one, _ in edges if one is not None]
+            leads = len(following) == 1 and following[0] in self._leaf
+            if leads and not self._boxes.reads(node, _INDICES.get(kind)):
                 self._leaf[node] = self._leaf[following[0]]
 
     def _counted(self, roots: Sequence[GradientEdge]) -> Counter[Node]:
         """In how many ways the graph leads to each leaf, and to what leads to it without values."""
         ways = Counter(edge.node for edge in roots if edge.node in self._leaf)
-        for node in reversed(self._nodes):
-            own = ways[node] if node in self._leaf else 1
-            for following, _ in node.next_functions:
-                if following is not None and following in self._leaf:
-                    ways[following] += own
+        for node, edges in reversed(self._next.items()):
+            for following, _ in edges:
+                if following in self._leaf:
+                    ways[following] += ways[node] if node in self._leaf else 1
         return ways
 
 
@@ -265,18 +267,24 @@ def _is_there(x: Tensor) -> bool:
 
 
 def _kind(node: Node) -> str:
-    return type(node).__name__.rstrip("0123456789")
+    return _name_of(type(node))
 
 
-def _postorder(roots: Sequence[Node], entries: frozenset[Node]) -> Iterator[Node]:
+@functools.cache
+def _name_of(kind: type) -> str:
+    return kind.__name__.rstrip("0123456789")
+
+
+def _postorder(roots: Sequence[Node], entries: frozenset[Node]) -> Iterator[tuple[Node, Edges]]:
     seen: set[Node] = set()
-    open_: list[tuple[Node, bool]] = [(root, False) for root in roots]
+    open_: list[tuple[Node, Edges | None]] = [(root, None) for root in roots]
     while open_:
-        node, done = open_.pop()
-        if done:
-            yield node
+        node, following = open_.pop()
+        if following is not None:
+            yield node, following
         elif node not in seen:
             seen.add(node)
-            open_.append((node, True))
+            following = node.next_functions
+            open_.append((node, following))
             if node not in entries:
-                open_ += [(one, False) for one, _ in node.next_functions if one is not None]
+                open_ += [(one, None) for one, _ in following if one is not None and one not in seen]

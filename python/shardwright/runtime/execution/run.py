@@ -6,6 +6,7 @@ whose `requires_grad` says whether a gradient is needed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -35,6 +36,7 @@ from .worker import Worker
 Sizes = Sequence[int] | None
 Factors = Sequence[Sequence[int]] | None
 Issued = tuple[str, int, int]
+Ends = list[Callable[[], object]]
 
 # So many gradients may be on their way to the host.
 HANDED = 16
@@ -80,7 +82,9 @@ class Run:
         self._received: list[int] = []
         self._saved: dict[int, Saved] = {}
         # Of calls whose gradients of leaves are yet to be computed.
-        self._left: dict[int, tuple[Saved, Left]] = {}
+        self._left: dict[int, Left | None] = {}
+        # End messages that run while the second half of a backward computes.
+        self._under_way: Ends = []
         self._kept: dict[int, tuple[Tensor, ...] | KeptAway] = {}
         # The memory of what it reads and has anyway, what is gathered apart.
         self._stays: frozenset[int] | None = None
@@ -244,7 +248,7 @@ class Run:
             if recompute:
                 return self._own(call_forgetting(function, args, self.leaves.index, needs), read)
             given = (function, args, self.leaves.index, needs)
-            halves = self._gathered(read) if self.worker.code.halves else None
+            halves = self._gathered(read) if self.worker.in_halves(number) else None
             if offload:
                 results, saved = call_sending(*given, self._away(read), forget=forget, halves=halves)
             elif forget:
@@ -274,42 +278,45 @@ class Run:
 
     @spanned
     def grad(self, number: int, *grads: Tensor | None, again: Sequence[Tensor] = ()) -> Any:
-        saved = self._returned(number)
-        with self._executing(), saved.forgotten.given(again) if saved.forgotten else nullcontext():
-            edges, given = match(saved, grads)
-            if edges:
-                torch.autograd.backward(edges, given)
-        return _taken(saved)
+        return self._whole(self._returned(number), grads, again)
 
     @spanned
     def grad_inputs(self, number: int, *grads: Tensor | None, again: Sequence[Tensor] = ()) -> Any:
         """The first half of a `grad`."""
         saved = self._returned(number)
+        if saved.boxes is None:
+            self._left[number] = None
+            return self._whole(saved, grads, again)
         if saved.forgotten:
             saved.forgotten.give(again)
-        assert saved.boxes is not None
         local = self.worker.local
         with self._executing(), local.first_half() if local else nullcontext():
             found, left = first_half(saved.entries, *match(saved, grads), saved.boxes)
         for slot, grad in zip(saved.slots, found, strict=True):
             slot.grad = grad
         saved.edges, saved.entries = [], []
-        self._left[number] = saved, left
+        self._left[number] = left
         return _taken(saved)
 
     @spanned
     def grad_weights(self, number: int) -> None:
-        _, left = self._left.pop(number)
-        with self._executing():
-            left.backward()
+        """The second half of a `grad`, and the end of the message that runs meanwhile."""
+        left = self._left.pop(number)
+        if left is not None:
+            with self._executing():
+                left.backward()
+        while self._under_way:
+            self._under_way.pop()()
 
     @spanned
-    def all_reduce(self, x: Tensor | Sequence[Tensor], group: int, op: str = "sum") -> Any:
+    def all_reduce(
+        self, x: Tensor | Sequence[Tensor], group: int, op: str = "sum", async_op: bool = False
+    ) -> Any:
         """A tuple for a list of tensors."""
         xs = [x] if isinstance(x, Tensor) else x
         ranks = self._in_group("all_reduce", group, sum(x.nbytes for x in xs))
         with torch.no_grad():
-            ys = collectives.all_reduce_together(self.comm, xs, ranks, op)
+            ys = collectives.all_reduce_together(self.comm, xs, ranks, op, self._later(async_op))
         found = tuple(self._marked(y, x.requires_grad) for x, y in zip(xs, ys, strict=True))
         return found[0] if isinstance(x, Tensor) else found
 
@@ -322,7 +329,7 @@ class Run:
         sizes: Sizes = None,
         factors: Factors = None,
     ) -> Tensor:
-        return self._along(collectives.all_gather, x, group, dim, sizes, factors)
+        return self._along(collectives.all_gather, "all_gather", x, group, dim, sizes, factors)
 
     @spanned
     def reduce_scatter(
@@ -332,8 +339,11 @@ class Run:
         dim: int,
         sizes: Sizes = None,
         factors: Factors = None,
+        async_op: bool = False,
     ) -> Tensor:
-        return self._along(collectives.reduce_scatter, x, group, dim, sizes, factors)
+        later = self._later(async_op)
+        how = functools.partial(collectives.reduce_scatter, later=later)
+        return self._along(how, "reduce_scatter", x, group, dim, sizes, factors)
 
     @spanned
     def all_to_all(
@@ -556,13 +566,23 @@ class Run:
         return leaf.numel() * dtype.itemsize
 
     def _along(
-        self, how: Callable[..., Tensor], x: Tensor, group: int, dim: int, sizes: Sizes, factors: Factors
+        self,
+        how: Callable[..., Tensor],
+        kind: str,
+        x: Tensor,
+        group: int,
+        dim: int,
+        sizes: Sizes,
+        factors: Factors,
     ) -> Tensor:
         """A collective that cuts or joins along one factor."""
-        ranks = self._in_group(how.__name__, group, x.nbytes)
+        ranks = self._in_group(kind, group, x.nbytes)
         with torch.no_grad():
             y = how(self.comm, x, ranks, dim, sizes, factors)
         return self._marked(y, x.requires_grad)
+
+    def _later(self, async_op: bool) -> Ends | None:
+        return self._under_way if async_op else None
 
     def _in_group_of_several(self, kind: str, group: int, size: int) -> tuple[int, ...]:
         """What a rank does with its own host is no communication."""
@@ -630,6 +650,14 @@ class Run:
                 fix="change parameters after backward",
             )
         self._state = "in backward"
+
+    def _whole(self, saved: Saved, grads: Sequence[Tensor | None], again: Sequence[Tensor]) -> Any:
+        """Of a call all gradients."""
+        with self._executing(), saved.forgotten.given(again) if saved.forgotten else nullcontext():
+            edges, given = match(saved, grads)
+            if edges:
+                torch.autograd.backward(edges, given)
+        return _taken(saved)
 
     @contextmanager
     def _executing(self) -> Iterator[None]:

@@ -106,6 +106,12 @@ class Worker:
         self.mail = Mail(comm)
         comm.prepare(program.groups, lines(program), goes_on=program.goes_on)
 
+    def in_halves(self, number: int) -> bool:
+        """Whether the backward of a call has two. What is compiled computes all gradients at once: there it has
+        only where the two are functions of their own."""
+        needs = self.role.grads.get(number)
+        return needs is not None and needs.halves and (self.code.halves or not self.local)
+
     def talk_by(self, comm: Comm) -> None:
         """From now on its messages go that way."""
         self.comm = self.mail.comm = comm

@@ -102,6 +102,8 @@ class Needs:
 
     arguments: list[int]
     results: list[int]
+    halves: bool = False
+    """Whether its backward has two."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,7 @@ class Code:
 
     @functools.cached_property
     def halves(self) -> bool:
-        """Whether the backward of some block has two."""
+        """Whether the backward of some block is two functions."""
         return any(block.backward_inputs for block in self.blocks)
 
 
@@ -504,7 +506,7 @@ def _role(entry: dict[str, Any]) -> Role:
         outputs=[output and Output(output["tensor"], output["grad"]) for output in entry["outputs"]],
         gradients=entry.get("gradients", []),
         grads={
-            int(number): Needs(needs["arguments"], needs["results"])
+            int(number): Needs(needs["arguments"], needs["results"], needs.get("halves", False))
             for number, needs in entry.get("grads", {}).items()
         },
         entry=entry,
