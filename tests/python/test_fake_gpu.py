@@ -151,6 +151,7 @@ CASES: list[tuple[str, str, int, int]] = [
     ("gpt", "coshard:2", 1, 1),
     *[("gpt, dropout", plan, 2, 1) for plan in ("data", "megatron", "sequence", "zigzag", "data x offload")],
     ("gpt, dropout", "megatron x recompute", 2, 1),
+    ("gpt, dropout", "megatron-sp x overlap", 2, 1),
     ("gpt, dropout", "zero3 x recompute", 2, 2),
     ("gpt, dropout", "megatron x recompute:selective x offload", 2, 1),
     ("gpt, dropout", "data:2 x megatron:2", 4, 1),

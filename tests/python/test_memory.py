@@ -72,6 +72,12 @@ PAIRS = [
     (name, *plan) for name in HELD for plan in PLANS if (name, plan[0]) not in WITHOUT_LAYERS | LESS_IS_TOLD
 ]
 PAIRS += [(name, *plan) for name in ("gpt", "llama") for plan in DIVIDED]
+# Of a Llama so small 3.3% more is told than lives, where it is 1.9% without.
+PAIRS += [
+    (name, plan, 2)
+    for name in ("gpt", "vit", "t5")
+    for plan in ("megatron x overlap", "megatron-sp x overlap")
+]
 PAIRS += [("wide", "zero1", 2), ("wide", "zero3", 2), ("wide", "zero3", 3), ("t5", "zero1", 2)]
 TOLERANCE = 0.03
 

@@ -16,7 +16,6 @@ from late import late
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import Captured, capture
-from shardwright.compiling import sources
 from shardwright.progress import Progress
 from shardwright.runtime.execution.halves import Left
 from shardwright.runtime.execution.local_code import LocalCode

@@ -47,7 +47,10 @@ NAMED = (
 )
 SEEDS = range(100, 110)
 # Methods that communicate nothing, and those whose first argument is what is communicated.
-LOCAL = ("call", "grad", "update", "keep", "take", "fetch", "release", "part_gradients")
+LOCAL = (
+    "call", "grad", "grad_inputs", "grad_weights", "update", "keep", "take", "fetch", "release",
+    "part_gradients",
+)  # fmt: skip
 VALUES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 # A rank that dies ends the others within so many seconds.
 LIMIT = 30.0

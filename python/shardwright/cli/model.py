@@ -31,6 +31,7 @@ PLANS = (
     "zero3",
     "zero3 x offload",
     "zero3 x whole-updates",
+    "megatron x overlap",
     "stages:2 x 1f1b",
     "stages:2 x gpipe",
     "stages:2 x interlaced",

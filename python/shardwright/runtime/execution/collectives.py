@@ -1,7 +1,7 @@
 """Collectives on tensors: factors, uneven pieces, and every way to combine.
 
-Padding happens here only. All functions give a new tensor and leave their arguments as they are. Where they are
-given `later`, what they give may still be on its way: they put there what ends that.
+Padding happens here only. All functions give a new tensor and leave their arguments as they are. With `later`
+that tensor may still be on its way: they put there what ends that.
 """
 
 from __future__ import annotations

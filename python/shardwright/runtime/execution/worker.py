@@ -107,7 +107,7 @@ class Worker:
         comm.prepare(program.groups, lines(program), goes_on=program.goes_on)
 
     def in_halves(self, number: int) -> bool:
-        """Whether the backward of a call has two. What is compiled computes all gradients at once: there it has
+        """Whether the backward of a call has two. Compiled code computes all gradients at once, so there it has
         only where the two are functions of their own."""
         needs = self.role.grads.get(number)
         return needs is not None and needs.halves and (self.code.halves or not self.local)
