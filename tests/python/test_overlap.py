@@ -76,13 +76,13 @@ def steps(module: nn.Module, args: Any, made: Bundle, **how: Any) -> Any:
     return equality.run_steps(made, module, batches, 1, **{"options": lambda: {"seed": 1}, **how})
 
 
-def test_parameters_learn_while_a_message_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameters_learn_while_a_message_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what it brings is not there before."""
     module, args, captured = gpt()
     under_way: list[int] = []
 
     def backward(self: Left, original: Callable[[Left], None] = Left.backward) -> None:
-        under_way.append(len(current_run()._under_way))
+        under_way.append(len(current_run()._in_flight))
         original(self)
 
     monkeypatch.setattr(Left, "backward", backward)
@@ -101,14 +101,14 @@ def test_a_message_that_nobody_waits_for_is_found(monkeypatch: pytest.MonkeyPatc
 def test_what_is_compiled_computes_all_gradients_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     module, args, captured = gpt()
     plans = {plan: bundle(captured, plan) for plan in ("megatron x overlap", "megatron")}
-    halves: list[int] = []
+    split: list[int] = []
 
     def compiled() -> dict[str, Any]:
         return {"seed": 1, "local": LocalCode(Progress(False), "eager")}
 
-    monkeypatch.setattr(Left, "backward", lambda self: halves.append(1))
+    monkeypatch.setattr(Left, "backward", lambda self: split.append(1))
     found = [steps(module, args, made, options=compiled) for made in plans.values()]
-    assert not halves
+    assert not split
     equality.assert_equal(found[0], found[1])
 
 

@@ -203,14 +203,14 @@ fn overlap(code: &mut Code) {
     first.expect("a message").overlaps = true;
 }
 
-fn found_beside(plant: impl Fn(&mut Body)) -> Vec<Fault> {
+fn found_overlapping(plant: impl Fn(&mut Body)) -> Vec<Fault> {
     let mut program = overlapping();
     program.roles.iter_mut().for_each(|role| plant(&mut role.body));
     check::check(&graph(LAYER), &program).map_or_else(|faults| faults, |_| vec![])
 }
 
-fn refused_beside(code: &str, words: &str, plant: impl Fn(&mut Vec<Instr>, usize)) {
-    let found = found_beside(|body| {
+fn refused_overlapping(code: &str, words: &str, plant: impl Fn(&mut Vec<Instr>, usize)) {
+    let found = found_overlapping(|body| {
         let instrs = &mut body.code_mut(0, Pass::Backward).instrs;
         let at = instrs.iter().position(is_message).unwrap();
         plant(instrs, at);
@@ -221,7 +221,7 @@ fn refused_beside(code: &str, words: &str, plant: impl Fn(&mut Vec<Instr>, usize
 
 #[test]
 fn a_message_may_run_beside_the_second_half_of_a_backward() {
-    assert!(found_beside(|_| ()).is_empty());
+    assert!(found_overlapping(|_| ()).is_empty());
     let proof = |program: &Program| check::check(&graph(LAYER), program).unwrap();
     let whole = program(&graph(LAYER), TENSOR);
     assert_eq!(proof(&whole).computed, proof(&overlapping()).computed);
@@ -229,30 +229,30 @@ fn a_message_may_run_beside_the_second_half_of_a_backward() {
 
 #[test]
 fn a_message_beside_anything_else_is_found() {
-    let beside = "a message runs beside something other than the second half";
-    refused_beside("SW0509", beside, |instrs, at| instrs.swap(at + 1, at + 2));
-    refused_beside("SW0509", beside, |instrs, at| {
+    let what = "a message runs beside something other than the second half";
+    refused_overlapping("SW0509", what, |instrs, at| instrs.swap(at + 1, at + 2));
+    refused_overlapping("SW0509", what, |instrs, at| {
         let last = instrs.remove(at);
         instrs.push(last);
     });
-    let found = found_beside(|body| overlap(body.code_mut(0, Pass::Forward)));
-    assert!(found.iter().any(|fault| fault.what.contains(beside)), "{found:?}");
+    let found = found_overlapping(|body| overlap(body.code_mut(0, Pass::Forward)));
+    assert!(found.iter().any(|fault| fault.what.contains(what)), "{found:?}");
 }
 
 #[test]
 fn halves_in_one_code_are_both_there_once_and_in_order() {
-    refused_beside("SW0509", "never arise", |instrs, at| drop(instrs.remove(at + 1)));
-    refused_beside("SW0509", "a second one", |instrs, at| instrs.insert(at + 1, instrs[at + 1].clone()));
-    refused_beside("SW0509", "no first half before it", |instrs, at| {
+    refused_overlapping("SW0509", "never arise", |instrs, at| drop(instrs.remove(at + 1)));
+    refused_overlapping("SW0509", "a second one", |instrs, at| instrs.insert(at + 1, instrs[at + 1].clone()));
+    refused_overlapping("SW0509", "no first half before it", |instrs, at| {
         let second = instrs.remove(at + 1);
         instrs.insert(at - 1, second);
     });
-    refused_beside("SW0509", "gives something", |instrs, at| {
+    refused_overlapping("SW0509", "gives something", |instrs, at| {
         let Instr::Collective(message) = &instrs[at] else { unreachable!() };
         let given = message.to.iter().copied().map(Some).collect();
         grads(&mut instrs[at + 1..]).next().unwrap().from = given;
     });
-    refused_beside("SW0509", "has no call before it", |instrs, at| {
+    refused_overlapping("SW0509", "has no call before it", |instrs, at| {
         let Instr::Grad(first) = instrs[at - 1].clone() else { unreachable!() };
         instrs.insert(at + 2, Instr::Grad(Grad { which: Which::Both, ..first }));
     });

@@ -39,7 +39,7 @@ pub(crate) fn print(plan: &Plan) -> String {
 
 /// In the largest unit of which it is a multiple.
 fn size(bytes: u64) -> String {
-    let fits = |(_, unit): &&(&str, u64)| bytes > 0 && bytes.is_multiple_of(*unit);
+    let fits = |(_, unit): &&(&str, u64)| bytes > 0 && bytes % *unit == 0;
     let (name, unit) = UNITS.iter().find(fits).copied().unwrap_or(("", 1));
     format!("{}{name}", bytes / unit)
 }

@@ -36,7 +36,7 @@ impl Random {
         usize::try_from(self.number() % (bound as u64)).unwrap_or(0)
     }
 
-    fn chance(&mut self, percent: u64) -> bool {
+    fn happens(&mut self, percent: u64) -> bool {
         self.number() % 100 < percent
     }
 }
@@ -62,7 +62,7 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
     let state_on_host = some_parameters(graph, &mut Random::new(!seed.rotate_left(16)));
     let held_on_host = some_parameters(graph, &mut Random::new(!seed.rotate_left(48)));
     let offload = offloads(graph, &mut Random::new(!seed.rotate_left(32)));
-    let overlap = if Random::new(seed.rotate_left(48)).chance(50) { 0 } else { OVERLAP };
+    let overlap = if Random::new(seed.rotate_left(48)).happens(50) { 0 } else { OVERLAP };
     Plan {
         name: format!("random:{seed}"),
         devices,
@@ -87,7 +87,7 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
 fn spans(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
     let count = graph.ops.len();
     let mut spans: Vec<Vec<OpId>> = vec![];
-    if count == 0 || random.chance(33) {
+    if count == 0 || random.happens(33) {
         return recompute::of_model(graph);
     }
     let mut at = random.below(count);
@@ -95,8 +95,8 @@ fn spans(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
         let length = 1 + random.below((count / 4).max(2));
         let end = (at + length).min(count);
         // One in ten operators of a span is kept.
-        let span: Vec<OpId> = (at..end).filter(|_| !random.chance(10)).map(OpId::new).collect();
-        if span.len() > 3 && random.chance(40) {
+        let span: Vec<OpId> = (at..end).filter(|_| !random.happens(10)).map(OpId::new).collect();
+        if span.len() > 3 && random.happens(40) {
             spans.push(span[1..span.len() / 2 + 1].to_vec());
         }
         spans.push(span);
@@ -107,7 +107,7 @@ fn spans(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
 
 /// Two plans of five keep about half of the parameters, or the optimizer's state of these, on the host.
 fn some_parameters(graph: &Graph, random: &mut Random) -> BTreeSet<String> {
-    if random.chance(60) {
+    if random.happens(60) {
         return BTreeSet::new();
     }
     let first = |tensor| names(graph, tensor).first().cloned();
@@ -115,20 +115,20 @@ fn some_parameters(graph: &Graph, random: &mut Random) -> BTreeSet<String> {
         .tensor_ids()
         .filter(|tensor| graph.new_value(*tensor).is_none())
         .filter_map(first)
-        .filter(|_| random.chance(50))
+        .filter(|_| random.happens(50))
         .collect()
 }
 
 /// Two plans of five keep runs of operators on the host.
 fn offloads(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
     let count = graph.ops.len();
-    if count == 0 || random.chance(60) {
+    if count == 0 || random.happens(60) {
         return vec![];
     }
     let (mut spans, mut at) = (vec![], random.below(count));
     while at < count {
         let end = (at + 1 + random.below((count / 3).max(2))).min(count);
-        spans.push((at..end).filter(|_| !random.chance(10)).map(OpId::new).collect());
+        spans.push((at..end).filter(|_| !random.happens(10)).map(OpId::new).collect());
         at = end + random.below((count / 6).max(2));
     }
     recompute::sorted(spans)
@@ -137,12 +137,12 @@ fn offloads(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
 /// Half of the plans divide parameters: about half of these, among devices that read the same of them.
 fn homes(graph: &Graph, analysis: &Analysis, ops: &[OpPlan], random: &mut Random) -> Homes {
     let mut homes = Homes::new();
-    if random.chance(50) {
+    if random.happens(50) {
         return homes;
     }
     for tensor in graph.tensor_ids() {
         let Some(name) = names(graph, tensor).first() else { continue };
-        if random.chance(50) || graph.new_value(tensor).is_some() {
+        if random.happens(50) || graph.new_value(tensor).is_some() {
             continue;
         }
         let mut groups: Vec<Vec<u32>> = vec![];
@@ -153,8 +153,8 @@ fn homes(graph: &Graph, analysis: &Analysis, ops: &[OpPlan], random: &mut Random
             let size = 2 + random.below(alike.len());
             groups.extend(alike.chunks(size).filter(|group| group.len() > 1).map(<[u32]>::to_vec));
         }
-        let gather = if random.chance(60) { Gather::Pass } else { Gather::Step };
-        let reduce = if random.chance(50) { Reduce::Each } else { Reduce::Last };
+        let gather = if random.happens(60) { Gather::Pass } else { Gather::Step };
+        let reduce = if random.happens(50) { Reduce::Each } else { Reduce::Last };
         if !groups.is_empty() {
             homes.insert(name.clone(), Home { groups: groups.into(), dim: None, gather, reduce });
         }
@@ -164,21 +164,21 @@ fn homes(graph: &Graph, analysis: &Analysis, ops: &[OpPlan], random: &mut Random
 
 /// One plan of three has some parameters updated whole, however they are divided: about two of three.
 fn wholes(graph: &Graph, random: &mut Random) -> Wholes {
-    if random.chance(67) {
+    if random.happens(67) {
         return Wholes::new();
     }
     let first = graph.tensor_ids().filter_map(|tensor| names(graph, tensor).first());
-    first.filter(|_| random.chance(67)).cloned().collect()
+    first.filter(|_| random.happens(67)).cloned().collect()
 }
 
 fn splits(graph: &Graph, analysis: &Analysis, op: OpId, devices: u32, random: &mut Random) -> Vec<Split> {
     let open = open(analysis, op);
     let mut splits = vec![];
     let most = devices.max(2) * 2;
-    let depth = if random.chance(35) { 2 } else { 1 };
+    let depth = if random.happens(35) { 2 } else { 1 };
     for round in 0..depth {
-        let loop_wanted = round == 0 && !random.chance(5) || random.chance(60);
-        let on = match (loop_wanted && !open.is_empty(), random.chance(25)) {
+        let loop_wanted = round == 0 && !random.happens(5) || random.happens(60);
+        let on = match (loop_wanted && !open.is_empty(), random.happens(25)) {
             (true, _) => divided(graph, analysis, op, open[random.below(open.len())], random),
             (false, true) => On::Value,
             (false, false) => On::Copies,
@@ -191,7 +191,7 @@ fn splits(graph: &Graph, analysis: &Analysis, op: OpId, devices: u32, random: &m
             splits.pop();
         }
     }
-    if splits.is_empty() && !open.is_empty() && !random.chance(5) {
+    if splits.is_empty() && !open.is_empty() && !random.happens(5) {
         let two = vec![Split { on: On::Loop(open[random.below(open.len())]), parts: 2 }];
         if legal(graph, analysis, op, &two).is_ok() {
             return two;
@@ -203,7 +203,7 @@ fn splits(graph: &Graph, analysis: &Analysis, op: OpId, devices: u32, random: &m
 /// A split of a loop; of experts' tokens one of two exchanges rows.
 fn divided(graph: &Graph, analysis: &Analysis, op: OpId, index: usize, random: &mut Random) -> On {
     match exchange::experts(graph, analysis, op) {
-        Some(experts) if exchange::is_of_tokens(graph, analysis, op, index) && random.chance(50) => {
+        Some(experts) if exchange::is_of_tokens(graph, analysis, op, index) && random.happens(50) => {
             exchange::of((index, experts))
         }
         _ => On::Loop(index),
@@ -217,15 +217,15 @@ pub fn open(analysis: &Analysis, op: OpId) -> Vec<usize> {
 }
 
 fn place(count: u32, devices: u32, (last, apart): (&[u32], bool), random: &mut Random) -> Vec<u32> {
-    if !apart && last.len() == count as usize && random.chance(50) {
+    if !apart && last.len() == count as usize && random.happens(50) {
         return last.to_vec();
     }
     let any = |random: &mut Random| u32::try_from(random.below(devices as usize)).unwrap_or(0);
-    if !apart && random.chance(30) || count > devices {
+    if !apart && random.happens(30) || count > devices {
         return (0..count).map(|_| any(random)).collect();
     }
     let mut all: Vec<u32> = (0..devices).collect();
-    if random.chance(50) {
+    if random.happens(50) {
         for i in (1..all.len()).rev() {
             all.swap(i, random.below(i + 1));
         }

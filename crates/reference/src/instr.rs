@@ -164,7 +164,7 @@ impl<'a> Machine<'a> {
             for (leaf, gradient) in left {
                 self.accumulate(rank, job.when.step, leaf, gradient);
             }
-            if let Some((to, values)) = rank.on_its_way.take() {
+            if let Some((to, values)) = rank.in_flight.take() {
                 store(rank, to, values)?;
             }
             return Ok(());

@@ -217,7 +217,7 @@ impl<'a> Machine<'a> {
             };
         }
         rank.bufs.clear();
-        match rank.on_its_way {
+        match rank.in_flight {
             None => Ok(()),
             Some(_) => Err(Trouble::fault("begins a message that nobody waits for")),
         }

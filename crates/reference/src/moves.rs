@@ -141,7 +141,7 @@ impl<'a> Machine<'a> {
             }
         };
         if it.overlaps {
-            if rank.on_its_way.replace((&it.to, made)).is_some() {
+            if rank.in_flight.replace((&it.to, made)).is_some() {
                 return Err(Trouble::fault("begins a message beside another"));
             }
         } else {

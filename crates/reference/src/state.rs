@@ -26,7 +26,7 @@ pub struct Rank<'a> {
     pub instr: usize,
     pub bufs: HashMap<BufId, Value>,
     /// What arrives with the second half of a backward.
-    pub on_its_way: Option<(&'a [BufId], Vec<Value>)>,
+    pub in_flight: Option<(&'a [BufId], Vec<Value>)>,
     /// Whether it has handed over what its instruction communicates.
     pub waits: bool,
     /// How often it was at each meeting, by the meeting's name.

@@ -51,7 +51,7 @@ pub fn ranks<'a>(machine: &Machine<'a>, batches: u32) -> Result<Vec<Rank<'a>>, T
                 job: 0,
                 instr: 0,
                 bufs: Default::default(),
-                on_its_way: None,
+                in_flight: None,
                 waits: false,
                 met: Default::default(),
                 outputs: Default::default(),

@@ -167,7 +167,7 @@ impl<'s> Engine<'s> {
                 true
             }
             Instr::Collective(message) if message.overlaps => {
-                self.ranks[at].beside = self.goes_on(at, turn, instr);
+                self.ranks[at].in_flight = self.goes_on(at, turn, instr);
                 true
             }
             Instr::Collective(_) => self.meets(at, turn, instr),
@@ -211,10 +211,10 @@ impl<'s> Engine<'s> {
         if !std::mem::replace(&mut self.ranks[at].is_computed, true) {
             self.local(at, turn);
         }
-        if self.ranks[at].beside.is_some_and(|key| !self.awaits(at, key)) {
+        if self.ranks[at].in_flight.is_some_and(|key| !self.awaits(at, key)) {
             return false;
         }
-        (self.ranks[at].beside, self.ranks[at].is_computed) = (None, false);
+        (self.ranks[at].in_flight, self.ranks[at].is_computed) = (None, false);
         true
     }
 

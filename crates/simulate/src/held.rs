@@ -1,4 +1,4 @@
-//! What ranks have in memory over a step: what the check counted of each turn, at the time of that turn.
+//! What ranks have in memory over a step: what the check counted of each task, at the time of that task.
 
 use check::Phase;
 use program::{Pass, RankId};
@@ -41,12 +41,12 @@ impl Simulation {
         let mut last: Option<(Pass, u32, u32, bool)> = None;
         let mut left = phases.iter();
         for span in self.spans.iter().filter(|span| span.rank == rank) {
-            let turn = (span.pass, span.block, span.batch, span.what == What::Update);
-            if last != Some(turn) {
-                last = Some(turn);
-                let mut of_turn =
-                    || left.find(|it| (it.pass, it.block, it.batch) == (turn.0, turn.1, turn.2));
-                let bytes = if turn.3 { Some(end) } else { of_turn().map(|it| it.most + besides) };
+            let task = (span.pass, span.block, span.batch, span.what == What::Update);
+            if last != Some(task) {
+                last = Some(task);
+                let mut of_task =
+                    || left.find(|it| (it.pass, it.block, it.batch) == (task.0, task.1, task.2));
+                let bytes = if task.3 { Some(end) } else { of_task().map(|it| it.most + besides) };
                 let Some(bytes) = bytes else { continue };
                 found.push(Stretch { start: span.start, end: span.end, bytes });
             } else if let Some(stretch) = found.last_mut() {

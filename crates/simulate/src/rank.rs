@@ -53,7 +53,7 @@ pub(crate) struct Rank<'s> {
     /// What ends with the code, and by which of its instructions it began.
     pub(crate) settling: Vec<(Key, usize)>,
     /// The message that runs beside the second half of a backward, and whether that has computed.
-    pub(crate) beside: Option<Key>,
+    pub(crate) in_flight: Option<Key>,
     pub(crate) is_computed: bool,
     /// The meeting at which it is, once it has come.
     pub(crate) came: Option<Key>,
@@ -104,7 +104,7 @@ impl<'s> Rank<'s> {
             brought: vec![],
             coming: vec![],
             settling: vec![],
-            beside: None,
+            in_flight: None,
             is_computed: false,
             came: None,
             groups: BTreeMap::new(),
@@ -131,7 +131,7 @@ impl<'s> Rank<'s> {
             && self.fetching.is_empty()
             && self.brought.is_empty()
             && self.came.is_none()
-            && self.beside.is_none()
+            && self.in_flight.is_none()
     }
 
     /// The number of an instruction of the code that runs, over all codes.

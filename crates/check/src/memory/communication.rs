@@ -37,7 +37,7 @@ impl Walk<'_, '_> {
             How::AllToAll { .. } => 2 * given + made,
         };
         if collective.overlaps {
-            self.on_its_way = Some(self.ledger.make(buffers, Purpose::Communication));
+            self.in_flight = Some(self.ledger.make(buffers, Purpose::Communication));
         } else {
             self.ledger.meanwhile(buffers, Purpose::Communication);
         }

@@ -48,7 +48,7 @@ pub(super) struct Walk<'w, 'a> {
     /// Of each call what is left for the second half of its backward.
     pub(super) left: Map<u32, Left>,
     /// What a message needs that runs beside the next instruction.
-    pub(super) on_its_way: Option<Block>,
+    pub(super) in_flight: Option<Block>,
     /// For each number the values that are kept as it.
     pub(super) kept: Map<u32, Vec<Vec<Block>>>,
     /// What is on the host.
@@ -87,7 +87,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             gradients: vec![None; rank.leaves.len()],
             saved: Map::default(),
             left: Map::default(),
-            on_its_way: None,
+            in_flight: None,
             kept: Map::default(),
             away: BTreeMap::new(),
             sent: AwayBytes::new(),
@@ -158,11 +158,11 @@ impl<'w, 'a> Walk<'w, 'a> {
         let code = &body.codes[at];
         for (index, instr) in (first..).zip(&code.instrs) {
             (self.ledger.at.instr, self.ledger.at.op) = (index, None);
-            let on_its_way = self.on_its_way.take();
+            let in_flight = self.in_flight.take();
             if settles || !instr.settles() {
                 self.instruction(index, instr);
             }
-            if let Some(block) = on_its_way {
+            if let Some(block) = in_flight {
                 self.ledger.release(block);
             }
             self.drop_all(&self.lives.done[index]);

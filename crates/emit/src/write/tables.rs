@@ -218,9 +218,8 @@ impl<'a> Tables<'a> {
             let agree = arguments.len() == grad.to.len() && results.len() == grad.from.len();
             let list = |positions: &[usize]| joined(positions, usize::to_string);
             let (id, arguments, results) = (grad.call.0, list(&arguments), list(&results));
-            let halves = if grad.which == Which::Inputs { ", \"halves\": true" } else { "" };
-            let text =
-                format!("\"{id}\": {{\"arguments\": [{arguments}], \"results\": [{results}]{halves}}}");
+            let split = if grad.which == Which::Inputs { ", \"split\": true" } else { "" };
+            let text = format!("\"{id}\": {{\"arguments\": [{arguments}], \"results\": [{results}]{split}}}");
             agree.then_some(text)
         });
         entries.collect::<Vec<_>>().join(", ")

@@ -37,7 +37,7 @@ pub(super) struct Rung<'q> {
     pub(super) borders: Borders,
     pub(super) tied: Tied,
     /// Runs by their tables, and what is known of each.
-    pub(super) alike: HashMap<Vec<usize>, usize>,
+    pub(super) symmetric: HashMap<Vec<usize>, usize>,
     pub(super) numbers: HashMap<(usize, usize), usize>,
     pub(super) priced: HashMap<Asked, Priced>,
     /// For each look, what is between bundles.
@@ -78,7 +78,7 @@ impl<'q> Rung<'q> {
         let least = least_seconds(&space, &segments, is_spanned.len());
         let borders = Borders::new(&space, &segments, runs.crossing);
         let tied = Tied::new(&space, &segments);
-        let (alike, numbers) = (HashMap::new(), HashMap::new());
+        let (symmetric, numbers) = (HashMap::new(), HashMap::new());
         let (priced, known) = (HashMap::new(), HashMap::new());
         Ok(Self {
             space,
@@ -90,7 +90,7 @@ impl<'q> Rung<'q> {
             least,
             borders,
             tied,
-            alike,
+            symmetric,
             numbers,
             priced,
             moved: Default::default(),
@@ -193,8 +193,8 @@ impl<'q> Rung<'q> {
         let masks = self.masks(run, &members);
         text.push(usize::MAX);
         text.extend(masks.into_iter().flat_map(|(place, (mask, _))| [place, mask]));
-        let next = self.alike.len();
-        let number = *self.alike.entry(text).or_insert(next);
+        let next = self.symmetric.len();
+        let number = *self.symmetric.entry(text).or_insert(next);
         self.numbers.insert(run, number);
         number
     }

@@ -147,9 +147,9 @@ impl Ground {
         let costs = self.parts.of_all(of, plan);
         let stages = Stages::of(graph, plan);
         let line = Line::of(cluster, plan, &stages);
-        let again = stages.again(plan, &costs, needs_grad);
+        let recomputed = stages.recomputed(plan, &costs, needs_grad);
         let seconds: Vec<(f64, f64)> = costs.iter().map(|cost| self.parts.seconds(cost)).collect();
-        let mut loads = busiest(&mut self.parts, of, plan, (&stages, &again));
+        let mut loads = busiest(&mut self.parts, of, plan, (&stages, &recomputed));
         let (costs, stages, line) = (&costs[..], &stages, &line);
         let chains = Chains { graph, analysis, plan, costs, stages, needs_grad, line, among: None };
         for (load, waits) in loads.iter_mut().zip(chains.waits()) {
@@ -162,7 +162,7 @@ impl Ground {
         // Where backward has halves, gradients leave before all work is done.
         let whole = plan.schedule != Schedule::ZbH1;
         let piped = piped && plan.timetables.is_empty() && plan.before.is_empty();
-        let work = Work { loads: &loads, seconds: &seconds, again: &again };
+        let work = Work { loads: &loads, seconds: &seconds, recomputed: &recomputed };
         let piped = if piped { stages.piped(&chains, &work, (batches, whole)) } else { 0.0 };
         let lines = f64::from(cluster.lines(question.devices));
         let flat = loads.iter().map(|load| load.seconds(batches, lines)).fold(0.0, f64::max);

@@ -21,7 +21,7 @@ pub(super) type Axes = usize;
 pub(super) struct Work<'w> {
     pub(super) loads: &'w [Load],
     pub(super) seconds: &'w [(f64, f64)],
-    pub(super) again: &'w [bool],
+    pub(super) recomputed: &'w [bool],
 }
 
 pub(super) struct Stages<'g> {
@@ -59,8 +59,8 @@ impl<'g> Stages<'g> {
 
     /// The operators that are surely computed again: what backward needs of a span, and what that is made of, up to
     /// what somebody outside reads, which forward may keep. What reads a buffer that forward updates is in no span.
-    pub(super) fn again(&self, plan: &Plan, costs: &[Rc<Cost>], needs_grad: &[bool]) -> Vec<bool> {
-        let mut again = vec![false; self.graph.ops.len()];
+    pub(super) fn recomputed(&self, plan: &Plan, costs: &[Rc<Cost>], needs_grad: &[bool]) -> Vec<bool> {
+        let mut recomputed = vec![false; self.graph.ops.len()];
         let teaches = plan::teaching(self.graph, needs_grad);
         let updated =
             |op: &OpId| self.graph.op(*op).inputs().iter().any(|t| self.graph.new_value(*t).is_some());
@@ -85,19 +85,19 @@ impl<'g> Stages<'g> {
                 let read = outputs.any(|tensor| needed[tensor.index()] == number && is_own(tensor));
                 let cost = &costs[op.index()];
                 if read || cost.keeps_own && cost.backward.bytes > 0.0 {
-                    again[op.index()] = true;
+                    recomputed[op.index()] = true;
                     given.inputs().iter().for_each(|tensor| needed[tensor.index()] = number);
                 }
             }
         }
-        again
+        recomputed
     }
 
     /// What a step takes at least because stages wait for each other.
     pub(super) fn piped(
         &self,
         chains: &Chains<'_>,
-        Work { loads, seconds, again }: &Work<'_>,
+        Work { loads, seconds, recomputed }: &Work<'_>,
         (batches, whole): (f64, bool),
     ) -> f64 {
         let Some(crossing) = self.crossings().filter(|_| self.is_row && self.count > 1) else { return 0.0 };
@@ -110,8 +110,8 @@ impl<'g> Stages<'g> {
             let sum = |counts: &[bool]| {
                 ops().filter(|op| counts[op.index()]).fold(waits, |sum, op| {
                     let (forward, backward) = seconds[op.index()];
-                    let again = if again[op.index()] { forward } else { 0.0 };
-                    (sum.0 + forward, sum.1 + backward + again)
+                    let once_more = if recomputed[op.index()] { forward } else { 0.0 };
+                    (sum.0 + forward, sum.1 + backward + once_more)
                 })
             };
             let (work, path) = (sum(&after), sum(&paths));

@@ -30,7 +30,7 @@ class LocalCode:
     def __init__(self, progress: Progress, backend: str = "inductor"):
         self._progress, self._backend = progress, backend
         # Whether backwards have two halves: what is saved is not for the first of them to write to.
-        self.halves = False
+        self.splits = False
         self._made: dict[Function, Function] = {}
         self._begun: set[tuple[Function, bool]] = set()
         # Why, by the function's name.
@@ -71,7 +71,7 @@ class LocalCode:
         with self._progress.phases("torch.compile") as phases:
             phases.begin(function.__name__)
             # Else what cannot be compiled of the backward is known only there, where it is too late.
-            with config.patch(force_non_lazy_backward_lowering=True, donated_buffer=not self.halves):
+            with config.patch(force_non_lazy_backward_lowering=True, donated_buffer=not self.splits):
                 results = compiled(*args)
         name = f"`{function.__name__}`{'' if kind[1] else ' without gradients'}"
         self._progress.say(f"shardwright: {name} compiled by torch.compile in {phases.total:.1f} s")

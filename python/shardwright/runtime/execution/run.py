@@ -84,7 +84,7 @@ class Run:
         # Of calls whose gradients of leaves are yet to be computed.
         self._left: dict[int, Left | None] = {}
         # End messages that run while the second half of a backward computes.
-        self._under_way: Ends = []
+        self._in_flight: Ends = []
         self._kept: dict[int, tuple[Tensor, ...] | KeptAway] = {}
         # The memory of what it reads and has anyway, what is gathered apart.
         self._stays: frozenset[int] | None = None
@@ -248,7 +248,7 @@ class Run:
             if recompute:
                 return self._own(call_forgetting(function, args, self.leaves.index, needs), read)
             given = (function, args, self.leaves.index, needs)
-            halves = self._gathered(read) if self.worker.in_halves(number) else None
+            halves = self._gathered(read) if self.worker.splits(number) else None
             if offload:
                 results, saved = call_sending(*given, self._away(read), forget=forget, halves=halves)
             elif forget:
@@ -305,8 +305,8 @@ class Run:
         if left is not None:
             with self._executing():
                 left.backward()
-        while self._under_way:
-            self._under_way.pop()()
+        while self._in_flight:
+            self._in_flight.pop()()
 
     @spanned
     def all_reduce(
@@ -582,7 +582,7 @@ class Run:
         return self._marked(y, x.requires_grad)
 
     def _later(self, async_op: bool) -> Ends | None:
-        return self._under_way if async_op else None
+        return self._in_flight if async_op else None
 
     def _in_group_of_several(self, kind: str, group: int, size: int) -> tuple[int, ...]:
         """What a rank does with its own host is no communication."""

@@ -91,7 +91,7 @@ class Worker:
         self.role, self.table = program.role(comm.rank), program.ranks[comm.rank]
         self.code = program.code(comm.rank)
         if local:
-            local.halves = self.code.halves
+            local.splits = self.code.splits_backward
         self.constants = program.constants(comm.rank, comm.device)
         # Buffers of gradients, kept from step to step.
         self.kept: Kept = {}
@@ -106,11 +106,11 @@ class Worker:
         self.mail = Mail(comm)
         comm.prepare(program.groups, lines(program), goes_on=program.goes_on)
 
-    def in_halves(self, number: int) -> bool:
-        """Whether the backward of a call has two. Compiled code computes all gradients at once, so there it has
-        only where the two are functions of their own."""
+    def splits(self, number: int) -> bool:
+        """Whether the backward of a call is split. Compiled code computes all gradients at once: its backward
+        is split only where the two are functions of their own."""
         needs = self.role.grads.get(number)
-        return needs is not None and needs.halves and (self.code.halves or not self.local)
+        return needs is not None and needs.split and (self.code.splits_backward or not self.local)
 
     def talk_by(self, comm: Comm) -> None:
         """From now on its messages go that way."""

@@ -102,8 +102,8 @@ class Needs:
 
     arguments: list[int]
     results: list[int]
-    halves: bool = False
-    """Whether its backward has two."""
+    split: bool = False
+    """Whether its backward is: input gradients, then weight gradients."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class Code:
         return self.step is not None and STASH in self.step(0, 1.0)
 
     @functools.cached_property
-    def halves(self) -> bool:
+    def splits_backward(self) -> bool:
         """Whether the backward of some block is two functions."""
         return any(block.backward_inputs for block in self.blocks)
 
@@ -506,7 +506,7 @@ def _role(entry: dict[str, Any]) -> Role:
         outputs=[output and Output(output["tensor"], output["grad"]) for output in entry["outputs"]],
         gradients=entry.get("gradients", []),
         grads={
-            int(number): Needs(needs["arguments"], needs["results"], needs.get("halves", False))
+            int(number): Needs(needs["arguments"], needs["results"], needs.get("split", False))
             for number, needs in entry.get("grads", {}).items()
         },
         entry=entry,
