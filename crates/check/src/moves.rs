@@ -261,12 +261,37 @@ pub(crate) fn reduce_scatter(
 ) -> Result<Vec<Held>, Fault> {
     let Some(sum) = combined(cx, &group.held, Reduction::Sum)? else { return Ok(vec![]) };
     let pieces = cuts.len();
+    one_cut(cx, ranks, (group, cuts), sum)?;
     let scatter = |(position, cut): (usize, &&Cut)| {
         let region = piece(cx, &ranks[group.members[position]], cut, sum, (position, pieces))?;
         let share = cx.store.within(sum.share, region);
         Ok(Held { region, share: settled(cx, sum.of, region, share), ..sum })
     };
     cuts.iter().enumerate().map(scatter).collect()
+}
+
+/// Every member cuts what it gives into the pieces that the others get.
+fn one_cut(
+    cx: &mut Context<'_>,
+    ranks: &[Rank<'_>],
+    (group, cuts): (&Group<'_>, &[&Cut]),
+    sum: Held,
+) -> Result<(), Fault> {
+    let given = |position: usize| extents(&ranks[group.members[position]], &cuts[position].extents);
+    let (first, pieces) = (given(0), cuts.len());
+    for (position, cut) in cuts.iter().enumerate() {
+        if (cut.factor, &cut.sizes) == (cuts[0].factor, &cuts[0].sizes) && given(position) == first {
+            continue;
+        }
+        for at in 0..pieces {
+            let own = piece(cx, &ranks[group.members[position]], cut, sum, (at, pieces))?;
+            if own != piece(cx, &ranks[group.members[0]], cuts[0], sum, (at, pieces))? {
+                let what = "the ranks of one reduce-scatter cut a tensor in different pieces";
+                return Err(Fault::new("SW0506", what));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn piece(

@@ -327,3 +327,32 @@ output z
         calls.last().expect("one").ops[0].args.swap(0, 1);
     });
 }
+
+const LAYER: &str = include_str!("programs/layer.graph");
+const SEQUENCE: &str = include_str!("programs/layer_sequence.txt");
+
+/// A rank may get the piece that it should, and send the others pieces that they do not expect.
+#[test]
+fn ranks_cut_what_they_scatter_in_the_same_pieces() {
+    let thirds = [
+        ("group 0,1", "group 0,1,2"),
+        ("ranks 0,1", "ranks 0,1,2"),
+        ("%w 0..8,: | 8..16,:", "%w 0..8,: | 8..12,: | 12..16,:"),
+        ("%v :,0..8 | :,8..16", "%v :,0..8 | :,8..12 | :,12..16"),
+        ("%x 0..2,: | 2..4,:", "%x 0..1,: | 1..3,: | 3..4,:"),
+        ("[2, 2]", "[1, 2, 1]"),
+    ];
+    let text = thirds.iter().fold(SEQUENCE.to_owned(), |text, (two, three)| text.replace(two, three));
+    let whole = program(&graph(LAYER), &text);
+    assert!(check::check(&graph(LAYER), &apart(whole)).is_ok());
+    for pass in [Pass::Forward, Pass::Backward] {
+        planted(LAYER, &text, "SW0506", "cut a tensor in different pieces", |made| {
+            let instrs = &mut made.roles[2].body.code_mut(0, pass).instrs;
+            let scatter = instrs.iter_mut().find_map(|instr| match instr {
+                Instr::Collective(Collective { how: How::ReduceScatter(cut), .. }) => Some(cut),
+                _ => None,
+            });
+            scatter.expect("a reduce-scatter").sizes = vec![2, 1, 1];
+        });
+    }
+}

@@ -21,6 +21,8 @@ const PLANS: &[(&str, u32)] = &[
     ("zigzag", 2),
     ("ulysses", 2),
     ("megatron-sp", 2),
+    ("data:2 x megatron:2 x overlap", 4),
+    ("megatron-sp x recompute x overlap", 2),
     ("image", 2),
     ("coshard:2", 1),
     ("expert", 2),

@@ -16,6 +16,8 @@ const PLANS: &[(&str, u32)] = &[
     ("zigzag", 2),
     ("ulysses", 2),
     ("megatron-sp", 2),
+    ("megatron x overlap", 2),
+    ("megatron-sp x recompute x overlap", 2),
     ("image", 2),
     ("coshard:2", 1),
     ("data:2 x coshard:2 x recompute", 2),

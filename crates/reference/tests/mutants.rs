@@ -9,7 +9,7 @@ use support::{boundaries, compiled, graph, named};
 const PROGRAMS: &[(&str, &str, u32)] = &[
     ("tests/python/golden/mlp", "data", 2),
     ("tests/python/golden/mlp", "stages:2 x zero3:2 x zb-h1 x recompute", 4),
-    ("crates/search/tests/graphs/uneven", "data:2 x megatron:2", 4),
+    ("crates/search/tests/graphs/uneven", "data:2 x megatron:2 x overlap", 4),
     ("crates/search/tests/graphs/uneven", "stages:2 x 2bw", 2),
 ];
 

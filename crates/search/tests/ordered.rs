@@ -46,7 +46,7 @@ fn an_order_of_its_own_is_quicker_and_fits() {
             }
         }
     }
-    assert!(found > 3, "{found}");
+    assert!(found > 2, "{found}");
 }
 
 /// A backward is in two where its schedule had it in two.
