@@ -129,7 +129,7 @@ impl Finder {
             let number = self.expect(scene, op, at, true);
             expected_ints(&self.expected[number])
         });
-        let at = drawn_at(scene, op, at);
+        let at = first_at(scene, op, positions, drawn_at(scene, op, at));
         let ways = divisible(scene, op, &at)
             .and_then(|()| ways(store, scene, op, &partial(store, scene, op, positions)?))
             .map_err(|fault| (1, fault))?;
@@ -315,18 +315,16 @@ impl Finder {
         }
         let loops = &facts.analysis.op(op).loops;
         let intervals: Vec<Interval> = reduced.iter().map(|&l| at[l]).collect();
-        // A reduction of equal terms is the same for every part of that many: its place may stay open.
-        if has_once(facts, op) && intervals.iter().any(|i| is_any(*i)) {
-            return Err(unclear(scene, op));
-        }
         let sizes: Vec<i64> = reduced.iter().map(|&l| loops[l].size).collect();
         let cut = store.cut(&intervals, &sizes);
         let Some(clause) = way.clause else {
             if cut == FULL {
                 return Ok(WHOLE);
             }
+            // Of equal terms any part of that many is the same, but for what is added to the first.
+            let once = !intervals.iter().any(|i| is_any(*i));
             let kind = facts.reduction(op);
-            let term = Term { owner: Owner::Part(op), cut, mode: Mode::Plain, subs: 0, once: true, kind };
+            let term = Term { owner: Owner::Part(op), cut, mode: Mode::Plain, subs: 0, once, kind };
             return Ok(store.share(term));
         };
         if cut != FULL && (facts.reduction(op), way.made) != (Reduction::Sum, Reduction::Sum) {
@@ -428,6 +426,17 @@ fn drawn_at(scene: &Scene<'_>, op: OpId, mut at: Vec<Interval>) -> Vec<Interval>
     for (l, drawn) in carried.iter().zip(&region.0) {
         if let Some(joined) = l.and_then(|l| unify(at[l], *drawn)) {
             at[l.unwrap_or_default()] = joined;
+        }
+    }
+    at
+}
+
+/// A part that reads what is added once, such as a bias, is the first: it says so where its place is open.
+fn first_at(scene: &Scene<'_>, op: OpId, positions: &[usize], mut at: Vec<Interval>) -> Vec<Interval> {
+    let rule = scene.facts.analysis.rules[op.index()].as_ref();
+    if rule.is_some_and(|rule| positions.iter().any(|&position| rule.inputs[position].once)) {
+        for &l in &scene.facts.op(op).reduced {
+            at[l] = if is_any(at[l]) { Interval::whole(at[l].len()) } else { at[l] };
         }
     }
     at

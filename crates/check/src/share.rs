@@ -509,7 +509,9 @@ impl Store {
         let mut placed: Vec<Vec<Interval>> = terms.iter().map(cut).collect();
         let is_sum = |term: &Term| term.mode == Mode::Plain && term.kind == Reduction::Sum;
         if let (Owner::Part(op), true) = (owner, terms.iter().all(is_sum)) {
-            if let Some(verdict) = self.counted(facts, op, &placed, &space) {
+            // Where something is added once, it matters which part is the first.
+            let is_open = !has_once(facts, op);
+            if let Some(verdict) = is_open.then(|| self.counted(facts, op, &placed, &space)).flatten() {
                 return verdict;
             }
         }
@@ -583,8 +585,12 @@ impl Store {
         let is_sum = first.kind == Reduction::Sum;
         self.overlaps |= !is_sum && terms.len() > 1;
         if terms.iter().any(|term| term.mode == Mode::Plain) {
-            let whole = !is_sum || terms.len() == 1;
-            return if whole { Verdict::Complete } else { Verdict::Twice(owner, FULL) };
+            if is_sum && terms.len() > 1 {
+                return Verdict::Twice(owner, FULL);
+            }
+            // Nothing is added where a part begins that may lie anywhere.
+            let lacks = matches!(owner, Owner::Part(op) if origin && has_once(facts, op) && !first.once);
+            return if lacks { Verdict::Missing(owner, FULL) } else { Verdict::Complete };
         }
         if terms.iter().any(|term| term.mode != first.mode) {
             return Verdict::Missing(owner, FULL);

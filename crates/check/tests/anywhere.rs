@@ -125,3 +125,45 @@ fn numbers_that_are_counted_are_those_of_the_model() {
     breaks(ROWS, HALVES, "ones.default([2, 4])", "ones.default([2])", "SW0504");
     breaks(ROWS, HALVES, "ones.default([2, 4])", "ones.default([2, 4], 1)", "SW0504");
 }
+
+const BIASED: &str = "param %b f64[6] \"b\"
+op %f f64[4,8] = aten.full.default([4, 8], 0.5, dtype=f64) in \"\" at \"m.py:1\"
+op %g f64[8,6] = aten.full.default([8, 6], 0.25, dtype=f64) in \"\" at \"m.py:2\"
+op %y f64[4,6] = aten.addmm.default(%b, %f, %g) in \"\" at \"m.py:3\"
+op %s f64[] = aten.sum.default(%y) in \"\" at \"m.py:4\"
+output %s
+";
+
+/// A product of equal terms in three parts, each with the bias or without.
+fn biased(with: [bool; 3]) -> String {
+    let part = |(at, (size, with)): (usize, (i64, bool))| {
+        let (shard, read) = if with { ("shard b %b :\n", "b") } else { ("", "") };
+        let product = if with { "aten.addmm.default(b, f, g)" } else { "aten.mm.default(f, g)" };
+        format!(
+            "ranks {at}
+{shard}call 0 {read} -> y : f = aten.full.default([4, {size}], 0.5, dtype=f64) ; \
+             g = aten.full.default([{size}, 6], 0.25, dtype=f64) ; y = {product}
+all_reduce g0 sum y -> t
+call 1 t -> s : s = aten.sum.default(t)
+output s
+seed ds
+grad 1 ds -> dt
+grad 0 dt ->
+"
+        )
+    };
+    let parts: String = [3, 3, 2].into_iter().zip(with).enumerate().map(part).collect();
+    format!("group 0,1,2\n{parts}")
+}
+
+/// It is added by one part, which is the first, wherever the others lie.
+#[test]
+fn a_bias_is_added_to_equal_terms_once() {
+    for at in 0..3 {
+        proof(&graph(BIASED), &biased([at == 0, at == 1, at == 2]));
+    }
+    for (with, code) in [([false; 3], "SW0512"), ([true, true, false], "SW0508"), ([true; 3], "SW0508")] {
+        let found = faults(&graph(BIASED), &biased(with));
+        assert_eq!(found.first().map(|fault| fault.code), Some(code), "{with:?}: {found:?}");
+    }
+}
