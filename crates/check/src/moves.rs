@@ -284,8 +284,8 @@ fn one_cut(
             continue;
         }
         for at in 0..pieces {
-            let own = piece(cx, &ranks[group.members[position]], cut, sum, (at, pieces))?;
-            if own != piece(cx, &ranks[group.members[0]], cuts[0], sum, (at, pieces))? {
+            let here = piece(cx, &ranks[group.members[position]], cut, sum, (at, pieces))?;
+            if here != piece(cx, &ranks[group.members[0]], cuts[0], sum, (at, pieces))? {
                 let what = "the ranks of one reduce-scatter cut a tensor in different pieces";
                 return Err(Fault::new("SW0506", what));
             }

@@ -40,10 +40,12 @@ enum Doing {
 /// What a rank is at: an event for a micro-batch. What runs once a step has none.
 type At = (Event, Option<u32>);
 
-/// Looks at the steps of all numbers of micro-batches. With one block there is nothing to look at.
+/// Looks at the steps of all numbers of micro-batches. Where all ranks are through with each before the next, a step is
+/// one micro-batch after the other, and there is nothing to look at.
 pub(crate) fn steps(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
     let roles = || cx.program.roles.iter();
-    if roles().all(|role| role.body.codes.iter().all(|code| code.block == 0)) {
+    let is_one_block = |body: &Body| body.codes.iter().all(|code| code.block == 0);
+    if roles().all(|role| is_one_block(&role.body) && role.body.timetable.is_one_by_one()) {
         return;
     }
     let meetings = Meetings::of(cx, ranks);

@@ -356,3 +356,20 @@ fn ranks_cut_what_they_scatter_in_the_same_pieces() {
         });
     }
 }
+
+/// In a step of several micro-batches ranks meet for the same one, and come to their ends.
+#[test]
+fn ranks_run_micro_batches_in_orders_that_meet() {
+    const TENSOR: &str = include_str!("programs/layer_tensor.txt");
+    let shifts = |made: &mut Program, roles: &[usize]| {
+        for &role in roles {
+            made.roles[role].body.timetable.loops[0].tasks[1].at = -1;
+        }
+    };
+    for role in 0..2 {
+        planted(LAYER, TENSOR, "SW0506", "", |made| shifts(made, &[role]));
+    }
+    let mut both = apart(program(&graph(LAYER), TENSOR));
+    shifts(&mut both, &[0, 1]);
+    assert!(check::check(&graph(LAYER), &both).is_ok(), "all do the same");
+}

@@ -270,6 +270,13 @@ impl Timetable {
         self.steps != Steps::Apart
     }
 
+    /// Whether each micro-batch is over before the next one begins.
+    pub fn is_one_by_one(&self) -> bool {
+        let is_one =
+            |it: &Loop| it.every == 1 && it.turns.is_none() && it.tasks.iter().all(|task| task.at == 0);
+        !self.goes_on() && self.loops.len() < 2 && self.loops.iter().all(is_one)
+    }
+
     pub fn stashes(&self) -> bool {
         self.steps == Steps::On { stashes: true }
     }

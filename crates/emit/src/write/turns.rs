@@ -209,7 +209,7 @@ impl Lines {
             if best.as_ref().is_some_and(|best| (count - 1) * length < best.saves()) {
                 break;
             }
-            let found = self.turns(start, length, count);
+            let found = self.as_loop(start, length, count);
             if found.as_ref().is_some_and(|new| best.as_ref().is_none_or(|best| new.mixed < best.mixed)) {
                 best = found;
             }
@@ -240,13 +240,14 @@ impl Lines {
 
     /// Whether lines of the same shapes are turns of a loop: numbers grow evenly, and each name is of the same
     /// turn, of the one before, or of before them all, in all turns.
-    fn turns(&self, start: usize, length: usize, count: usize) -> Option<Found> {
-        let turns: Vec<Vec<&Item>> = (0..count)
+    fn as_loop(&self, start: usize, length: usize, count: usize) -> Option<Found> {
+        let rounds: Vec<Vec<&Item>> = (0..count)
             .map(|turn| self.items[start + turn * length..][..length].iter().flatten().collect())
             .collect();
+        are_of_one_kind(&rounds)?;
         let mut made: HashMap<&str, (usize, usize)> = HashMap::new();
         let mut values: Vec<Vec<String>> = vec![];
-        for (turn, items) in turns.iter().enumerate() {
+        for (turn, items) in rounds.iter().enumerate() {
             let names =
                 items.iter().filter_map(|item| if let Item::Def(name) = item { Some(name) } else { None });
             for (number, name) in names.enumerate() {
@@ -258,8 +259,8 @@ impl Lines {
             }
         }
         let (mut steps, mut indices) = (vec![], vec![]);
-        for (at, first) in turns[0].iter().enumerate() {
-            let column: Vec<&Item> = turns.iter().map(|items| items[at]).collect();
+        for (at, first) in rounds[0].iter().enumerate() {
+            let column: Vec<&Item> = rounds.iter().map(|items| items[at]).collect();
             match first {
                 Item::Def(_) => {}
                 Item::Int(value, index) => {
@@ -286,7 +287,7 @@ impl Lines {
         let mut all = vec![];
         for at in start..start + length {
             let turns: Vec<&[i64]> = (0..count).map(|turn| &self.comments[at + turn * length][..]).collect();
-            for (place, first) in turns[0].iter().enumerate() {
+            for (place, first) in rounds[0].iter().enumerate() {
                 let step = turns[1][place] - first;
                 let evenly = turns.windows(2).all(|pair| pair[1][place] - pair[0][place] == step);
                 all.push(evenly.then_some((*first, step))?);
@@ -328,6 +329,12 @@ impl Lines {
         }
         true
     }
+}
+
+/// Whether lines have the same places. A gradient that is not taken has no name, and its line has a place less.
+fn are_of_one_kind(lines: &[Vec<&Item>]) -> Option<()> {
+    let kinds = |items: &[&Item]| items.iter().map(|item| std::mem::discriminant(*item)).collect::<Vec<_>>();
+    lines.iter().all(|items| kinds(items) == kinds(&lines[0])).then_some(())
 }
 
 /// How much a number grows, if evenly.
