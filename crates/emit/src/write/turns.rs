@@ -287,7 +287,7 @@ impl Lines {
         let mut all = vec![];
         for at in start..start + length {
             let turns: Vec<&[i64]> = (0..count).map(|turn| &self.comments[at + turn * length][..]).collect();
-            for (place, first) in rounds[0].iter().enumerate() {
+            for (place, first) in turns[0].iter().enumerate() {
                 let step = turns[1][place] - first;
                 let evenly = turns.windows(2).all(|pair| pair[1][place] - pair[0][place] == step);
                 all.push(evenly.then_some((*first, step))?);
