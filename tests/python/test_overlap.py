@@ -125,3 +125,9 @@ def test_a_plan_file_says_from_which_size_on() -> None:
     # A message is of 4 times 8 rows of 16 values in float64, for each of two micro-batches less.
     texts = ["".join(compile(plan(f"overlap {size}")).files.values()) for size in ("4KiB", "5KiB")]
     assert "async_op=True" in texts[0] and "async_op=True" not in texts[1]
+
+
+def test_nothing_comes_between_a_message_and_what_runs_beside_it() -> None:
+    """What is brought back from the host a call before it is read is no part of the order."""
+    made = bundle(gpt()[2], "megatron x offload:activations x overlap")
+    assert printed(made).count("async_op=True") == len(BESIDE.findall(printed(made))) > 0

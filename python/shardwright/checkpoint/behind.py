@@ -96,7 +96,8 @@ def begin(comm: Comm, path: Path, key: str, number: int, items: Sequence[Value |
     if comm.device.type == "cuda":
         copied = torch.cuda.Event()
         copied.record()
-    saving = Saving(comm, path, key)
+    # The process may go to another folder meanwhile.
+    saving = Saving(comm, path.absolute(), key)
     # The process does not end before its threads have.
     threading.Thread(target=saving.run, args=(number, items, copied), name="saving").start()
     _under_way.setdefault(comm.identity, []).append(saving)

@@ -57,7 +57,8 @@ pub(super) fn overlap(body: &mut Body, learns: impl Fn(&BufId) -> bool) {
 
 /// Leaves of the backward before a message the first half, and says whose it was.
 fn first_half(instrs: &mut [Instr], waiting: &HashMap<CallId, bool>) -> Option<CallId> {
-    let is_local = |instr: &&mut Instr| matches!(instr, Instr::Add { .. } | Instr::Slice(_));
+    let is_local =
+        |instr: &&mut Instr| matches!(instr, Instr::Add { .. } | Instr::Slice(_) | Instr::Fetch { .. });
     match instrs.iter_mut().rev().find(|instr| !is_local(instr))? {
         Instr::Grad(grad) if grad.which == Which::Both && waiting[&grad.call] => {
             grad.which = Which::Inputs;

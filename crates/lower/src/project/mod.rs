@@ -146,12 +146,17 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
     }
     it.leave_gradients()?;
     it.keep();
-    it.split();
+    let learning = it.learning();
+    if global.cx.plan.schedule.splits_backward() {
+        halves::split(&mut it.body, |buf| learning.contains(buf));
+    }
     across::keep(&mut it.body);
     fetches::fetch(&mut it.body);
     if global.cx.placements.iter().any(|placement| placement.in_turn) {
         sooner::add(&mut it.body);
     }
+    // Nothing comes between a message and what runs beside it: this is last.
+    halves::overlap(&mut it.body, |buf| learning.contains(buf));
     it.table.random.sort_by_key(|(op, _)| *op);
     Ok((it.body, it.table, it.alike.columns.into_numbers()))
 }
@@ -186,15 +191,11 @@ impl Projector<'_> {
         }
     }
 
-    fn split(&mut self) {
+    /// The leaves that need a gradient.
+    fn learning(&self) -> HashSet<BufId> {
         let (leaf_of, needs_grad) = (&self.leaf_of, self.global.cx.needs_grad);
         let learning = { leaf_of.keys() }.filter(|buf| needs_grad[self.body.buf(**buf).tensor.index()]);
-        let learning: HashSet<BufId> = learning.copied().collect();
-        let learns = |buf: &BufId| learning.contains(buf);
-        if self.global.cx.plan.schedule.splits_backward() {
-            halves::split(&mut self.body, learns);
-        }
-        halves::overlap(&mut self.body, learns);
+        learning.copied().collect()
     }
 
     fn push(&mut self, instr: Instr) {
