@@ -11,8 +11,9 @@ import json
 import math
 import statistics
 import sys
+import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,10 @@ FREE = 'step = "0 us"\ncall = "0 us"\nwake = "0 us"\nhidden = 1.0\nlaunch = "0 u
 
 
 def bench(quick: bool) -> Table:
-    told = compile_time.child("all", "quick" if quick else "", script=__file__, timeout=3000)
+    runs = [row for row in _rows("measured_runs") if not quick or int(row["devices"]) <= 4]
+    with tempfile.TemporaryDirectory() as folder:
+        operators = _child("compare", folder, "quick" if quick else "")
+        told = _predictions(runs, folder)
     table = Table(
         "measured",
         "Predicted beside measured runs",
@@ -64,17 +68,36 @@ def bench(quick: bool) -> Table:
         ["group", "rows", "catalog", "operators", "operators and messages"],
     )
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in told["runs"]:
+    for row in told:
         groups[f"{NAMES[row['card']]}, {row['devices']} GPUs"].append(row)
-    for group, rows in [*groups.items(), ("**all**", told["runs"])]:
+    for group, rows in [*groups.items(), ("**all**", told)]:
         cells = [_cell(rows, at, ranks=group != "**all**") for at in range(3)]
         table.add(group, str(len(rows)), *cells)
         table.values[group] = rows
     for at, name in enumerate(table.columns[2:]):
-        ratios = [row["told"][at] / row["measured"] for row in told["runs"]]
-        table.notes.append(f"*{name}*: {_error(ratios)}.")
-    table.notes.append(_operators(told["operators"]).markdown())
+        table.notes.append(f"*{name}*: {_error([row['told'][at] / row['measured'] for row in told])}.")
+    table.notes.append(_operators(operators).markdown())
     return table
+
+
+def _predictions(runs: list[dict[str, str]], folder: str) -> list[dict[str, Any]]:
+    """What was measured twice is predicted once."""
+    known: dict[str, list[float]] = {}
+    found = []
+    for row in runs:
+        same = json.dumps({name: value for name, value in row.items() if name not in ("measured", "source")})
+        if same not in known:
+            known[same] = _child("predict", folder, same)
+        told, measured = known[same], float(row["measured"])
+        found.append({**row, "measured": measured, "told": told})
+        shown = ", ".join(f"{seconds / measured:.2f}" for seconds in told)
+        name = f"{row['card']} {row['model']} on {row['devices']}, {row['stages']}"
+        print(f"{name}: {shown}", file=sys.stderr, flush=True)
+    return found
+
+
+def _child(*args: str) -> Any:
+    return compile_time.child(*args, script=__file__, timeout=3000)
 
 
 def _cell(rows: list[dict[str, Any]], at: int, *, ranks: bool) -> str:
@@ -120,19 +143,18 @@ def _rows(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader((HERE / f"{name}.csv").open()))
 
 
-def _all(quick: str) -> dict[str, Any]:
+def _compare(folder: str, quick: str) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """By database, and for each card what a file of a cluster says of its operators."""
     core = compile_time.extension()
-    runs = [row for row in _rows("measured_runs") if not quick or int(row["devices"]) <= 4]
     databases: dict[str, list[dict[str, str]]] = defaultdict(list)
     for row in _rows("measured_operators"):
-        if not quick or row["width"] == "2560":
+        if not quick or row["width"] in ("2048", "2560"):
             databases[f"{NAMES[row['card']]} ({row['database']})"].append(row)
-    compared: dict[str, dict[str, dict[str, list[float]]]] = {}
-    points: dict[str, Points] = {}
+    found = {}
     for database, rows in databases.items():
-        compared[database], points[rows[0]["card"]] = _compared(core, rows)
-    known: dict[tuple[str, ...], list[float]] = {}
-    return {"runs": [_told(core, row, points, known) for row in runs], "operators": compared}
+        found[database], points = _compared(core, rows)
+        (Path(folder) / rows[0]["card"]).write_text(_tables(points))
+    return found
 
 
 # For each kind of operator and pass sizes and seconds.
@@ -215,22 +237,9 @@ def _kept(graph: Any) -> dict[str, str]:
     return {line.split('"')[1]: "torch.float32" for line in lines}
 
 
-def _told(
-    core: Any, row: dict[str, str], points: dict[str, Points], known: dict[tuple[str, ...], list[float]]
-) -> dict[str, Any]:
-    """What was measured twice is predicted once."""
-    same = tuple(value for name, value in row.items() if name not in ("measured", "source"))
-    told = known[same] = known.get(same) or _predicted(core, row, points[row["card"]])
-    shown = ", ".join(f"{it / float(row['measured']):.2f}" for it in told)
-    print(
-        f"{row['card']} {row['model']} on {row['devices']}, {row['stages']}: {shown}",
-        file=sys.stderr,
-        flush=True,
-    )
-    return {**row, "measured": float(row["measured"]), "told": told}
-
-
-def _predicted(core: Any, row: dict[str, str], points: Points) -> list[float]:
+def _predict(folder: str, text: str) -> list[float]:
+    """Seconds of a row's step on the catalog's card, with measured operators, and with measured messages."""
+    core, row = compile_time.extension(), json.loads(text)
     shape = gpt_text.Shape.of(row)
     graph = core.Graph(gpt_text.graph_text(shape))
     text, devices = gpt_text.plan_text(core, graph, shape.layers, row["stages"], row["recompute"])
@@ -244,7 +253,7 @@ def _predicted(core: Any, row: dict[str, str], points: Points) -> list[float]:
 
     card, nodes = row["card"], int(row["nodes"])
     inside = devices // nodes
-    tables = _tables(points)
+    tables = (Path(folder) / card).read_text()
     return [
         seconds(f"{card}:{inside}x{nodes}" if nodes > 1 else f"{card}:{inside}"),
         seconds("measured", _file(card, devices, tables)),
@@ -279,12 +288,15 @@ def _tables(points: Points) -> str:
 
 
 def _binned(found: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of sizes that are within a quarter of each other the geometric means."""
+    """Of sizes within a quarter of each other the mean, and the median of seconds of each operation."""
     bins: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for size, seconds in found:
         bins[math.floor(math.log(size) / math.log(1.25))].append((size, seconds))
-    mean: Callable[[Iterable[float]], float] = statistics.geometric_mean
-    return [tuple(mean(part) for part in zip(*each, strict=True)) for _, each in sorted(bins.items())]  # type: ignore[misc]
+    points = []
+    for _, each in sorted(bins.items()):
+        size = statistics.geometric_mean(size for size, _ in each)
+        points.append((size, size * statistics.median(seconds / of for of, seconds in each)))
+    return points
 
 
 def _links(card: str) -> dict[str, str]:
@@ -310,4 +322,5 @@ def _links(card: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_all(*sys.argv[2:])))
+    what, *rest = sys.argv[1:]
+    print(json.dumps({"compare": _compare, "predict": _predict}[what](*rest)))
