@@ -67,7 +67,7 @@ def bench(quick: bool) -> Table:
             )
     for group, all_of in sorted(found.items()):
         ratios = sorted(told / measured for told, measured, _ in all_of)
-        ranks = _spearman([(t * _work(r), m * _work(r)) for t, m, r in all_of])
+        ranks = spearman([(t * _work(r), m * _work(r)) for t, m, r in all_of])
         table.add(
             group, str(len(ratios)), f"{statistics.median(ratios):.2f}", f"{ratios[0]:.2f}",
             f"{ratios[-1]:.2f}", f"{ranks:.2f}" if len(ratios) > 2 else "",
@@ -135,10 +135,12 @@ def _work(row: dict[str, str]) -> float:
     return 6 * (parameters + width * int(row["words"])) + 6 * layers * width * int(row["length"])
 
 
-def _spearman(pairs: list[tuple[float, float]]) -> float:
+def spearman(pairs: list[tuple[float, float]]) -> float:
+    """Rank correlation; what is equal has the rank between."""
+
     def ranks(values: list[float]) -> list[float]:
-        order = sorted(range(len(values)), key=values.__getitem__)
-        return [float(order.index(at)) for at in range(len(values))]
+        order = sorted(values)
+        return [order.index(value) + (order.count(value) - 1) / 2 for value in values]
 
     ours, theirs = (ranks([pair[at] for pair in pairs]) for at in (0, 1))
     return statistics.correlation(ours, theirs) if len(pairs) > 2 else 1.0
