@@ -6,7 +6,6 @@ whose `requires_grad` says whether a gradient is needed.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -329,7 +328,7 @@ class Run:
         sizes: Sizes = None,
         factors: Factors = None,
     ) -> Tensor:
-        return self._along(collectives.all_gather, "all_gather", x, group, dim, sizes, factors)
+        return self._along(collectives.all_gather, x, group, dim, sizes, factors)
 
     @spanned
     def reduce_scatter(
@@ -342,8 +341,7 @@ class Run:
         async_op: bool = False,
     ) -> Tensor:
         later = self._later(async_op)
-        how = functools.partial(collectives.reduce_scatter, later=later)
-        return self._along(how, "reduce_scatter", x, group, dim, sizes, factors)
+        return self._along(collectives.reduce_scatter, x, group, dim, sizes, factors, later=later)
 
     @spanned
     def all_to_all(
@@ -568,17 +566,17 @@ class Run:
     def _along(
         self,
         how: Callable[..., Tensor],
-        kind: str,
         x: Tensor,
         group: int,
         dim: int,
         sizes: Sizes,
         factors: Factors,
+        **more: Any,
     ) -> Tensor:
         """A collective that cuts or joins along one factor."""
-        ranks = self._in_group(kind, group, x.nbytes)
+        ranks = self._in_group(how.__name__, group, x.nbytes)
         with torch.no_grad():
-            y = how(self.comm, x, ranks, dim, sizes, factors)
+            y = how(self.comm, x, ranks, dim, sizes, factors, **more)
         return self._marked(y, x.requires_grad)
 
     def _later(self, async_op: bool) -> Ends | None:
