@@ -424,8 +424,8 @@ def test_an_order_by_hand_is_completed_and_equal(lines: list[str], step: list[st
         (["timetable 0: B0 F0"], "SW0422", "the timetable of device 0 runs `B0` before `F0`"),
         (["timetable 0 F0 B0"], "SW0329", "`:` is missing"),
         (["timetable 0:"], "SW0329", "a timetable without tasks"),
-        (["timetable 0 by 0: F0"], "SW0329", "goes on by no such number"),
-        (["timetable 0: F0 Bx"], "SW0329", "`Bx` is no task of a pipeline"),
+        (["timetable 0 by 0: F0"], "SW0329", "cannot advance by this number"),
+        (["timetable 0: F0 Bx"], "SW0329", "`Bx` is not a task of a pipeline"),
         (["timetable 9: F0 B0"], "SW0306", "there is no device 9"),
     ],
 )
@@ -570,7 +570,7 @@ def test_a_batch_is_cut_for_the_stages() -> None:
 @pytest.mark.parametrize(
     ("blocks", "code", "words"),
     [
-        ('block "a" "c"\nblock "b" "norm"', "SW0325", "they go round in a circle"),
+        ('block "a" "c"\nblock "b" "norm"', "SW0325", "the two form a cycle"),
         ('block "a"\nblock "a"\nblock "b"', "SW0324", "block 0 of 3 has no operators"),
         ('block "a"\nblock "zz"', "SW0302", "no operator is named"),
         ("block\n", "SW0301", "a block without operators"),
