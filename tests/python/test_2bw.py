@@ -354,9 +354,9 @@ def test_hooks_and_a_scaled_loss_are_refused() -> None:
 @pytest.mark.parametrize(
     ("plan", "told"),
     [
-        ("stages:2 x zero3:2 x 2bw", "is divided between steps, or lives on the host"),
-        ("stages:2 x zero1:2 x 2bw", "is divided between steps, or lives on the host"),
-        ("stages:4 x offload:parameters x 2bw", "is divided between steps, or lives on the host"),
+        ("stages:2 x zero3:2 x 2bw", "is sharded between steps, or lives on the host"),
+        ("stages:2 x zero1:2 x 2bw", "is sharded between steps, or lives on the host"),
+        ("stages:4 x offload:parameters x 2bw", "is sharded between steps, or lives on the host"),
         ("stages:4 x interleaved x 2bw", "a device has several blocks"),
         ("stages:4 x bidirectional x 2bw", "a device has several blocks"),
         ("stages:4 x interlaced x 2bw", "a device has several blocks"),

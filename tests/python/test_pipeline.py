@@ -408,7 +408,7 @@ def test_an_order_by_hand_is_completed_and_equal(lines: list[str], step: list[st
 @pytest.mark.parametrize(
     ("lines", "code", "said"),
     [
-        (["order B0 < F0"], "SW0422", "no order of tasks has `B0 < F0`"),
+        (["order B0 < F0"], "SW0422", "no order of tasks respects `B0 < F0`"),
         (["order B1 < F1", "order B0 < F0+4"], "SW0422", "`B1 < F1` and `B0 < F0+4`"),
         (["order B0 < F7"], "SW0329", "the plan orders `F7`, and has 2 blocks"),
         (["schedule gpipe", "order B0 < F0+2"], "SW0329", "`gpipe` leaves no room for `B0 < F0+2`"),
@@ -419,8 +419,8 @@ def test_an_order_by_hand_is_completed_and_equal(lines: list[str], step: list[st
         ),
         (["timetable 0: F0"], "SW0422", "the timetable of device 0 leaves out `B0`"),
         (["timetable 0: F0 F1 B0"], "SW0422", "the timetable of device 0 has `F1`"),
-        (["timetable 0: F0 F0 B0"], "SW0422", "does not run `F0` for each micro-batch once"),
-        (["timetable 0 by 2: F0 F0+1 B0+1 B0"], "SW0422", "does not run `B0` for each micro-batch once"),
+        (["timetable 0: F0 F0 B0"], "SW0422", "does not run `F0` once for each micro-batch"),
+        (["timetable 0 by 2: F0 F0+1 B0+1 B0"], "SW0422", "does not run `B0` once for each micro-batch"),
         (["timetable 0: B0 F0"], "SW0422", "the timetable of device 0 runs `B0` before `F0`"),
         (["timetable 0 F0 B0"], "SW0329", "`:` is missing"),
         (["timetable 0:"], "SW0329", "a timetable without tasks"),
