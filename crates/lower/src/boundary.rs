@@ -93,7 +93,7 @@ pub(crate) fn validate(graph: &Graph, boundary: &Boundary) -> Result<()> {
             )
             .why(
                 "the gradient that the caller gives for it would bypass the program on its way to the \
-                  parameter",
+                 parameter",
             )
             .fix("return something computed from it, such as `weight * 1`, or do not ask for this output"));
         }

@@ -316,8 +316,7 @@ fn counted(graph: &Graph, count: TensorId) -> Result<String> {
 
 fn refusal(why: String) -> Error {
     Error::new("SW0360", "the model cannot be trained in micro-batches").why(why).fix(
-        "set `micro_batches` to 1, or give `train_step` a list of batches: it takes the mean of their \
-         losses",
+        "set `micro_batches` to 1, or give `train_step` a list of batches: it takes the mean of their losses",
     )
 }
 

@@ -32,7 +32,7 @@ pub fn task_or_refuse(word: &str) -> Result<Task> {
         Error::new("SW0329", format!("`{}` is not a task of a pipeline", clip(word)))
             .why(
                 "`F0` is the forward of block 0; `B1+2` is the backward of block 1, two micro-batches \
-                  further",
+                 further",
             )
             .fix(format!("write a letter, a block, and how much further or back, at most {MOST}"))
     })

@@ -121,7 +121,7 @@ fn a_new_operator_is_split_as_its_neighbours() {
     assert_eq!(
         found.notes,
         ["aten.exp.default %p in \"\" at model.py:9: the plan does not mention it; it is split as its \
-          neighbours are"]
+             neighbours are"]
     );
 }
 
