@@ -167,8 +167,8 @@ def _require(path: str, results: list[Tensor], wanted: list[tuple[torch.dtype, l
             "SW0865",
             f"the module `{path}`, which runs as it is, returns something else than when it was captured",
             why=f"it was {results_written(wanted) or 'nothing'}, now {results_written(now) or 'nothing'}",
-            fix="let what it returns have sizes that do not depend on data, or make the module around it"
-            " one that runs as it is: `shardwright.opaque(module)`",
+            fix="let its results have sizes that do not depend on data, or let the module around it"
+            " run as it is: `shardwright.opaque(module)`",
         )
 
 
