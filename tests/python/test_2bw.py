@@ -386,7 +386,7 @@ def test_other_shapes_need_an_end_before_them() -> None:
 
     def rank(_: int, comm: Any) -> Any:
         model = sw.parallelize(module, args, plan="stages:2 x 2bw", devices=2, comm=comm)
-        with pytest.raises(RuntimeFault, match="micro-batches of different programs are under way together"):
+        with pytest.raises(RuntimeFault, match="micro-batches of different programs are in flight together"):
             model.train_step([steps[0][0], *steps[1]])
         return trained(model, steps, made, pauses=(0, 1))
 

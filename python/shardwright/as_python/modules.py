@@ -54,7 +54,7 @@ def opaque(module: M, rule: str | None = None, *, sizes: Mapping[str, str] | Non
     place = place_of(inspect.currentframe())
     name = getattr(module, "__qualname__", type(module).__qualname__)
     if not isinstance(module, nn.Module) and not (isinstance(module, type) and issubclass(module, nn.Module)):
-        raise misuse(name, "it is no module and no class of modules", "give one", place)
+        raise misuse(name, "it is neither a module nor a class of modules", "give one", place)
     if rule is None and sizes:
         raise misuse(name, "there are sizes of dims, and no rule that names these", "give a rule", place)
     if rule is not None:
