@@ -152,7 +152,7 @@ def test_a_model_is_trained_with_as_many_as_are_chosen(
     [
         ({"plan": "data"}, 'plan="auto"'),
         ({"inputs": "local"}, 'inputs="global"'),
-        ({"micro_batches": "many"}, "no number of parts"),
+        ({"micro_batches": "many"}, "does not cut this batch evenly"),
     ],
 )
 def test_refusals(options: dict[str, Any], why: str) -> None:
