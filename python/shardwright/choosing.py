@@ -63,7 +63,7 @@ class Choice:
     def says(self, found: Found) -> str:
         """What is expected of the plan that was chosen."""
         step = found.rows[0]["seconds"]
-        least = f", at most {step / found.bound:.2f} times the least" if found.bound > 0 else ""
+        least = f", at most {step / found.bound:.2f} times the lower bound" if found.bound > 0 else ""
         return f"chosen for {self.cluster}: a step takes {time_of(step)}{least}"
 
     def plan(self, graph: Graph, devices: int) -> Plan:
@@ -105,7 +105,7 @@ def cluster_here(device: str, world: int) -> Here:
         raise ClusterError(
             "SW0923",
             f"nothing is known of the device {device}",
-            why="a plan is chosen by what devices and links take, and the memory that there is",
+            why="a plan is chosen by the speed of devices and links, and by their memory",
             fix="give cluster=, a name or the path of a cluster's file, or name a plan",
         )
     local = _tasks_of_a_node(world)

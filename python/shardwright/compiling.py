@@ -131,7 +131,7 @@ def require_one_of(argument: str, value: object, known: Sequence[str]) -> None:
         raise RuntimeFault(
             "SW0721",
             f"{argument}={value!r} is unknown",
-            why="it is none of the words that have a meaning here",
+            why="it is not one of the known words",
             fix=f"use {choices}",
         )
 

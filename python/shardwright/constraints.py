@@ -121,7 +121,7 @@ def nothing_to_choose(plan: object) -> PlanError:
     """Of constraints beside a plan that is not chosen."""
     return PlanError(
         "SW0334",
-        f"there are constraints, and the plan {plan} is not chosen",
-        why="constraints say what a plan must respect that is looked for",
+        f"there are constraints, but the plan {plan} is not chosen",
+        why="constraints are for a plan that is searched for",
         fix='give the plan "auto" and a cluster, or leave the constraints out',
     )

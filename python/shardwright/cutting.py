@@ -141,5 +141,5 @@ class Cutting:
         if others:
             few, last = ", ".join(map(str, others[:-1])), str(others[-1])
             with_others = f"{few} or {last}" if few else last
-            found += f": with {with_others} no plan was found that takes less"
+            found += f": with {with_others} no quicker plan was found"
         return found + (f"; {self._uncut}" if self._uncut else "")

@@ -11,7 +11,7 @@ MOST = 1 << 20
 def require_sizes(model: str, batch: int, sequence: int | None, longest: int | None = None) -> None:
     """`longest` is how many positions the model has, if they are counted."""
     _require(
-        "batch", model, batch, MOST, "an example has at least one row, and no more than a plan can divide"
+        "batch", model, batch, MOST, "an example has at least one row, and no more than a plan can split"
     )
     if sequence is not None and longest is not None:
         _require("sequence", model, sequence, longest, f"{model} has {longest} positions")

@@ -36,7 +36,7 @@ class Lengths:
         if not found or not values or any(length < 1 for length in found):
             raise CaptureError(
                 "SW0172",
-                f"Lengths({lengths!r}, {values!r}) fills up nothing",
+                f"Lengths({lengths!r}, {values!r}) pads nothing",
                 why="it takes lengths from one on, and a value for each argument that has them",
                 fix='such as `sw.Lengths([128, 256], {"input_ids": 0, "labels": -100})`',
             )
@@ -156,9 +156,9 @@ def filling_of(lengths: LengthsLike | None, module: nn.Module, inputs: str) -> F
     if inputs == "local" and any(one.dim == 0 for one in filling.lengths):
         raise CaptureError(
             "SW0172",
-            'rows of a batch are filled up with inputs="global" only',
+            'rows of a batch are padded with inputs="global" only',
             why="a rank that is given its own part does not know how many rows the batch has",
-            fix="fill up the whole batch with `sw.pad_to` before it is divided",
+            fix="pad the whole batch with `sw.pad_to` before it is split",
         )
     return filling
 
@@ -173,7 +173,7 @@ def _captured(
     except ShardwrightError as error:
         raise CaptureError(
             "SW0172",
-            "the model is captured with a filled batch, and not with a shorter one",
+            "the model can be captured with a padded batch, but not with a shorter one",
             place=error.place,
             why=error.why or error.what,
             fix="name in `lengths` all arguments that have the length, and let the model work for less of it",
@@ -223,7 +223,7 @@ def _require_one_length(given: Mapping[_Argument, Tensor], dim: int) -> None:
     if len(set(sizes.values())) > 1:
         raise CaptureError(
             "SW0172",
-            f"tensors that are filled up together have different lengths along dim {dim}",
+            f"tensors that are padded together have different lengths along dim {dim}",
             why=", ".join(f"{name} has {size}" for name, size in sizes.items()),
             fix="give each length a `sw.Lengths` of its own: `lengths=[sw.Lengths(...), sw.Lengths(...)]`",
         )
@@ -231,9 +231,9 @@ def _require_one_length(given: Mapping[_Argument, Tensor], dim: int) -> None:
         if tensor.requires_grad:
             raise CaptureError(
                 "SW0172",
-                f"{argument.name!r} is filled up, and requires a gradient",
-                why="its gradient would be that of the filled tensor",
-                fix="fill up with `sw.pad_to` before, whose gradient leads to the tensor as it was",
+                f"{argument.name!r} is padded, and requires a gradient",
+                why="its gradient would be that of the padded tensor",
+                fix="pad with `sw.pad_to` before, whose gradient leads to the original tensor",
             )
 
 

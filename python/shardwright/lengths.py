@@ -35,9 +35,9 @@ def pad_to(
 def not_there(name: str, known: Sequence[str]) -> CaptureError:
     return CaptureError(
         "SW0156",
-        f"the batch has no tensor {name!r} to fill up",
+        f"the batch has no tensor {name!r} to pad",
         why=f"its tensors are {', '.join(known) or 'none'}",
-        fix=did_you_mean(name, known) or "name in `values` those that are filled up, and no others",
+        fix=did_you_mean(name, known) or "name in `values` the tensors to pad, and no others",
     )
 
 
@@ -56,7 +56,7 @@ def filled(name: str | int, tensor: Tensor, allowed: Sequence[int], value: float
             why, fix = "it has no such dim", "give a `dim` that it has"
         raise CaptureError(
             "SW0157",
-            f"{name!r} is {list(tensor.shape)} and cannot be filled up along dim {dim}",
+            f"{name!r} is {list(tensor.shape)} and cannot be padded along dim {dim}",
             why=why,
             fix=fix,
         )

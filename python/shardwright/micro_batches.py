@@ -29,7 +29,7 @@ def of_example(example: Arguments, number: Any, inputs: str) -> tuple[Arguments,
     tensors, length = _tensors_and_rows(example)
     if isinstance(number, bool) or not isinstance(number, int) or number < 1 or length % number:
         raise _bad(
-            f"micro_batches={number!r} is no number of parts of this batch",
+            f"micro_batches={number!r} does not cut this batch evenly",
             f"the first dim of its first tensor has {length} rows, and all parts have as many",
             f"give one of {', '.join(str(n) for n in range(1, length + 1) if length % n == 0)}",
         )
@@ -115,9 +115,9 @@ def weight_of(two: Captured, graph_text: str) -> Cut:
         raise PlanError(
             "SW0361",
             "an input that is known is cut into micro-batches",
-            why=f"it reads values of `{read[0]}` in Python, and of a part perhaps others than of the whole",
-            fix="let `micro_batches` be 1, or give a list of batches to `train_step`, which is the mean of"
-            " their losses",
+            why=f"it reads values of `{read[0]}` in Python, and from a part it may read something else",
+            fix="set `micro_batches` to 1, or give `train_step` a list of batches: it takes the mean of their"
+            " losses",
         )
     return rows, positions, weight
 
@@ -148,7 +148,7 @@ def refuse_unchosen(chooses: bool, inputs: str) -> None:
     if not chooses:
         raise _bad(
             'micro_batches="auto" is for plan="auto"',
-            "how many are best is found together with the plan",
+            "the best number is found together with the plan",
             "give a number, or leave out the plan",
         )
     if inputs == "local":

@@ -95,7 +95,7 @@ def _activation(activation: Any, place: str | None) -> str:
         "SW0149",
         f"experts cannot have the activation {activation!r}",
         place=place,
-        why="what stands between the matrices of an expert is known by its name",
+        why="the activation between the matrices of an expert is known by its name",
         fix=f"give one of {known}, or write the experts out as matrices that are looked up",
     )
 
@@ -105,15 +105,15 @@ def _refuse_shapes(
 ) -> None:
     wrong = None
     if up.dim() != 3 or down.dim() != 3 or up.shape[0] != down.shape[0] or up.shape[0] == 0:
-        wrong = "`up` and `down` are no matrices of equally many experts"
+        wrong = "`up` and `down` are not matrices of the same number of experts"
     elif x.dim() < 2 or x.shape[-1] != up.shape[2]:
         wrong = "the last dim of `x` is not that of `up`"
     elif up.shape[1] != down.shape[2] * (2 if gated else 1):
         wrong = f"`up` gives {up.shape[1]} numbers, of which `down` takes {down.shape[2]}"
     elif chosen.shape != weights.shape or chosen.shape[:-1] != x.shape[:-1]:
-        wrong = "`chosen` and `weights` have not a row for each of `x`"
+        wrong = "`chosen` and `weights` do not have a row for each of `x`"
     elif chosen.is_floating_point():
-        wrong = "`chosen` are no integers"
+        wrong = "`chosen` are not integers"
     if wrong is not None:
         given = (
             (name, list(t.shape)) for name, t in zip(_GIVEN, (x, chosen, weights, up, down), strict=True)

@@ -29,7 +29,7 @@ def require_outputs(asked: Asked) -> Mapping[str, str]:
         raise RuntimeFault(
             "SW0732",
             f"outputs={asked!r} is unknown",
-            why="it does not say names of outputs, and of each whether the whole leaves or a part",
+            why="it has neither names of outputs, nor says which leave whole or in part",
             fix='give "loss", "all", names, or a dict such as {"logits": "whole", "states.*": "local"}',
         )
     return found

@@ -93,8 +93,8 @@ def precision_of(given: str | Precision | None) -> Precision | None:
         raise RuntimeFault(
             "SW0765",
             f"precision={given!r} is not there",
-            why="products of 8 and 4 bits have scales that depend on all of a tensor, and no rule says how"
-            " parts of it agree on them",
+            why="8-bit and 4-bit products have scales that depend on a whole tensor, and no rule says how"
+            " shards agree on them",
             fix='give "bf16"',
         )
     if given not in NAMED:

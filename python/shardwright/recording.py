@@ -40,7 +40,7 @@ class Recorded:
     def manifest(self) -> dict[str, Any]:
         """As `docs/manifest.md` tells it: each rank by itself, each communication with what was measured."""
         if self._manifest is None:
-            raise not_recorded("the recording is not over", "read it after the `with` block")
+            raise not_recorded("the recording has not ended", "read it after the `with` block")
         return self._manifest
 
     def save(self, path: str | Path) -> None:
@@ -54,7 +54,7 @@ class Recorded:
                     "SW0863",
                     f"what was recorded cannot be written to {path}",
                     why=error.strerror or str(error),
-                    fix="name a file in a folder that is there and can be written to",
+                    fix="name a file in a folder that exists and can be written to",
                 ) from None
 
     # What the model calls.
@@ -63,7 +63,7 @@ class Recorded:
         if self._model is not None and model is not self._model:
             raise not_recorded("steps of two models are in one recording", "record each model by itself")
         if model.program.goes_on:
-            raise not_recorded("under the plan a step goes on in the next one, so that none is whole")
+            raise not_recorded("the plan runs steps without a pipeline flush, so none of them is whole")
         if not model.program.graph:
             why = "the graph of the model is not known here, from which the manifest is made"
             raise not_recorded(why, "make the model by `sw.parallelize`, or keep `graph.txt` in the folder")
@@ -80,7 +80,7 @@ class Recorded:
         self._steps.append(notes)
 
     def refuse_call(self) -> None:
-        raise not_recorded("the model is called outside of `train_step`, and that is no whole step")
+        raise not_recorded("the model is called outside `train_step`, which is not a whole step")
 
     def match(self) -> None:
         """At the end: beside each row of the manifest what every rank measured. All ranks call this."""

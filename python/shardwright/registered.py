@@ -22,5 +22,5 @@ def compare_registered(graph: Graph) -> list[str]:
         raise wrong_rule(wrong, graph.model)
     said = [f"the rule of {one.named} was not compared: {one.skipped}" for one in found if one.skipped]
     for text in dict.fromkeys(said):
-        warnings.warn(f"{text}. Whether its parts give the whole is not known", stacklevel=4)
+        warnings.warn(f"{text}. It is not known whether its shards give the whole", stacklevel=4)
     return list(dict.fromkeys(said))

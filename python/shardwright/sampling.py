@@ -147,7 +147,7 @@ def _length(dataset: Any) -> int:
         raise RuntimeFault(
             "SW0787",
             f"a sampler cannot be made for {type(dataset).__name__}",
-            why="samples are divided by their index, and this data set has none, or no length",
+            why="samples are sharded by their index, but this data set has no index or no length",
             fix='use inputs="global" and let all ranks read the same stream, or a data set with a length',
         )
     return len(dataset)

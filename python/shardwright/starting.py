@@ -341,7 +341,7 @@ def units_of(devices: int | None, world: int) -> tuple[int, int]:
     raise RuntimeFault(
         "SW0722",
         f"the program is for {devices} devices, but {running} running",
-        why="a plan for some devices runs on them, or on a whole number of units of as many",
+        why="a plan runs on as many devices, or on a whole number of such units",
         fix=f"start as many ranks as one or several units have (`torchrun --nproc-per-node {max(unit, 1)}`,"
         f" `sw.launch`), leave `devices` out, or give one of {fitting}",
     )

@@ -66,8 +66,8 @@ def lines_of(
         f"  {how}",
         *([f"  compared with the module{took}: {summary['compared']}"] if summary["compared"] else []),
         *([f"  {summary['chosen']}"] if summary["chosen"] else []),
-        f"  operators: {summary['split']} split, {summary['replicated']} on several devices alike,"
-        f" {summary['single']} on one",
+        f"  operators: {summary['split']} split, {summary['replicated']} replicated,"
+        f" {summary['single']} on one device",
     ]
     if summary["without_rule"]:
         named = ", ".join(f"{count} x {target}" for target, count in summary["without_rule"].items())

@@ -90,7 +90,7 @@ def _class(kind: str) -> Any:
         or not issubclass(found, nn.Module)
         or not getattr(found, "config_class", None)
     ):
-        why = f"`transformers.{kind}` is no class of models"
+        why = f"`transformers.{kind}` is not a class of models"
         raise _no_model(f"Transformers has no model {kind}", why, _class_like(kind, transformers))
     return found
 

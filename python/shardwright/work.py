@@ -52,12 +52,10 @@ def lines_of_work(work: Mapping[str, Any]) -> list[str]:
         f" {_percent(share)}, an even share is {_percent(even)}"
     ]
     if work["again"]:
-        lines.append(
-            f"of that {operations_of(work['again'])} a second time, for backward: the plan recomputes"
-        )
+        lines.append(f"of that {operations_of(work['again'])} recomputed for backward")
     for one in told[:MOST_LINES]:
         extra = f"{operations_of(one['operations'])} more than a share"
-        lines.append(f"repeated on several ranks: {one['modules']}, {extra}; {one['reason']}")
+        lines.append(f"replicated: {one['modules']}, {extra}; {one['reason']}")
     if len(told) > MOST_LINES:
         lines.append(f"and {len(told) - MOST_LINES} more")
     return lines

@@ -354,9 +354,9 @@ def test_hooks_and_a_scaled_loss_are_refused() -> None:
 @pytest.mark.parametrize(
     ("plan", "told"),
     [
-        ("stages:2 x zero3:2 x 2bw", "is divided between steps, or lives on the host"),
-        ("stages:2 x zero1:2 x 2bw", "is divided between steps, or lives on the host"),
-        ("stages:4 x offload:parameters x 2bw", "is divided between steps, or lives on the host"),
+        ("stages:2 x zero3:2 x 2bw", "is sharded between steps, or lives on the host"),
+        ("stages:2 x zero1:2 x 2bw", "is sharded between steps, or lives on the host"),
+        ("stages:4 x offload:parameters x 2bw", "is sharded between steps, or lives on the host"),
         ("stages:4 x interleaved x 2bw", "a device has several blocks"),
         ("stages:4 x bidirectional x 2bw", "a device has several blocks"),
         ("stages:4 x interlaced x 2bw", "a device has several blocks"),
@@ -386,7 +386,7 @@ def test_other_shapes_need_an_end_before_them() -> None:
 
     def rank(_: int, comm: Any) -> Any:
         model = sw.parallelize(module, args, plan="stages:2 x 2bw", devices=2, comm=comm)
-        with pytest.raises(RuntimeFault, match="micro-batches of different programs are under way together"):
+        with pytest.raises(RuntimeFault, match="micro-batches of different programs are in flight together"):
             model.train_step([steps[0][0], *steps[1]])
         return trained(model, steps, made, pauses=(0, 1))
 

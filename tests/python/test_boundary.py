@@ -554,7 +554,7 @@ def test_outputs_that_are_not_there() -> None:
 def test_a_parameter_that_is_returned() -> None:
     module, x = Odd().double(), torch.randn(4, 8).double()
     message = refusal(lambda: compile_model(module, (x,), outputs=["scale"]))
-    assert message == "error[SW0417]: the model returns its parameter `scale` itself"
+    assert message == "error[SW0417]: the model returns the parameter `scale` itself"
     compile_model(module, (x,), outputs=["y"])
 
 

@@ -60,6 +60,6 @@ def test_an_operator_of_another_graph_is_refused(plan: Plan) -> None:
         lambda: draft.assign(part, 0),
         lambda: draft.order(operator, graph.operators[0]),
     ]:
-        with pytest.raises(PlanError, match="not one of the graph") as caught:
+        with pytest.raises(PlanError, match="not in the graph") as caught:
             use()
         assert caught.value.code == "SW0302"

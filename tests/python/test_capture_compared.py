@@ -148,8 +148,8 @@ def test_a_program_for_another_call_is_compared_too() -> None:
 
 
 LARGE = {
-    "_MOST_BYTES": (0, "random ones are not made for 0.0 GiB, more than 0.0 GiB"),
-    "_MOST_OPERATIONS": ({"cpu": 20}, "a forward with random ones takes long"),
+    "_MOST_BYTES": (0, "random values are not made for 0.0 GiB, more than 0.0 GiB"),
+    "_MOST_OPERATIONS": ({"cpu": 20}, "a forward with random values takes too long"),
 }
 
 
@@ -192,7 +192,7 @@ def test_random_values_with_which_a_model_fails_compare_nothing() -> None:
 
     module, x = on_meta(run)
     [said] = capture(module, (x,)).notes
-    assert said.endswith("with random ones the model fails (ValueError: too small)")
+    assert said.endswith("with random values the model fails (ValueError: too small)")
 
 
 def test_commands_say_what_was_not_compared(

@@ -149,7 +149,7 @@ def test_a_plan_is_chosen_where_none_is_named(world: int, capsys: pytest.Capture
     for losses in found:
         torch.testing.assert_close(losses, expected)
     said = capsys.readouterr().err
-    assert f"  chosen for cpu:{world}: a step takes" in said and "times the least" in said
+    assert f"  chosen for cpu:{world}: a step takes" in said and "times the lower bound" in said
 
 
 def test_ranks_that_are_given_their_own_rows_run_a_plan_that_reads_rows() -> None:
@@ -308,9 +308,9 @@ def test_a_model_without_work_takes_no_time(
 def test_one_device_has_nothing_to_divide(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(("compare", GRAPH, "--cluster", "h200:1")) == 0
     out = capsys.readouterr().out
-    assert "replicate" in out and "on one device there is nothing to divide" in out
+    assert "replicate" in out and "on one device there is nothing to shard" in out
     assert main(("plan", GRAPH, "--cluster", "h200:1")) == 0
-    assert "on one device there is nothing to divide" in capsys.readouterr().out
+    assert "on one device there is nothing to shard" in capsys.readouterr().out
 
 
 def test_a_deadline_that_ends_the_search_is_told(capsys: pytest.CaptureFixture[str]) -> None:

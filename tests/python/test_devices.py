@@ -179,9 +179,9 @@ def test_a_group_that_is_bound_to_a_gpu_is_on_that(gpus: Gpus, monkeypatch: Any)
         ("cuda", 2, GLOO, "nothing for it: gloo for cpu, gloo for cuda"),
         ("cpu", 2, NCCL, "nothing for it: nccl for cuda"),
         (None, 0, NCCL, "for others only"),
-        ("mps", 2, None, "no device for ranks"),
-        ("gpu", 2, None, "no device for ranks"),
-        (3.5, 2, None, "no device for ranks"),
+        ("mps", 2, None, "not a device for ranks"),
+        ("gpu", 2, None, "not a device for ranks"),
+        (3.5, 2, None, "not a device for ranks"),
     ],
 )
 def test_a_device_that_cannot_be_used_is_refused(

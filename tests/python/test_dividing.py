@@ -249,7 +249,7 @@ def test_what_updates_or_draws_is_not_divided(kind: type[nn.Module], why: str) -
     error = refused(kind(), ROWS)
     assert error.code == "SW0175" and error.why == why and str(error.place).startswith(__file__)
     _, _, captured = found(kind)
-    assert rules(captured) == [None, None] and f"for no rule was found: {why}" in captured.notes[0]
+    assert rules(captured) == [None, None] and f"as no rule was found: {why}" in captured.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_a_batch_that_decides_together_is_not_divided(kind: type[nn.Module]) -> 
     expected = TREACHEROUS[kind]
     shifted = expected and expected.replace("linear 0", "linear 1")
     assert {own_part(rule) for rule in rules(captured)} == {shifted}
-    assert expected or "for no rule was found: " in captured.notes[0]
+    assert expected or "as no rule was found: " in captured.notes[0]
 
 
 @pytest.mark.parametrize("kind", [models.Large, models.Sized])

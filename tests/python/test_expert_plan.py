@@ -306,6 +306,6 @@ def test_a_number_of_no_expert_is_an_index_error() -> None:
 
 def test_expert_finds_nothing_in_a_model_without_experts() -> None:
     graph = Graph(capture(nn.Linear(4, 4), (torch.randn(2, 4),)).graph_text)
-    with pytest.raises(sw.PlanError, match="`expert` finds nothing to split 2 ways") as refused:
+    with pytest.raises(sw.PlanError, match="`expert` finds nothing to split into 2 parts") as refused:
         Plan.named(graph, "expert", 2)
     assert refused.value.code == "SW0309"

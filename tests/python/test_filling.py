@@ -464,7 +464,7 @@ def test_a_number_that_is_made_of_the_length_is_refused() -> None:
     "made", [lambda: sw.Lengths([], LABELS), lambda: sw.Lengths([8], {}), lambda: sw.Lengths(0, LABELS)]
 )
 def test_lengths_that_fill_up_nothing(made: Callable[[], sw.Lengths]) -> None:
-    with pytest.raises(sw.CaptureError, match="fills up nothing") as refused:
+    with pytest.raises(sw.CaptureError, match="pads nothing") as refused:
         made()
     assert refused.value.code == "SW0172"
 

@@ -60,6 +60,6 @@ def test_of_an_order_that_was_searched_it_is_told_what_none_can_beat() -> None:
     first = found.rows[0]
     assert first["plan"].endswith(", in an order of its own") and "\ntimetable 0" in found.plan(0).text
     assert 0.5 * first["seconds"] < first["order"] <= first["seconds"]
-    assert any(line.startswith("its order was searched: of blocks") for line in lines_of(found))
+    assert any(line.startswith("its schedule was searched: with blocks") for line in lines_of(found))
     others = [row for row in found.rows if not row["plan"].endswith(", in an order of its own")]
     assert all(row["order"] is None for row in others)

@@ -106,7 +106,7 @@ def test_what_is_read_of_them_is_known(
     assert captured.verified and not captured.as_python
     assert not any(target.startswith("shardwright.") for target in targets(captured))
     assert captured.notes == [
-        f"the program is for what the model reads of `{name}`: where that is else, a call gets its own"
+        f"the program is for what the model reads of `{name}`: other calls get programs of their own"
     ]
 
 
@@ -316,7 +316,7 @@ def test_what_cannot_be_known_is_refused() -> None:
         assert refused.value.code == "SW0146"
         return str(refused.value)
 
-    assert "no tensor of the call is named so" in why(["edge"]) and "the call has `x`, `edges`" in why(
+    assert "no tensor of the call has this name" in why(["edge"]) and "the call has `x`, `edges`" in why(
         ["edge"]
     )
     assert "it has no values" in why(["edges"], example()[0], EDGES.to("meta"))
@@ -328,7 +328,7 @@ def test_ranks_with_their_own_parts_do_not_know_the_whole() -> None:
             Net(), example(), plan="data", comm=comm, known_inputs=["edges"], inputs="local"
         )
 
-    with pytest.raises(sw.CaptureError, match="none knows the values of the whole"):
+    with pytest.raises(sw.CaptureError, match="no rank knows the whole"):
         run_local(1, rank)
 
 

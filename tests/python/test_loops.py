@@ -128,7 +128,7 @@ def in_time(ended: forked.Ended, folder: Path) -> bool:
         ("rank 0 ends", 0, "SW0782", "rank 0 left the loop after step 3"),
         ("destroys", 1, "SW0782", "rank 1 left the loop after step 3"),
         ("evaluates", 1, "SW0782", "rank 1 left the loop after step 3"),
-        ("barrier", 1, "SW0785", "rank 1 waits outside of the model after step 3 (loop.py:"),
+        ("barrier", 1, "SW0785", "rank 1 waits outside the model after step 3 (loop.py:"),
         ("no backward", 1, "SW0785", "rank 1 waits in train_step after step 3 (loop.py:"),
     ],
 )

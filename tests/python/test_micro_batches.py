@@ -181,11 +181,11 @@ def test_a_result_that_nobody_reads_may_be_anything() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
-    "aten.sub.Tensor": (lambda y, t, w: (y - y.mean(0)).square().mean(), "than a sum or mean"),
+    "aten.sub.Tensor": (lambda y, t, w: (y - y.mean(0)).square().mean(), "into something else"),
     "aten.sort.default": (lambda y, t, w: y.sort(0)[0][0].mean(), "needs all rows of the batch"),
-    "aten.sqrt.default": (lambda y, t, w: y.square().mean().sqrt(), "than a sum or mean"),
-    "aten.div.Tensor": (lambda y, t, w: y.square().sum() / len(y), "is another for fewer rows"),
-    "aten.add.Tensor": (lambda y, t, w: y.square().sum() + w.square().sum(), "than a sum or mean"),
+    "aten.sqrt.default": (lambda y, t, w: y.square().mean().sqrt(), "into something else"),
+    "aten.div.Tensor": (lambda y, t, w: y.square().sum() / len(y), "is another operator for fewer rows"),
+    "aten.add.Tensor": (lambda y, t, w: y.square().sum() + w.square().sum(), "into something else"),
     "aten.matmul.default": (lambda y, t, w: (y @ y.T).square().mean(), "needs all rows of the batch"),
 }
 

@@ -54,7 +54,7 @@ def test_what_is_read_is_noticed(
     captured = capture(model(), args())
     assert captured.verified and not captured.as_python and read(captured) == (name,)
     assert captured.notes == [
-        f"the program is for what the model reads of `{name}`: where that is else, a call gets its own"
+        f"the program is for what the model reads of `{name}`: other calls get programs of their own"
     ]
     assert captured.graph_text == capture(model(), args(), known_inputs=[name]).graph_text
     assert traces == [0, 2, 1]

@@ -276,7 +276,7 @@ def test_a_host_without_room_is_told() -> None:
     with pytest.raises(RuntimeFault) as refused:
         on_ranks("gpt", Plan.named(model("gpt")[2], "data x offload", 2), step)
     error = refused.value
-    assert error.code == "SW0774" and "that the plan keeps there" in error.what
+    assert error.code == "SW0774" and "that the plan offloads" in error.what
     assert "allocate" in str(error.why) and "offload" in str(error.fix)
 
 

@@ -360,7 +360,7 @@ def test_modules_that_run_as_they_are_are_told() -> None:
         routers,
     )
     assert loss.startswith("`loss` (Masked) runs as it is, whole on each device that computes it, ")
-    assert advice == "what it reads may be known, if that follows from inputs: leave out `known_inputs=()`"
+    assert advice == "what it reads may be known if it follows from inputs: leave out `known_inputs=()`"
     assert capture(model, args).notes == captured.notes[:2]
 
 
@@ -517,7 +517,7 @@ def test_what_changes_its_parameter_is_refused() -> None:
     with pytest.raises(sw.CaptureError) as caught:
         small(Before(Changing(own=True)))
     assert caught.value.code == "SW0139"
-    why = "its forward changes its parameter `w`, and of what runs as it is only buffers may change"
+    why = "its forward changes its parameter `w`, and a module that runs as it is may only change buffers"
     assert caught.value.why == why
 
 
@@ -531,7 +531,7 @@ def test_checks_are_passed_and_told() -> None:
     assert captured.verified
     assert targets(captured) == ["aten.cross_entropy_loss.default"]
     assert len(captured.notes) == 5
-    assert all("is not made: it only validates values" in note for note in captured.notes)
+    assert all("is left out: it only validates values" in note for note in captured.notes)
 
 
 @pytest.mark.parametrize("kind", [checking.Deciding, checking.Ending])
@@ -564,8 +564,8 @@ def test_what_returns_something_else_than_tensors_is_refused() -> None:
     assert caught.value.code == "SW0139"
     assert str(caught.value).splitlines() == [
         "error[SW0139]: `inner` cannot run as it is",
-        "  why: its result is no structure of tensors and plain values: a `Thing`, which `inner` returns",
-        "  help: make the module around it one that runs as it is: `shardwright.opaque(module)`",
+        "  why: its result is not a structure of tensors and plain values: a `Thing`, which `inner` returns",
+        "  help: let the module around it run as it is: `shardwright.opaque(module)`",
     ]
 
 

@@ -377,11 +377,11 @@ def test_the_refusal_names_parameters() -> None:
         on_ranks("megatron", lambda model: sw.optimizer(model, Lamb))
     assert str(caught.value) == (
         "error[SW0715]: Lamb does not work on parts of a tensor\n"
-        "  why: its step looks at the whole tensor, and the plan divides 'up.weight', 'up.bias',"
+        "  why: its step needs the whole tensor, and the plan shards 'up.weight', 'up.bias',"
         " 'down.weight' among the ranks\n"
         '  help: let the plan compute their updates whole, with " x whole-updates" behind its name or the'
         ' line `param "up.weight": update whole` in its file; or take an elementwise optimizer for these'
-        " parameters, or a plan that does not divide them"
+        " parameters, or a plan that does not shard them"
     )
 
 

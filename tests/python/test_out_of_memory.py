@@ -62,7 +62,7 @@ def test_a_call_is_named_with_what_was_told(monkeypatch: pytest.MonkeyPatch) -> 
     told = model.program.told
     assert told is not None and told["total"] > told["peak"]["parameters"] > 0
     assert error.what == "there is no memory left on cpu, in `layers layers`"
-    assert error.why is not None and error.why.startswith(f"PyTorch says: {SAYS}; the compiler told ")
+    assert error.why is not None and error.why.startswith(f"PyTorch says: {SAYS}; the compiler predicted ")
     assert f"{size_of(told['total'])} of this rank: " in error.why
     kinds = sorted(((size, kind) for kind, size in told["peak"].items() if size), reverse=True)
     said = ", ".join(f"{size_of(size)} {kind}" for size, kind in kinds)

@@ -370,7 +370,7 @@ def test_others_than_parameters_are_refused_and_those_that_are_read_where_they_a
         ({"held_on_host": [one, one]}, CheckError, "SW0502"),
         ({"held_on_host": [other, one]}, CheckError, "SW0502"),
         ({"held_on_host": [value]}, CheckError, "SW0502"),
-        ({"held_on_host": sorted([one, other, read])}, CheckError, "read without being gathered from there"),
+        ({"held_on_host": sorted([one, other, read])}, CheckError, "read without having been gathered"),
         ({"state_on_host": [one]}, CheckError, "SW0502"),
         ({"held_on_host": [100000]}, CompileError, "SW0602"),
     ]:

@@ -174,7 +174,7 @@ def test_shardwright_plan_says_it_behind_a_plan_that_is_a_plan_file(
     (tmp_path / "graph.txt").write_text(text)
     assert main(["plan", str(tmp_path / "graph.txt"), "--devices", "4", "--plan", "megatron", "--all"]) == 0
     printed = capsys.readouterr().out
-    assert "# repeated on several ranks: swin.encoder" in printed
+    assert "# replicated: swin.encoder" in printed
     assert Plan.parse(Graph(text), printed).text in printed
 
 

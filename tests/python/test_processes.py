@@ -483,7 +483,7 @@ def _loss(outputs: Any) -> torch.Tensor:
 
 REFUSALS = (
     "error[SW0311]: there is no plan named `nonsense`\n"
-    "  why: neither a well-known plan nor the path of a plan file is called so\n"
+    "  why: it is neither a named plan nor the path of a plan file\n"
     "  help: use one of `replicate`, `data`, `expert`, `megatron`, `megatron-sp`, `sequence`, `zigzag`,"
     " `ulysses`,"
     " `image`, `coshard`, `recompute`, `offload`, `zero1`, `zero2`,"

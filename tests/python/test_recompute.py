@@ -217,7 +217,7 @@ def test_a_plan_that_is_printed_is_the_plan(lines: str) -> None:
         ('recompute "h.*" aten.relu.default', "no operator is named"),
         ("recompute %nothing", "no operator is named %nothing"),
         ("recompute h.0", "does not name operators"),
-        ('recompute "h.0"\nrecompute %linear_1 %linear_7', "neither holds the other"),
+        ('recompute "h.0"\nrecompute %linear_1 %linear_7', "neither is inside the other"),
     ],
 )
 def test_what_names_nothing_or_overlaps_is_refused(lines: str, expected: str) -> None:
@@ -229,7 +229,7 @@ def test_what_names_nothing_or_overlaps_is_refused(lines: str, expected: str) ->
 def test_a_size_is_refused() -> None:
     with pytest.raises(sw.ShardwrightError, match="has no size"):
         Plan.named(model("gpt")[3], "recompute:2", 2)
-    with pytest.raises(sw.ShardwrightError, match="does not fill 2 devices"):
+    with pytest.raises(sw.ShardwrightError, match="do not fit 2 devices"):
         Plan.named(model("gpt")[3], "recompute", 2)
 
 

@@ -228,7 +228,7 @@ def test_steps_that_go_on_are_refused() -> None:
         with sw.record():
             model.train_step([args] * 4)
 
-    with pytest.raises(sw.RuntimeFault, match="goes on in the next"):
+    with pytest.raises(sw.RuntimeFault, match="without a pipeline flush"):
         run_local(2, rank)
 
 

@@ -241,7 +241,7 @@ def test_a_timetable_that_sends_in_another_order_than_it_receives_is_refused() -
     swapped = files["rank_1.py"].replace(one, "@").replace(other, one).replace("@", other)
     with pytest.raises(CheckError, match="SW0517") as refused:
         verify(captured.graph_text, files | {"rank_1.py": swapped})
-    assert "in another order than that of the messages" in str(refused.value)
+    assert "in the order of the messages" in str(refused.value)
 
 
 # ---- lines that connect where they are first used ----------------------------------------------

@@ -152,7 +152,7 @@ def test_a_word_is_never_code(title: str, role: str, tmp_path: Path, monkeypatch
         what = "a part of the model" if role == "state" else "an input"
         assert str(caught.value) == (
             f"error[SW0120]: {what} has the name {word!a}\n"
-            "  why: torch.export writes names into code that it runs, and takes this one apart\n"
+            "  why: torch.export writes names into code that it runs, and this one would be taken apart\n"
             "  help: rename it: letters, digits, underscores and spaces are safe, Python's keywords are not"
         )
         assert list(tmp_path.iterdir()) == []

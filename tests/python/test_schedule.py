@@ -50,7 +50,7 @@ def test_a_step_is_drawn_and_its_bounds_are_said(capsys: pytest.CaptureFixture[s
     assert text.startswith(
         "device 0   F0 F1 .  .  .  B0------ F2 B1------ .  B2------\n"
         "device 1   .  F0 B0------ F1 B1------ F2 B2------\n\n"
-        "steady state: a micro-batch every 4, 2 under way\n"
+        "steady state: a micro-batch every 4, 2 in flight\n"
         "  bubbles 0, proved the fewest (no period of a micro-batch is shorter than 4)\n"
         "step: 3 micro-batches, in that order, take 16\n"
         "  proved the shortest (none takes less than 16)\n"
@@ -59,7 +59,7 @@ def test_a_step_is_drawn_and_its_bounds_are_said(capsys: pytest.CaptureFixture[s
 
 def test_fewer_micro_batches_under_way_leave_bubbles(capsys: pytest.CaptureFixture[str]) -> None:
     assert "  bubbles 2, proved the fewest" in said(["alphafold", "--in-flight", "4"], capsys)
-    assert "every 16, 1 under way" in said(["v", "--memory", "1"], capsys)
+    assert "every 16, 1 in flight" in said(["v", "--memory", "1"], capsys)
 
 
 def test_a_file_of_blocks_is_searched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,10 +85,10 @@ def test_what_is_searched_until_a_deadline_has_its_bound(capsys: pytest.CaptureF
     [
         (["w"], "error[SW0372]: there is no shape named `w`"),
         (["v", "--devices", "1"], "error[SW0372]: there is no shape on 1 devices"),
-        (["v", "--devices", "-1"], "error[SW0374]: `--devices -1` is no number of anything"),
-        (["v", "--micro-batches", "0"], "error[SW0372]: no step of 0 micro-batches"),
-        (["v", "--micro-batches", "5000"], "error[SW0372]: no step of 5000 micro-batches"),
-        (["v", "--memory", "0"], "error[SW0373]: no order of the blocks was found"),
+        (["v", "--devices", "-1"], "error[SW0374]: `--devices -1` is not a valid number"),
+        (["v", "--micro-batches", "0"], "error[SW0372]: a step of 0 micro-batches cannot be searched"),
+        (["v", "--micro-batches", "5000"], "error[SW0372]: a step of 5000 micro-batches cannot be searched"),
+        (["v", "--memory", "0"], "error[SW0373]: no order was found"),
         (["k", "--in-flight", "0"], "error[SW0374]: `--in-flight 0`"),
         (["v", "--deadline", "-1"], "error[SW0374]: `--deadline -1.0`"),
         (["v", "--deadline", "nan"], "error[SW0374]: `--deadline nan`"),

@@ -197,5 +197,5 @@ def test_what_is_named_from_one_to_another_is_one_span() -> None:
 def test_a_model_without_a_backward_is_refused() -> None:
     module, args = flat()
     graph = Graph(capture(module.requires_grad_(False), args).graph_text)
-    with pytest.raises(sw.ShardwrightError, match=r"SW0309.*nothing that is kept for backward"):
+    with pytest.raises(sw.ShardwrightError, match=r"SW0309.*nothing that is saved for backward"):
         Plan.named(graph, "data x recompute", 2)

@@ -66,7 +66,7 @@ def test_the_phases_are_told_as_they_begin() -> None:
 SUMMARY = r"""shardwright: Gpt, plan `replicate`, 1 device
   compiled in \d+\.\d s: .*capture \d+\.\d.*
   compared with the module in \d+\.\d s: outputs, buffers and gradients of two forwards
-  operators: 0 split, 0 on several devices alike, 47 on one
+  operators: 0 split, 0 replicated, 47 on one device
   a step communicates: nothing
   a rank holds: 228\.2 KiB of parameters and buffers, 228\.2 KiB of gradients
   a step needs \d+\.\d [KM]iB on rank 0: 228\.2 KiB parameters, .*456\.\d KiB optimizer \(adamw\), .*
@@ -124,6 +124,6 @@ def test_emit_ends_with_the_same_summary(tmp_path: Any, capsys: pytest.CaptureFi
     assert main([*command, "-o", str(tmp_path / "out"), "--progress"]) == 0
     said = capsys.readouterr().err
     assert "shardwright: Gpt, plan `megatron`, 2 devices" in said
-    assert re.search(r"operators: \d\d split, \d+ on several devices alike, 0 on one", said)
+    assert re.search(r"operators: \d\d split, \d+ replicated, 0 on one device", said)
     assert re.search(r"a step communicates: \d+ all_reduce \(\d+\.\d KiB\)", said)
     assert f"the program is in {tmp_path / 'out'}" in said

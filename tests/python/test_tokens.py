@@ -156,7 +156,7 @@ def test_slices_need_stages_and_tokens() -> None:
     for name, devices, said in [
         ("tokens:2", 1, "`tokens` is for a pipeline"),
         ("data:2 x tokens:2", 2, "`tokens` is for a pipeline"),
-        ("stages:2 x tokens:17", 2, "16 tokens are no 17 slices"),
+        ("stages:2 x tokens:17", 2, "16 tokens cannot be cut into 17 slices"),
         ("stages:2 x tokens:0", 2, "`0` is not a size of `tokens`"),
         ("stages:2 x tokens:all", 2, "`all` is not a size"),
     ]:

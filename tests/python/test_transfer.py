@@ -139,7 +139,7 @@ def test_evaluation_without_labels(plan: str, devices: int) -> None:
     assert found
     assert all(torch.allclose(y, expected, rtol=1e-12, atol=1e-14) for y in found)
     # The softmax was not there before.
-    assert any("the plan says nothing of it" in note for note in carried.notes)
+    assert any("the plan does not mention it" in note for note in carried.notes)
 
 
 def test_a_new_operator_is_split_as_its_neighbours() -> None:

@@ -191,7 +191,7 @@ def test_a_step_that_has_no_loss_to_start_from_says_why(plan: str) -> None:
         "" if "stages" in plan else "call the model, and `backward` from what you compute of its outputs; or "
     )
     fix = f"{by_hand}let the model compute its loss, and return that as its only scalar"
-    how = "and it cannot know how they would be weighted"
+    how = "and it is not known how to weight them"
     assert set(told) == {
         f"SW0708: the model has `part1`, `part2`, {how}; {fix}",
         f"SW0708: the model has none: `y`, {how}; {fix}",

@@ -160,7 +160,7 @@ def test_what_cannot_be_played_again_is_all_that_an_input_holds() -> None:
 
     captured = capture(Reading(count), args([1, 3]), known_inputs=["known"])
     assert captured.notes == [
-        "the program is for what the model reads of `known`: where that is else, a call gets its own"
+        "the program is for what the model reads of `known`: other calls get programs of their own"
     ]
     assert captured.is_of(args([1, 3]), {}) and not captured.is_of(args([0, 3]), {})
 
@@ -172,7 +172,7 @@ def test_what_cannot_be_played_again_is_all_that_an_input_holds() -> None:
 
     captured = capture(Reading(after_writing), args([1, 3]), known_inputs=["known"])
     assert captured.notes == [
-        "the program is for the values of `known`: where that is else, a call gets its own"
+        "the program is for the values of `known`: other calls get programs of their own"
     ]
     assert captured.is_of(args([1, 3]), {}) and not captured.is_of(args([0, 3]), {})
     with pytest.raises(sw.CaptureError, match="what `numpy` reads of it cannot be written down") as refused:

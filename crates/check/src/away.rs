@@ -21,16 +21,16 @@ pub(crate) fn in_time(body: &Body) -> Option<Wrong> {
         let pass = body.pass_at(at);
         let wrong = match instr {
             Instr::Call(call) if call.offloads => send(&mut sent, (Away::Call(call.id), at), pass)
-                .or_else(|| call.recompute.then(|| "sends to the host what it does not keep".into())),
+                .or_else(|| call.recompute.then(|| "offloads what it does not save".into())),
             Instr::Keep { id, offloads: true, .. } => send(&mut sent, (Away::Kept(*id), at), pass),
             Instr::Fetch { what } => match sent.get_mut(what) {
-                _ if !pass.gives_back() => Some("stands outside of backward".into()),
+                _ if !pass.gives_back() => Some("stands outside backward".into()),
                 Some((place @ Where::Host, _)) => {
                     *place = Where::Back;
                     None
                 }
                 Some(_) => Some(format!("brings {} back a second time", named(*what))),
-                None => Some(format!("brings {} back, which is not on the host", named(*what))),
+                None => Some(format!("brings {} back, which is not offloaded", named(*what))),
             },
             Instr::Grad(grad) if grad.which != Which::Weights => read(&mut sent, Away::Call(grad.call)),
             Instr::Take { id, .. } => read(&mut sent, Away::Kept(*id)),
@@ -42,22 +42,22 @@ pub(crate) fn in_time(body: &Body) -> Option<Wrong> {
     }
     let (what, (place, at)) = sent.into_iter().next()?;
     let missing = if place == Where::Host { "brought back" } else { "read after it is brought back" };
-    Some((at, format!("{} goes to the host and is not {missing}", named(what))))
+    Some((at, format!("{} is offloaded, but not {missing}", named(what))))
 }
 
 fn send(sent: &mut BTreeMap<Away, (Where, usize)>, (what, at): (Away, usize), pass: Pass) -> Option<String> {
     sent.insert(what, (Where::Host, at));
-    (pass != Pass::Forward).then(|| "sends something to the host outside of forward".into())
+    (pass != Pass::Forward).then(|| "offloads something outside forward".into())
 }
 
 fn read(sent: &mut BTreeMap<Away, (Where, usize)>, what: Away) -> Option<String> {
     let (place, _) = sent.remove(&what)?;
-    (place == Where::Host).then(|| format!("needs {}, which is on the host", named(what)))
+    (place == Where::Host).then(|| format!("needs {}, which is still offloaded", named(what)))
 }
 
 fn named(what: Away) -> String {
     match what {
-        Away::Call(call) => format!("what call {} keeps", call.0),
+        Away::Call(call) => format!("what call {} saves", call.0),
         Away::Kept(kept) => format!("what is kept as {}", kept.0),
     }
 }

@@ -116,7 +116,7 @@ fn follow(
     if outputs.len() != grad.from.len() {
         return Err(Fault::new(
             "SW0509",
-            "a call is given another number of gradients than it has results that need one",
+            "a call gets a different number of gradients than it has results that need one",
         )
         .why(format!("expected {}, found {}", outputs.len(), grad.from.len())));
     }
@@ -131,7 +131,7 @@ fn follow(
         let wanted = Held { of: Quantity { grad: true, ..value.of }, ..value };
         if given.of != wanted.of || region.is_none() {
             let (wanted, given) = (cx.text(wanted), cx.text(given));
-            return Err(Fault::new("SW0509", "a call is given the gradient of something else")
+            return Err(Fault::new("SW0509", "a call gets the gradient of something else")
                 .why(format!("expected {wanted}, found {given}")));
         }
         add(cx, rank, sums, *buf, (given.region, given.share))?;
@@ -153,7 +153,7 @@ fn given_again(cx: &Context<'_>, rank: &Rank<'_>, call: &Call, grad: &Grad) -> R
     let leaf_of = &cx.codes[rank.role].leaf_of;
     let read: Vec<BufId> = call.inputs.iter().copied().filter(|buf| !leaf_of.contains_key(buf)).collect();
     if read.len() != grad.again.len() {
-        return Err(Fault::new("SW0509", "a call is given another number of values again than it forgot")
+        return Err(Fault::new("SW0509", "a call gets back a different number of values than it dropped")
             .why(format!("expected {}, found {}", read.len(), grad.again.len())));
     }
     for (buf, again) in read.iter().zip(&grad.again) {
@@ -162,7 +162,7 @@ fn given_again(cx: &Context<'_>, rank: &Rank<'_>, call: &Call, grad: &Grad) -> R
         let same = given.of == value.of && given.share == value.share;
         if !same || agree(cx.facts, value.of.tensor, own, theirs).is_none() {
             let (wanted, given) = (cx.text(value), cx.text(given));
-            return Err(Fault::new("SW0509", "a call is given something else again than it forgot")
+            return Err(Fault::new("SW0509", "a call gets back something else than it dropped")
                 .why(format!("expected {wanted}, found {given}")));
         }
     }
@@ -178,7 +178,7 @@ fn add(
 ) -> Result<(), Fault> {
     // A code may stand before the one whose values it reads; what is amiss with that is said there.
     let Some(held) = rank.held(buf) else {
-        return Err(Fault::new("SW0509", "a gradient flows to a value that is not there"));
+        return Err(Fault::new("SW0509", "a gradient flows to a value that does not exist"));
     };
     let (region, shares) = match sums.get(buf) {
         Some((known, had)) if known == region => (region, vec![had, share]),
@@ -227,7 +227,7 @@ impl Step<'_> {
         if shares.iter().any(|share| !cx.store.is_everywhere(*share)) {
             return Err(Fault::new(
                 "SW0509",
-                "a gradient enters an operator that is not there for its whole region",
+                "an operator gets a gradient that does not cover its whole region",
             ));
         }
         refuse_ties(cx.facts, &self.part, &at)?;
@@ -271,10 +271,9 @@ impl Step<'_> {
         });
         let complete = shares.iter().all(|share| *share == WHOLE);
         match other {
-            Some(_) if !complete => Err(Fault::new(
-                "SW0509",
-                "a partial gradient enters an operator whose operands are partial too",
-            )),
+            Some(_) if !complete => {
+                Err(Fault::new("SW0509", "an operator with partial operands gets a partial gradient"))
+            }
             Some(clause) => {
                 let binding = cx.finder.bindings.get(self.part.binding).clone();
                 let shares = clause_shares(cx.facts, op, clause, |wanted| {
@@ -303,7 +302,7 @@ fn resolve(
     let region = cx.store.region(region);
     let value = facts.analysis.region(tensor, carried, at);
     let joined = agree(facts, tensor, &value.0, region);
-    let other = || Fault::new("SW0509", "an operator's gradient is that of another part");
+    let other = || Fault::new("SW0509", "an operator gets the gradient of another part");
     for (carried, i) in carried.iter().zip(&joined.ok_or_else(other)?) {
         if let Some(l) = *carried {
             at[l] = *i;
@@ -330,13 +329,13 @@ fn refuse_ties(facts: &Facts<'_>, part: &Part, at: &[Interval]) -> Result<(), Fa
     if passes.is_some_and(|through| through != Through::Linear) {
         return Err(Fault::new(
             "SW0509",
-            "a gradient flows through an operator that is given shares of no sum",
+            "a gradient flows through an operator whose operands are partial, but not shares of a sum",
         ));
     }
     let loops = facts.analysis.op(op).loops.iter().zip(at);
     let split = |kind: Kind| matches!(kind, Kind::Reduce(reduction) if reduction != Reduction::Sum);
     if { loops }.any(|(l, i)| split(l.kind) && *i != Interval::whole(l.size)) {
-        return Err(Fault::new("SW0509", "a gradient flows through a reduction that is split and not a sum"));
+        return Err(Fault::new("SW0509", "a gradient flows through a split reduction that is not a sum"));
     }
     Ok(())
 }
@@ -387,7 +386,7 @@ fn give(
     if inputs.len() != grad.to.len() {
         return Err(Fault::new(
             "SW0509",
-            "a call gives another number of gradients than it has inputs that need one",
+            "a call gives a different number of gradients than it has inputs that need one",
         )
         .why(format!("expected {}, found {}", inputs.len(), grad.to.len())));
     }

@@ -39,10 +39,13 @@ pub(crate) fn in_time(body: &Body, own: Own<'_>) -> Option<Wrong> {
             at += 1;
         }
         if code.gives.iter().flatten().any(|buf| watch.copies.contains_key(buf)) {
-            return Some((at.saturating_sub(1), "a code gives what is gathered for it".into()));
+            return Some((
+                at.saturating_sub(1),
+                "a function returns a parameter that was gathered for it".into(),
+            ));
         }
         if watch.there.contains(&There::Passing) {
-            let what = format!("what {} gathers is not released at its end", code.pass.name());
+            let what = format!("a parameter that {} gathers stays gathered at its end", code.pass.name());
             return Some((at.saturating_sub(1), what));
         }
     }
@@ -76,17 +79,19 @@ impl<'a> Watch<'a> {
             Instr::Gather { copies, .. } => {
                 let now = if begin { There::Step } else { There::Passing };
                 let mut before = copies.iter().map(|copy| std::mem::replace(&mut self.there[*copy], now));
-                before.any(|there| there != There::No).then_some("brings what is there already")
+                before
+                    .any(|there| there != There::No)
+                    .then_some("gathers a parameter that is gathered already")
             }
-            _ if begin => Some("stands where only what is gathered once a step may stand"),
+            _ if begin => Some("stands where only parameters may be gathered, once a step"),
             _ if pass == Pass::End && !instr.settles() => {
-                Some("stands where gradients are only communicated once a step")
+                Some("stands where only gradients may be communicated, once a step")
             }
             Instr::Release { copies } => {
                 let away = |copy: &usize| std::mem::replace(&mut self.there[*copy], There::No);
                 match copies.iter().map(away).find(|there| *there != There::Passing)? {
-                    There::Step => Some("gives up what is gathered only once a step"),
-                    _ => Some("gives up what is not there"),
+                    There::Step => Some("releases a parameter that is gathered once for the whole step"),
+                    _ => Some("releases a parameter that is not gathered"),
                 }
             }
             _ => {
@@ -95,7 +100,9 @@ impl<'a> Watch<'a> {
                     read.extend(self.calls.get(&grad.call.0).into_iter().flat_map(|call| &call.inputs));
                 }
                 let mut copies = read.iter().filter_map(|buf| self.copies.get(buf));
-                copies.any(|copy| self.there[*copy] == There::No).then_some("reads what is not gathered")
+                copies
+                    .any(|copy| self.there[*copy] == There::No)
+                    .then_some("reads a parameter that is not gathered")
             }
         }
     }
@@ -170,8 +177,8 @@ fn joined(
         })
         .collect();
     let (name, whole) = (cx.name(tensor), region_text(factors, &whole.0));
-    Err(Fault::new("SW0507", format!("what is gathered of {name} is not what its parts make"))
-        .why(format!("expected parts of {whole} in the group's order, found {}", parts.join(", "))))
+    Err(Fault::new("SW0507", format!("what is gathered of {name} is not what its shards make up"))
+        .why(format!("expected shards of {whole} in the group's order, found {}", parts.join(", "))))
 }
 
 /// Where members are in their group, and of how many, also those that are not followed.
@@ -245,11 +252,12 @@ fn open(cx: &Context<'_>, rank: &Rank<'_>, leaf: usize) -> Result<usize, Fault> 
     let state = rank.leaves[leaf];
     let name = cx.name(state.tensor);
     let (Of::Copy(copy), region) = rank.own.leaf(leaf) else {
-        let what = format!("the gradient of {name} goes to its part, and is not gathered from parts");
+        let what =
+            format!("the gradient of {name} goes to shards, but the parameter is not gathered from shards");
         return Err(Fault::new("SW0508", what));
     };
     if region != rank.own.copy(copy) || state.sealed {
-        let what = format!("the gradient of {name} goes to its parts twice, or less of it");
+        let what = format!("the gradient of {name} reaches its shards twice, or not in full");
         return Err(Fault::new("SW0508", what));
     }
     Ok(copy)
@@ -298,5 +306,5 @@ pub(crate) fn reduce_shards(
 /// Something that is not followed of ranks along an axis.
 fn irregular(cx: &mut Context<'_>, what: &str) -> Fault {
     cx.give_up();
-    Fault::new("SW0506", format!("{what} goes along an axis in no regular order"))
+    Fault::new("SW0506", format!("{what} runs along an axis in an irregular order"))
 }

@@ -165,7 +165,7 @@ pub(crate) fn buffers(
 }
 
 fn numbers(rank: RankId, expected: (usize, usize), found: (usize, usize)) -> Fault {
-    Fault::new("SW0507", "an exchange has other buffers than its table says")
+    Fault::new("SW0507", "the buffers of an exchange are not those of its table")
         .why(format!(
             "expected {} sources and {} targets, found {} and {}",
             expected.0, expected.1, found.0, found.1
@@ -216,7 +216,7 @@ pub(crate) fn gradients(
         }
         for (&source, leaf) in sources.iter().zip(*leaves) {
             if when == Settle::Each && matches!(rank.own.leaf(leaf.index()).0, Of::Shard(_)) {
-                let what = "a gradient that adds up over micro-batches is exchanged with each of them";
+                let what = "a gradient that is summed over micro-batches is exchanged with each of them";
                 return Err(Fault::new("SW0510", what).at(rank.id, None));
             }
             let state = &mut rank.leaves[leaf.index()];

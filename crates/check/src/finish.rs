@@ -79,14 +79,13 @@ fn updated(cx: &Context<'_>, rank: &Rank<'_>, index: usize, held: Held) -> Resul
     let (tensor, part) = (rank.own.table.shards[index].tensor, rank.own.shard(index));
     let name = cx.name(tensor);
     let Some(value) = new_value(cx, tensor) else {
-        return Err(Fault::new("SW0513", format!("{name} is updated, which the model does not update")));
+        return Err(Fault::new("SW0513", format!("{name} is updated, but the model does not update it")));
     };
     if rank.updated[index] {
         return Err(Fault::new("SW0513", format!("{name} is updated twice")));
     }
     if rank.own.table.copies.iter().any(|copy| copy.shard == index) {
-        let what =
-            format!("{name} is updated, and gathered from its parts, of which copies keep the old value");
+        let what = format!("{name} is updated, but gathered copies of it keep the old value");
         return Err(Fault::new("SW0513", what));
     }
     let factors = |t: TensorId| &cx.facts.analysis.factors[t.index()];
@@ -149,7 +148,7 @@ fn gradients(cx: &mut Context<'_>, rank: &Rank<'_>) {
         // A copy's is not the part's, unless there is none.
         if matches!(rank.own.leaf(leaf).0, Of::Copy(_)) {
             if state.gradient != EMPTY {
-                let what = format!("the gradient of {} does not reach its parts", cx.name(state.tensor));
+                let what = format!("the gradient of {} does not reach its shards", cx.name(state.tensor));
                 cx.faults.push(Fault::new("SW0511", what).at(rank.id, None));
             }
             continue;
@@ -191,7 +190,7 @@ fn covered(cx: &mut Context<'_>, program: &Program) {
         let space: Vec<Interval> = cx.facts.analysis.flat(id).into_iter().map(Interval::whole).collect();
         let missing = sweep(&space, &lists, &mut |inside, _| inside.is_empty().then_some(()));
         if missing.is_some() {
-            cx.faults.push(Fault::new("SW0514", format!("no rank holds all of {}'s parts", cx.name(id))));
+            cx.faults.push(Fault::new("SW0514", format!("some elements of {} are on no rank", cx.name(id))));
         }
     }
 }

@@ -141,7 +141,7 @@ fn other_tensors(scene: &Scene<'_>, op: OpId) -> Fault {
     let name = |t: graph::TensorId| format!("%{}", facts.graph.tensor(t).name);
     let expected: Vec<String> = facts.op(op).inputs.iter().map(|t| name(*t)).collect();
     let found: Vec<String> = scene.inputs.iter().map(|held| name(held.of.tensor)).collect();
-    Fault::new("SW0504", "a local operator reads other tensors than its operator")
+    Fault::new("SW0504", "a local operator reads other tensors than its operator in the model")
         .why(format!("expected {}, found {}", expected.join(", "), found.join(", ")))
         .operator(facts.graph.describe(op))
 }

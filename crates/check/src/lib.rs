@@ -368,7 +368,7 @@ fn given(cx: &mut Context<'_>, rank: &mut Rank<'_>) {
     }
     for code in rank.body.back() {
         if rank.body.code(code.block, Pass::Forward).is_none() && !code.takes.is_empty() {
-            let what = "a backward is given gradients, whose forward is not there";
+            let what = "a backward gets gradients, but its forward does not exist";
             cx.faults.push(Fault::new("SW0509", what).at(rank.id, None));
         }
     }
@@ -382,7 +382,7 @@ fn seeds(cx: &mut Context<'_>, rank: &mut Rank<'_>, forward: &program::Code) {
     let seeds = rank.body.back_of(forward.block).map_or(&[][..], |code| &code.takes);
     if wanted.len() != seeds.len() {
         let why = format!("expected {}, found {}", wanted.len(), seeds.len());
-        let what = "backward is given another number of gradients than there are outputs that need one";
+        let what = "backward gets a different number of gradients than there are outputs that need one";
         cx.faults.push(Fault::new("SW0509", what).why(why).at(rank.id, None));
     }
     for (&output, buf) in wanted.iter().zip(seeds) {

@@ -217,7 +217,7 @@ impl Finder {
         binding.map(|binding| Same { binding, executes: number }).ok_or_else(|| {
             let expected = expected_text(&self.expected[number]);
             let found = found_text(scene.local, own);
-            Fault::new("SW0504", "a local operator is not a part of any operator of the graph")
+            Fault::new("SW0504", "a local operator is no part of an operator of the model")
                 .why(format!("expected `{expected}` for {}, found `{found}`", describe(scene.facts, op, at)))
                 .operator(scene.facts.graph.describe(op))
         })
@@ -245,9 +245,12 @@ impl Finder {
             let name = &facts.graph.tensor(expected).name;
             if held.of.tensor != expected {
                 let found = &facts.graph.tensor(held.of.tensor).name;
-                return Err(Fault::new("SW0504", "a local operator reads another tensor than its operator")
-                    .why(format!("expected operand {position} to be %{name}, found %{found}"))
-                    .operator(facts.graph.describe(op)));
+                return Err(Fault::new(
+                    "SW0504",
+                    "a local operator reads another tensor than its operator in the model",
+                )
+                .why(format!("expected operand {position} to be %{name}, found %{found}"))
+                .operator(facts.graph.describe(op)));
             }
             let region = store.region(held.region);
             let wanted = facts.analysis.region(expected, &dims.inputs[*position], at);
@@ -289,7 +292,7 @@ impl Finder {
             let (expected, found) = (outputs.len(), scene.local.outputs.len());
             return Err(Fault::new(
                 "SW0504",
-                "a local operator has another number of outputs than its operator",
+                "a local operator has a different number of outputs than its operator in the model",
             )
             .why(format!("expected {expected}, found {found}"))
             .operator(facts.graph.describe(op)));
@@ -328,8 +331,11 @@ impl Finder {
             return Ok(store.share(term));
         };
         if cut != FULL && (facts.reduction(op), way.made) != (Reduction::Sum, Reduction::Sum) {
-            return Err(Fault::new("SW0505", "an operator that is not a sum is split over partial operands")
-                .operator(facts.graph.describe(op)));
+            return Err(Fault::new(
+                "SW0505",
+                "an operator with partial operands is split, and does not compute a sum",
+            )
+            .operator(facts.graph.describe(op)));
         }
         let subs = self.clause_shares(store, scene, op, (clause, binding));
         let once = way.first && intervals.iter().all(|i| i.lo == 0);
@@ -370,12 +376,15 @@ impl Finder {
         let factors = &scene.facts.analysis.factors[held.of.tensor.index()];
         let found = entry.map_or_else(|| "none".into(), |region| region_text(factors, &region.0));
         if entry.is_none_or(|entry| entry.0[..] != *region) {
-            return Err(Fault::new("SW0515", "random numbers are drawn for another region than is computed")
-                .why(format!(
-                    "expected the region {} in the rank's table, found {found}",
-                    region_text(factors, region)
-                ))
-                .operator(scene.facts.graph.describe(op)));
+            return Err(Fault::new(
+                "SW0515",
+                "random numbers are drawn for another region than the one that is computed",
+            )
+            .why(format!(
+                "expected the region {} in the rank's table, found {found}",
+                region_text(factors, region)
+            ))
+            .operator(scene.facts.graph.describe(op)));
         }
         self.drawn.insert((op, scene.role, slot(scene)));
         Ok(())
@@ -474,7 +483,7 @@ fn nothing_reads(scene: &Scene<'_>) -> Fault {
         .map(|held| format!("%{}", scene.facts.graph.tensor(held.of.tensor).name))
         .collect();
     let found = found_text(scene.local, scene.own);
-    Fault::new("SW0504", "a local operator is not a part of any operator of the graph")
+    Fault::new("SW0504", "a local operator is no part of an operator of the model")
         .why(format!("found `{found}`; no operator reads {}", names.join(", ")))
 }
 
@@ -500,8 +509,8 @@ fn divisible(scene: &Scene<'_>, op: OpId, at: &[Interval]) -> Result<(), Fault> 
 }
 
 fn unclear(scene: &Scene<'_>, op: OpId) -> Fault {
-    Fault::new("SW0504", "it cannot be told which part of an operator this is")
-        .why("along one loop its operands are the same everywhere, and the part's place matters")
+    Fault::new("SW0504", "it is not clear which part of an operator this is")
+        .why("along one dim its operands are the same everywhere, and the place of the part matters")
         .operator(scene.facts.graph.describe(op))
 }
 
@@ -517,11 +526,8 @@ fn partial(store: &Store, scene: &Scene<'_>, op: OpId, positions: &[usize]) -> R
         }
         if !store.is_everywhere(held.share) {
             let name = &scene.facts.graph.tensor(held.of.tensor).name;
-            return Err(Fault::new(
-                "SW0505",
-                format!("an operator reads %{name} where it is not complete everywhere"),
-            )
-            .operator(scene.facts.graph.describe(op)));
+            return Err(Fault::new("SW0505", format!("an operator reads %{name} where it is not complete"))
+                .operator(scene.facts.graph.describe(op)));
         }
         partial.push((position, held.share));
     }
@@ -553,14 +559,11 @@ fn ways(store: &Store, scene: &Scene<'_>, op: OpId, partial: &[Partial]) -> Resu
 fn must_be_whole(store: &Store, facts: &Facts<'_>, (op, position): (OpId, usize), share: ShareId) -> Fault {
     let name = &facts.graph.tensor(facts.op(op).inputs[position]).name;
     let what = match store.kind(share) {
-        Some(Reduction::Sum) => format!("an operator reads a partial %{name}, in which it is not linear"),
+        Some(Reduction::Sum) => format!("an operator reads a partial %{name}, and is not linear in it"),
         Some(kind) => {
-            format!(
-                "an operator reads a share of the {} that %{name} is, which it does not pass",
-                kind.name()
-            )
+            format!("an operator reads a share of the {} that %{name} is, and cannot pass it on", kind.name())
         }
-        None => format!("an operator reads shares of several kinds of %{name}"),
+        None => format!("an operator reads shares of %{name} of several kinds"),
     };
     Fault::new("SW0505", what)
         .why("expected a complete value, found a partial one")
@@ -574,7 +577,7 @@ fn check_grad_mode(scene: &Scene<'_>, op: OpId) -> Result<(), Fault> {
         return Ok(());
     }
     let text = |off| if off { "off" } else { "on" };
-    Err(Fault::new("SW0504", "gradients are on where they are off in the model, or the other way round")
+    Err(Fault::new("SW0504", "gradients are on where the model has them off, or the other way round")
         .why(format!("expected gradients {}, found them {}", text(expected), text(found)))
         .operator(scene.facts.graph.describe(op)))
 }

@@ -85,7 +85,7 @@ pub(crate) fn rests(cx: &Context<'_>, held: Held) -> Result<(), Fault> {
     let graph = &cx.facts.graph;
     let maker = graph.producer(held.of.tensor).map(|(op, _)| &graph.op(op).target[..]);
     if maker.is_some_and(rules::families::makes_rows) {
-        let what = "rows for experts are moved in another way than by an all-to-all";
+        let what = "rows for experts are not moved by an all-to-all";
         return Err(Fault::new("SW0507", what).why(format!("found {}", cx.text(held))));
     }
     Ok(())
@@ -135,13 +135,14 @@ pub(crate) fn fits_reduction(
     let wrong = shares.iter().flat_map(|share| cx.store.kinds(*share)).find(|kind| *kind != by);
     let partly = |share: &ShareId| *share == EMPTY || !cx.store.is_everywhere(*share);
     match wrong {
-        Some(wrong) => {
-            Err(Fault::new("SW0508", format!("parts of {} are combined by another reduction", cx.text(held)))
-                .why(format!("expected {}, found {}", wrong.name(), by.name())))
-        }
+        Some(wrong) => Err(Fault::new(
+            "SW0508",
+            format!("partial values of {} are combined by another reduction", cx.text(held)),
+        )
+        .why(format!("expected {}, found {}", wrong.name(), by.name()))),
         None if by != Reduction::Sum && shares.iter().any(partly) => Err(Fault::new(
             "SW0508",
-            format!("the {} of {} is taken with zeros that are not a part of it", by.name(), cx.text(held)),
+            format!("the {} of {} includes zeros that are not part of it", by.name(), cx.text(held)),
         )),
         None => Ok(()),
     }
@@ -226,7 +227,7 @@ fn joined(
             let texts: Vec<String> = (group.held.iter().zip(pieces).take(3))
                 .map(|(held, region)| cx.text(Held { region: *region, ..*held }))
                 .collect();
-            Err(Fault::new("SW0507", "pieces are joined that do not follow each other").why(format!(
+            Err(Fault::new("SW0507", "the pieces that are joined are not consecutive").why(format!(
                 "expected pieces of {:?} along one factor, found {}",
                 cut.sizes,
                 texts.join(", ")
@@ -305,7 +306,7 @@ fn piece(
     let region = divided(cx, held, held.region, &extents(rank, &cut.extents).unwrap_or_default());
     match scattered(rank, cut, factors, &region, (position, pieces)) {
         Some(region) => Ok(cx.store.intervals.number(&region)),
-        None => Err(Fault::new("SW0507", "a tensor is cut in pieces that do not fit it").why(format!(
+        None => Err(Fault::new("SW0507", "a tensor is cut into pieces that do not fit it").why(format!(
             "expected {pieces} pieces of {}, found {:?}",
             cx.text(held),
             cut.sizes

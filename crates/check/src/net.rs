@@ -93,13 +93,13 @@ const FEW: usize = 64;
 const STEPS: u32 = 3;
 
 fn unproved_on() -> Fault {
-    Fault::new("SW0506", "it is not seen that ranks do not wait for each other for ever, if steps go on")
-        .why("a task waits for one that comes after it, perhaps in the next step")
+    Fault::new("SW0506", "across steps, ranks may wait for each other for ever")
+        .why("a task waits for a later one, perhaps of the next step")
 }
 
 fn unproved() -> Fault {
-    Fault::new("SW0506", "it is not seen that ranks do not wait for each other for ever in a long step")
-        .why("loops for the first micro-batches wait for what runs after them")
+    Fault::new("SW0506", "in a long step, ranks may wait for each other for ever")
+        .why("loops for the first micro-batches wait for something that runs later")
 }
 
 struct Net<'n> {

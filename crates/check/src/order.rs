@@ -60,14 +60,14 @@ fn advance(cx: &mut Context<'_>, ranks: &mut [Rank<'_>], member: usize, meetings
     while let Some(instr) = cx.codes[rank.role].instrs.get(rank.next).copied() {
         if let Instr::Send { exchange, from } = instr {
             if !meetings.send(member, *exchange, from) {
-                let what = "a rank sends what it is no source of, or sends it twice";
+                let what = "a rank sends something that it is not a source of, or sends it twice";
                 cx.refuse(rank, Fault::new("SW0506", what));
                 return false;
             }
             count::sent_by(cx, rank, *exchange);
         } else if instr.kind().communicates() {
             let Some(meeting) = meetings.of_instr(member, instr) else {
-                let what = format!("a rank takes part in {}, and is in none of its groups", named(instr));
+                let what = format!("a rank takes part in {}, but is in none of its groups", named(instr));
                 cx.refuse(rank, Fault::new("SW0506", what));
                 return false;
             };
@@ -258,7 +258,7 @@ impl Meetings {
     fn all_received(&self, cx: &mut Context<'_>, ranks: &[Rank<'_>]) -> bool {
         let Some((exchange, sent)) = self.sent.first_key_value() else { return true };
         let Some((member, _)) = sent.first_key_value() else { return true };
-        let what = format!("what is sent by table {} is received by nobody", exchange.0);
+        let what = format!("no rank receives what is sent by table {}", exchange.0);
         cx.faults.push(Fault::new("SW0506", what).at(ranks[*member].id, None));
         false
     }

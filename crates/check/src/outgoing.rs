@@ -43,7 +43,10 @@ fn output_fits(
     } else {
         let factors = &cx.facts.analysis.factors[tensor.index()];
         let text = region_text(factors, &expected.0);
-        (format!("a rank's part of the output {name} is not what it is said to be"), format!("{name}{text}"))
+        (
+            format!("a rank's part of the output {name} is not the one that the tables name"),
+            format!("{name}{text}"),
+        )
     };
     Err(Fault::new("SW0512", what).why(format!("expected {expected}, found {part}{found}")))
 }
@@ -56,7 +59,7 @@ pub(crate) fn together(cx: &mut Context<'_>, program: &Program) {
         let parts: Vec<&[Interval]> = columns.flat_map(program::Column::values).map(|r| &r.0[..]).collect();
         let space = Region::whole(&cx.facts.flat[tensor.index()]);
         if sweep(&space.0, &parts, &mut |inside, _| inside.is_empty().then_some(())).is_some() {
-            let what = format!("the ranks' parts of the output {} are not all of it", cx.name(*tensor));
+            let what = format!("the ranks' parts do not make up all of the output {}", cx.name(*tensor));
             cx.faults.push(Fault::new("SW0512", what));
         }
     }
@@ -77,7 +80,7 @@ pub(crate) fn gradients(cx: &mut Context<'_>, rank: &Rank<'_>) {
         }
     }
     if !rank.body.gradients.is_sorted() {
-        let what = "gradients of inputs are given in another order than that of the inputs";
+        let what = "gradients of inputs are not given in the order of the inputs";
         cx.faults.push(Fault::new("SW0511", what).at(rank.id, None));
     }
 }
@@ -112,13 +115,19 @@ fn gradient_fits(
         (Some(region), [held]) => {
             let text = cx.region_text(tensor, region);
             let name = cx.name(tensor);
-            Err(Fault::new("SW0511", format!("the gradient of the input {name} is that of something else"))
-                .why(format!("expected the gradient of {name}{text}, found {}", cx.text(*held))))
+            Err(Fault::new(
+                "SW0511",
+                format!("the gradient given for the input {name} is that of something else"),
+            )
+            .why(format!("expected the gradient of {name}{text}, found {}", cx.text(*held))))
         }
         _ => {
             let (name, wanted) = (cx.name(tensor), usize::from(expected.is_some()));
-            Err(Fault::new("SW0511", format!("the gradient of the input {name} is given in a wrong number"))
-                .why(format!("expected {wanted}, found {}", found.len())))
+            Err(Fault::new(
+                "SW0511",
+                format!("the gradient of the input {name} is given the wrong number of times"),
+            )
+            .why(format!("expected {wanted}, found {}", found.len())))
         }
     }
 }

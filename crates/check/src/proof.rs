@@ -166,7 +166,8 @@ impl fmt::Display for Proof {
         if let Some(ranks) = self.folded {
             writeln!(
                 f,
-                "  {ranks} ranks along an axis running one code, alike but for where their parts lie: 4 were followed"
+                "  {ranks} symmetric ranks along an axis, which run one code on different parts: 4 were \
+                 followed"
             )?;
         }
         writeln!(f, "  the rules of {}", list(self.rules.iter()))?;

@@ -71,7 +71,7 @@ impl Runs<'_> {
         for task in self.tasks() {
             let turn = &mut seen[i64::from(task.at).rem_euclid(every) as usize];
             if std::mem::replace(turn, true) {
-                return Some("it is run twice for the same micro-batch");
+                return Some("it runs twice for the same micro-batch");
             }
         }
         (!seen.iter().all(|seen| *seen)).then_some("some micro-batches are left out")

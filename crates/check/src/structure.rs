@@ -67,7 +67,7 @@ fn updates(graph: &Graph, program: &Program, faults: &mut Faults) {
         let twice = last.replace(*tensor).is_some_and(|last| last >= *tensor);
         if twice || !matches!(source, Some(Source::Param { .. })) {
             let what =
-                format!("tensor {}, which is updated whole, is no parameter, or out of order", tensor.0);
+                format!("tensor {}, which is updated whole, is not a parameter, or out of order", tensor.0);
             faults.push(Fault::new("SW0502", what));
             continue;
         }
@@ -89,13 +89,14 @@ fn on_host(graph: &Graph, program: &Program, faults: &mut Faults) {
     let ascending = |all: &[TensorId]| all.is_sorted_by(|a, b| a < b);
     let held = &program.held_on_host;
     if !held.iter().all(is_parameter) || !ascending(held) {
-        let what = "something else than a parameter lives on the host, or twice";
+        let what = "something that lives on the host is not a parameter, or is listed twice";
         faults.push(Fault::new("SW0502", what));
     }
     let all = &program.state_on_host;
     let comes = |id: &TensorId| trained(id) && !held.contains(id);
     if !all.iter().all(comes) || !ascending(all) {
-        let what = "the state of something else than a parameter that is trained, and lives on the device, is kept on the host, or twice";
+        let what = "optimizer state on the host is not that of a trained parameter on the device, or is \
+                    listed twice";
         faults.push(Fault::new("SW0502", what));
     }
 }
@@ -104,7 +105,7 @@ fn on_host(graph: &Graph, program: &Program, faults: &mut Faults) {
 fn boundary(graph: &Graph, program: &Program, faults: &mut Faults) {
     let asked = &program.boundary.outputs;
     if asked.len() != graph.outputs.len() {
-        faults.push(Fault::new("SW0502", "outputs are asked for that the model does not have"));
+        faults.push(Fault::new("SW0502", "the model does not have all outputs that the program names"));
         return;
     }
     // With several blocks it is there where the block runs that makes it.
@@ -117,7 +118,7 @@ fn boundary(graph: &Graph, program: &Program, faults: &mut Faults) {
             let elsewhere = several && wanted && somewhere(number);
             if *given != wanted && !elsewhere && *asked != Output::Local {
                 let what = format!(
-                    "output {number} leaves the program on some ranks, or on none, against what is asked"
+                    "output {number} does not leave the program on the ranks that it should leave on"
                 );
                 faults.push(Fault::new("SW0502", what).at(role.ranks[0], None));
             }
@@ -157,7 +158,7 @@ fn ranks(program: &Program, faults: &mut Faults) {
     if program.roles.iter().any(|role| role.ranks.is_empty() || !role.table.fits(role.ranks.len())) {
         faults.push(Fault::new(
             "SW0502",
-            "a role has no ranks, or its table is that of another number of ranks",
+            "a role has no ranks, or its table is for a different number of ranks",
         ));
     }
 }
@@ -190,7 +191,7 @@ impl Known {
 /// More blocks are a mistake: steps of as many micro-batches are followed.
 const BLOCKS: u32 = 1 << 16;
 
-const NO_OUTPUT: &str = "what leaves the program is not a part of an output of the model";
+const NO_OUTPUT: &str = "what leaves the program is not part of an output of the model";
 
 fn no_leaf(leaf: &Leaf) -> String {
     format!("leaf {} of tensor {} is not a part of a shard of it", leaf.number, leaf.tensor.0)
@@ -236,11 +237,11 @@ impl Roles<'_> {
             || table.inputs.len() != body.inputs.len()
             || table.outputs.len() != self.graph.outputs.len()
         {
-            return Err("the table of a role has other sizes than its code".into());
+            return Err("the table of a role has another size than its code needs".into());
         }
         for shard in &table.shards {
             let Some(tensor) = self.graph.tensors.get(shard.tensor.index()) else {
-                return Err("a shard is of a tensor that does not exist".into());
+                return Err("a shard belongs to a tensor that does not exist".into());
             };
             if matches!(tensor.source, Source::Op { .. } | Source::Input { .. }) {
                 return Err(self.no_part(shard.tensor));
@@ -249,7 +250,7 @@ impl Roles<'_> {
         for copy in &table.copies {
             let of = table.shards.get(copy.shard).map(|shard| self.graph.tensor(shard.tensor));
             if of.is_none_or(|tensor| !matches!(tensor.source, Source::Param { .. })) {
-                return Err("what is gathered is not of a parameter".into());
+                return Err("something that is gathered is not a parameter".into());
             }
         }
         for (leaf, (of, _)) in body.leaves.iter().zip(&table.leaves) {
@@ -263,9 +264,7 @@ impl Roles<'_> {
             }
             if matches!(of, Of::Shard(_)) && self.program.lives_on_host(leaf.tensor) {
                 let name = &self.graph.tensor(leaf.tensor).name;
-                return Err(format!(
-                    "%{name} lives on the host, and is read without being gathered from there"
-                ));
+                return Err(format!("%{name} lives on the host, and is read without having been gathered"));
             }
         }
         for input in &body.inputs {
@@ -296,7 +295,10 @@ impl Roles<'_> {
         for (number, copy) in table.copies.iter().enumerate() {
             let tensor = table.shards[copy.shard].tensor;
             if !part(own.copy(number), tensor) || !own.copy(number).contains(own.shard(copy.shard)) {
-                return Err(format!("what is gathered of tensor {} does not hold the rank's part", tensor.0));
+                return Err(format!(
+                    "what is gathered of tensor {} does not include the rank's shard",
+                    tensor.0
+                ));
             }
         }
         for (number, leaf) in body.leaves.iter().enumerate() {
@@ -364,24 +366,26 @@ impl Roles<'_> {
         let twice =
             |at: &usize| body.codes_of(Pass::Forward).filter(|code| code.gives[*at].is_some()).count() > 1;
         if (0..outputs).any(|at| twice(&at)) {
-            return Err("two codes give one output".into());
+            return Err("two functions return one output".into());
         }
         if body.takes(Pass::Forward).count() != body.inputs.len()
             || body.given_gradients().flatten().count() != body.gradients.len()
             || body.given_gradients().any(|given| given.is_none())
         {
-            return Err("a code takes or gives another number of tensors than its role says".into());
+            return Err("a function takes or returns a different number of tensors than its role says".into());
         }
         if !body.codes.is_sorted_by(|a, b| a.place() < b.place()) {
-            return Err("a block and pass have two codes, or they are out of order".into());
+            return Err("a block has two functions for one pass, or functions are out of order".into());
         }
         if body.codes.iter().any(|code| code.block >= BLOCKS) {
-            return Err(format!("a code is of a block beyond {BLOCKS}"));
+            return Err(format!("a function belongs to a block beyond {BLOCKS}"));
         }
         halves(body)?;
         let whole = |code: &Code| code.pass.is_once();
         if body.codes.iter().any(|code| whole(code) && (code.block > 0 || has_ends(code))) {
-            return Err("what is run once a step belongs to a block, or takes or gives something".into());
+            return Err(
+                "a function that runs once a step belongs to a block, or takes or returns something".into()
+            );
         }
         Ok(())
     }
@@ -391,11 +395,11 @@ impl Roles<'_> {
         let shards = self.role.table.shards.len();
         if let Instr::Collective(Collective { how, from, to, .. }) = instr {
             if from.len() != to.len() || from.is_empty() || (from.len() > 1 && !how.cuts().is_empty()) {
-                return Err("a communication has another number of results than of values".into());
+                return Err("a communication has a different number of results than of values".into());
             }
         }
         if matches!(instr, Instr::Add { from, .. } if from.is_empty()) {
-            return Err("a sum is of nothing".into());
+            return Err("a sum has no operands".into());
         }
         let fine = instr.leaves().iter().all(|leaf| leaf.index() < leaves)
             && instr.shards().iter().all(|shard| *shard < shards)
@@ -496,7 +500,7 @@ impl Roles<'_> {
             let Instr::Call(call) = instr else { continue };
             if call.id.0 != next {
                 let place = self.place(at);
-                let what = format!("call {} stands where call {next} is expected", call.id.0);
+                let what = format!("call {} stands in the place of call {next}", call.id.0);
                 self.faults.push(Fault::new("SW0502", what).at(self.role.ranks[0], Some(place)));
                 return;
             }
@@ -533,7 +537,10 @@ impl Roles<'_> {
             }
         }
         for (call, at) in halved {
-            self.unmirrored(at, format!("the gradients of leaves that call {} reads never arise", call.0));
+            self.unmirrored(
+                at,
+                format!("the gradients of the leaves that call {} reads are never computed", call.0),
+            );
         }
     }
 
@@ -569,14 +576,18 @@ impl Roles<'_> {
                         open.push(Some((code, from.len())));
                         continue;
                     }
-                    format!("what is kept as {} stands where {} is expected", id.0, open.len())
+                    format!("what is kept as {} stands in the place of {}", id.0, open.len())
                 }
                 Instr::Take { id, to } => match open.get_mut(id.index()).and_then(Option::take) {
                     Some((kept, count)) if kept < code && count == to.len() => continue,
                     Some(_) => {
-                        format!("what is kept as {} is taken in another number, or in its own code", id.0)
+                        format!(
+                            "what is kept as {} is taken in the same function, or with another number of \
+                             values",
+                            id.0
+                        )
                     }
-                    None => format!("{} is taken, which is not kept", id.0),
+                    None => format!("{} is taken, but was not kept", id.0),
                 },
                 _ => continue,
             };
@@ -598,7 +609,9 @@ fn halves(body: &Body) -> Result<(), String> {
         _ => false,
     };
     match body.codes.iter().find(wrong) {
-        Some(code) => Err(format!("the backward of block {} is not one code, or two halves", code.block)),
+        Some(code) => {
+            Err(format!("the backward of block {} is neither one function nor a split backward", code.block))
+        }
         None => Ok(()),
     }
 }
@@ -607,10 +620,10 @@ fn halves(body: &Body) -> Result<(), String> {
 fn first_half(grad: &Grad, pass: Pass, open: Option<&Call>) -> Option<String> {
     let call = grad.call.0;
     let Some(open) = open.filter(|_| pass.gives_back()) else {
-        return Some(format!("the backward of call {call} has no call before it, or is a second one"));
+        return Some(format!("the backward of call {call} comes before the call, or a second time"));
     };
     if open.recompute {
-        return Some(format!("call {call} keeps nothing for the backward that it is given"));
+        return Some(format!("call {call} saves nothing for its backward"));
     }
     let (does, is) = if open.forgets { ("does not keep", "is not") } else { ("keeps", "is") };
     let again = open.forgets != grad.again.is_empty();
@@ -621,10 +634,10 @@ fn first_half(grad: &Grad, pass: Pass, open: Option<&Call>) -> Option<String> {
 fn second_half(grad: &Grad, pass: Pass, first: Option<bool>) -> Option<String> {
     let reads = !grad.from.is_empty() || !grad.to.is_empty() || !grad.again.is_empty();
     let what = match (pass, first) {
-        _ if reads => "is given or gives something",
-        (_, None) => "has no first half before it, or is a second one",
+        _ if reads => "takes or returns something",
+        (_, None) => "comes before its first half, or a second time",
         (Pass::Weights, Some(false)) | (Pass::Backward, Some(true)) => return None,
-        _ => "stands in another code than it should",
+        _ => "stands in the wrong function",
     };
     Some(format!("the second half of the backward of call {} {what}", grad.call.0))
 }
@@ -634,7 +647,7 @@ fn second_half(grad: &Grad, pass: Pass, first: Option<bool>) -> Option<String> {
 fn overlapping(body: &Body, at: usize) -> Option<String> {
     let next = body.instrs().nth(at + 1).filter(|_| is_one_code(body, at, at + 1));
     let is_second = matches!(next, Some(Instr::Grad(grad)) if grad.which == Which::Weights);
-    (!is_second).then(|| "a message runs beside something other than the second half of a backward".into())
+    (!is_second).then(|| "a message with `async_op` is not followed by the second half of a backward".into())
 }
 
 fn is_one_code(body: &Body, at: usize, other: usize) -> bool {

@@ -46,9 +46,9 @@ pub(crate) fn enough(timetable: &Timetable) -> Option<u32> {
 
 fn strange(timetable: &Timetable) -> Option<Fault> {
     let what = if timetable.loops.iter().any(|it| it.every == 0) {
-        "a loop of the timetable goes on by no micro-batches".into()
+        "a loop of the timetable advances by no micro-batches".into()
     } else if enough(timetable).is_none() {
-        format!("the timetable has more than {MOST} micro-batches under way")
+        format!("the timetable has more than {MOST} micro-batches in flight")
     } else if !timetable.loops.is_sorted_by_key(|it| it.turns.is_none()) {
         "a loop for the first micro-batches comes after one for all".into()
     } else {
@@ -61,7 +61,7 @@ fn strange(timetable: &Timetable) -> Option<Fault> {
 fn once(role: &Role) -> Option<Fault> {
     let (timetable, there) = (&role.body.timetable, |pass| role.body.codes_of(pass).next().is_some());
     let fits = timetable.begins == there(Pass::Begin) && timetable.ends == there(Pass::End);
-    let what = "the timetable does not run what there is to run once a step, or runs what there is not";
+    let what = "the timetable lacks what runs once a step, or runs something that does not exist";
     (!fits).then(|| Fault::new("SW0517", what))
 }
 
@@ -72,7 +72,7 @@ fn turns(role: &Role) -> Option<Fault> {
         for (at, task) in it.tasks.iter().enumerate() {
             let code = (task.block, task.pass());
             if body.code(code.0, code.1).is_none() {
-                return Some(not_once(code, "it is not there"));
+                return Some(not_once(code, "it does not exist"));
             }
             if it.turns.is_some() {
                 before.entry(code).or_insert_with(Vec::new).push(Early { number, it, place: at });
@@ -81,7 +81,7 @@ fn turns(role: &Role) -> Option<Fault> {
             let mut early = || before.remove(&code).unwrap_or_default();
             let run = runs.entry(code).or_insert_with(|| Runs { number, it, tasks: vec![], early: early() });
             if run.number != number {
-                return Some(not_once(code, "it is run in several loops"));
+                return Some(not_once(code, "it runs in several loops"));
             }
             run.tasks.push(at);
         }
@@ -91,7 +91,7 @@ fn turns(role: &Role) -> Option<Fault> {
     }
     let missing =
         body.codes_of_batches().map(|code| (code.block, code.pass)).find(|code| !runs.contains_key(code));
-    let missing = missing.map(|code| not_once(code, "it is run for no micro-batch"));
+    let missing = missing.map(|code| not_once(code, "it runs for no micro-batch"));
     let missing = missing.or_else(|| runs.iter().find_map(|(code, run)| of_code(role, *code, run, &runs)));
     let missing = missing.or_else(|| handed_on(body).into_iter().find_map(|pair| not_there(pair, &runs)));
     missing.or_else(|| written_by_others(role).into_iter().find_map(|pair| stale(pair, &runs)))
@@ -113,18 +113,17 @@ fn of_code(
     let updates = || has(|instr| matches!(instr, Instr::Update { .. }));
     let talks = || has(|instr| matches!(instr, Instr::Send { .. } | Instr::Receive { .. }));
     if code.1 == Pass::Forward && updates() && !run.in_order() {
-        return Some(not_once(code, "it is run in another order than that of the buffers' values"));
+        return Some(not_once(code, "it runs in an order in which buffers would get other values"));
     }
     // Messages of one table come to their receiver as they were sent: NCCL knows them by nothing else.
     if talks() && !run.in_order() {
-        return Some(not_once(code, "it is run in another order than that of the messages of its block"));
+        return Some(not_once(code, "it does not run in the order of the messages of its block"));
     }
     let before = needs(code.1).filter(|before| {
         let before = runs.get(&(code.0, *before));
         before.is_some_and(|before| !before.is_before(run))
     });
-    let early =
-        before.map(|before| format!("it is run for a micro-batch whose {} has not run", before.name()));
+    let early = before.map(|before| format!("it runs for a micro-batch whose {} has not run", before.name()));
     let early = early.map(|why| not_once(code, &why));
     early.or_else(|| scales(run)).or_else(|| settles(run).filter(|_| code.1.settles()))
 }
@@ -178,7 +177,8 @@ fn written_by_others(role: &Role) -> BTreeSet<((u32, Pass), (u32, Pass))> {
 fn stale((first, then): ((u32, Pass), (u32, Pass)), runs: &BTreeMap<(u32, Pass), Runs<'_>>) -> Option<Fault> {
     let (Some(before), Some(run)) = (runs.get(&first), runs.get(&then)) else { return None };
     let fits = before.is_before(run) && run.is_before_next(before, 1);
-    let why = || format!("a buffer has not the value that {} gives it or reads", named(first.0, first.1));
+    let why =
+        || format!("a buffer does not have the value that {} gives it or reads", named(first.0, first.1));
     (!fits).then(|| not_once(then, &why()))
 }
 
@@ -189,7 +189,7 @@ fn not_there(
     let (Some(before), Some(run)) = (runs.get(&first), runs.get(&then)) else { return None };
     let why = || {
         format!(
-            "it is run for a micro-batch whose {}, which keeps something for it, has not run",
+            "it runs for a micro-batch whose {}, which keeps something for it, has not run",
             named(first.0, first.1)
         )
     };
@@ -218,8 +218,8 @@ fn settles(run: &Runs<'_>) -> Option<Fault> {
     let found = match wrong {
         None if run.in_order() => return None,
         Some(When::Never) => "in none",
-        Some(When::Each) => "in several, so that what earlier ones left counts again",
-        _ => "before those of the others have arrived",
+        Some(When::Each) => "in several, so that earlier gradients are summed again",
+        _ => "before the gradients of the other micro-batches are there",
     };
     let what = "gradients are not communicated in the last micro-batch of a step";
     Some(Fault::new("SW0519", what).why(format!("expected in the last, found {found}")))
@@ -230,12 +230,12 @@ fn named(block: u32, pass: Pass) -> String {
 }
 
 fn not_once((block, pass): (u32, Pass), why: &str) -> Fault {
-    let what = "the timetable does not run each code of a micro-batch once, backward after forward";
-    Fault::new("SW0517", what).why(format!("of {} {why}", named(block, pass)))
+    let what = "the timetable does not run each function once for a micro-batch, backward after forward";
+    Fault::new("SW0517", what).why(format!("`{}`: {why}", named(block, pass)))
 }
 
 fn scale(scaled: u32) -> Fault {
-    let what = "backward does not start from the scale of the step, once";
+    let what = "backward does not start from the scale of the step, applied once";
     Fault::new("SW0518", what).why(format!("expected one factor, found {scaled}"))
 }
 

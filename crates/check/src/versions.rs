@@ -38,17 +38,17 @@ fn of_role((graph, program): (&Graph, &Program), role: &Role, blocks: u32) -> Op
     let timetable = &role.body.timetable;
     let one = matches!(&timetable.loops[..], [it] if it.every == 1 && it.turns.is_none());
     if !timetable.goes_on() {
-        return Some(wrong("the steps of some ranks go on, and those of others come to their ends"));
+        return Some(wrong("some ranks run steps without a pipeline flush, and others with one"));
     }
     if !one || timetable.begins {
-        return Some(wrong("a step that goes on is something else than a loop over its micro-batches"));
+        return Some(wrong("a step without a pipeline flush is not one loop over its micro-batches"));
     }
     if !role.table.copies.is_empty() || !program.held_on_host.is_empty() {
-        return Some(wrong("parameters are gathered, of which only the newest version is there"));
+        return Some(wrong("parameters are gathered, but only their newest version exists"));
     }
     if let Some(tensor) = written_by_forward(graph, role) {
         let name = &graph.tensor(tensor).name;
-        return Some(wrong(format!("%{name} is written by forwards, of which no version is kept")));
+        return Some(wrong(format!("%{name} is written by forwards, and no older version of it is kept")));
     }
     (blocks..blocks + STEPS).find_map(|batches| Followed::new(role, batches).all().err())
 }
@@ -98,7 +98,7 @@ impl<'r> Followed<'r> {
         // The first update has no gradients; it may be thought of as one that changes nothing.
         let version = if run.of == step || run.task.pass() == Pass::Forward { Some(step) } else { self.kept };
         if version != Some(run.of) {
-            let what = "a micro-batch is computed with another version of the parameters than its step";
+            let what = "a micro-batch is computed with the parameters of another step";
             let found = version.unwrap_or(step);
             return Err(wrong(what).why(format!(
                 "{} of a micro-batch of step {} runs in step {step}, and reads version {found}",
@@ -117,11 +117,12 @@ impl<'r> Followed<'r> {
         for code in self.role.body.codes_of_batches() {
             let found = self.has_run.remove(&(step, (code.block, code.pass)));
             if found.is_none_or(|(count, settled)| count != self.batches || code.pass.settles() && !settled) {
-                let what = "the gradients of a step are not whole at the end of the next one, when optimizers get them";
+                let what =
+                    "gradients are not complete at the end of the next step, when the optimizer gets them";
                 let (count, batches) = (found.map_or(0, |found| found.0), self.batches);
                 let pass = code.pass.name();
                 return Err(
-                    wrong(what).why(format!("of {batches} micro-batches {count} have run {pass} by then"))
+                    wrong(what).why(format!("{count} of {batches} micro-batches have run {pass} by then"))
                 );
             }
         }

@@ -59,7 +59,7 @@ fn a_buffer_has_the_value_that_the_last_micro_batch_gave_it() {
     };
     assert_eq!(found(&model, UPDATED, run(both.clone())), []);
     let [first, second] = both;
-    let stale = "a buffer has not the value";
+    let stale = "a buffer does not have the value";
     refused(&model, UPDATED, "SW0517", stale, run([first.clone().at(1), second.clone()]));
     refused(&model, UPDATED, "SW0517", stale, run([second, first]));
 }
@@ -231,5 +231,5 @@ fn ranks_meet_at_the_ends_of_steps_that_go_on() {
 #[test]
 fn a_rank_sends_as_many_values_as_its_table_says() {
     let text = STAGES.replace("send 9 y\n", "send 9 y, y\n");
-    refused(&graph(TIED), &text, "SW0507", "other buffers than its table says", |_| ());
+    refused(&graph(TIED), &text, "SW0507", "are not those of its table", |_| ());
 }

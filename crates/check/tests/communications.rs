@@ -143,7 +143,7 @@ fn what_is_gathered_and_scattered_is_the_same_on_all_ranks() {
     refused(LINEARS, DIVIDED, "SW0506", numbers, |role| one_by_one(role, Pass::Forward, Kind::Gather));
     let numbers = "reduce different numbers of gradients";
     refused(LINEARS, DIVIDED, "SW0506", numbers, |role| one_by_one(role, Pass::Backward, Kind::Scatter));
-    let other = "is not what its parts make";
+    let other = "is not what its shards make up";
     refused(LINEARS, DIVIDED, "SW0507", other, |role| {
         let Instr::Gather { copies, .. } = find(role, Pass::Forward, Kind::Gather) else { panic!() };
         copies.swap(0, 1);
@@ -163,11 +163,11 @@ fn what_is_gathered_and_scattered_is_the_same_on_all_ranks() {
 #[test]
 fn the_gradient_of_a_copy_goes_to_its_part_once() {
     let leaf = |role: &mut Role| instrs(role, Pass::Backward).last().expect("a scatter").leaves()[0];
-    refused(LINEARS, DIVIDED, "SW0508", "goes to its parts twice", |role| {
+    refused(LINEARS, DIVIDED, "SW0508", "reaches its shards twice", |role| {
         let leaves = vec![leaf(role)];
         instrs(role, Pass::Backward).push(Instr::Part { leaves, when: Settle::Each });
     });
-    refused(MLP, DATA, "SW0508", "is not gathered from parts", |role| {
+    refused(MLP, DATA, "SW0508", "is not gathered from shards", |role| {
         let part = Instr::Part { leaves: vec![LeafId(0)], when: Settle::Each };
         instrs(role, Pass::Backward).push(part);
     });
@@ -187,14 +187,14 @@ fn an_exchange_has_what_its_table_says() {
     let refused = |code: &str, words: &str, plant: Plant<'_>| {
         refused(MLP, EXCHANGED, code, words, |role| exchange(role, plant));
     };
-    let buffers = "has other buffers than its table says";
+    let buffers = "are not those of its table";
     refused("SW0507", buffers, &|leaves, _, _| leaves.push(LeafId(1)));
     refused("SW0507", buffers, &|_, shards, _| shards.push(1));
     refused("SW0507", buffers, &|_, shards, _| shards.truncate(shards.len() - 1));
     refused("SW0507", "brings gradients to another shard", &|_, shards, _| shards[0] = 1);
     refused("SW0507", "sends something else than its table says", &|leaves, _, _| leaves[0] = LeafId(1));
     refused("SW0506", "in different micro-batches", &|_, _, when| *when = Settle::Each);
-    planted(MLP, EXCHANGED, "SW0510", "adds up over micro-batches is exchanged with each", |made| {
+    planted(MLP, EXCHANGED, "SW0510", "is summed over micro-batches is exchanged with each", |made| {
         for role in &mut made.roles {
             exchange(role, &|_, _, when| *when = Settle::Each);
         }
@@ -227,17 +227,17 @@ fn what_is_sent_is_received() {
     let refused = |words: &str, senders: &[usize], receivers: &[usize]| {
         planted(MLP, text, "SW0506", words, |made| sent(made, senders, receivers));
     };
-    refused("is received by nobody", &[0], &[]);
+    refused("no rank receives what is sent", &[0], &[]);
     refused("wait for rank 0 for ever", &[], &[1]);
-    refused("sends what it is no source of, or sends it twice", &[0, 0], &[1]);
-    refused("sends what it is no source of, or sends it twice", &[1], &[]);
+    refused("is not a source of, or sends it twice", &[0, 0], &[1]);
+    refused("is not a source of, or sends it twice", &[1], &[]);
     refused("is in none of its groups", &[0], &[0]);
     planted(MLP, text, "SW0507", "sends something else", |made| {
         sent(made, &[0], &[1]);
         made.exchanges[0].sources[0].1.0[0].hi = 2;
         made.exchanges[0].pieces[0].region.0[0].hi = 2;
     });
-    planted(MLP, text, "SW0507", "has other buffers than its table says", |made| {
+    planted(MLP, text, "SW0507", "are not those of its table", |made| {
         sent(made, &[0], &[1]);
         let more = buffer(&mut made.roles[1]);
         let Instr::Receive { to, .. } = find(&mut made.roles[1], Pass::Forward, Kind::Receive) else {
@@ -249,12 +249,12 @@ fn what_is_sent_is_received() {
 
 #[test]
 fn backward_is_given_the_gradients_of_what_left() {
-    let other = "is given another number of gradients than there are outputs";
+    let other = "gets a different number of gradients than there are outputs";
     refused(MLP, DATA, "SW0509", other, |role| {
         let more = buffer(role);
         role.body.code_mut(0, Pass::Backward).takes.push(more);
     });
-    refused(MLP, DATA, "SW0509", "whose forward is not there", |role| {
+    refused(MLP, DATA, "SW0509", "but its forward does not exist", |role| {
         let takes = vec![buffer(role)];
         role.body.codes.insert(1, Code { takes, ..Code::new(1, Pass::Backward) });
         role.body.timetable.loops[0].tasks.push(Task::backward(1, When::Last));
@@ -284,7 +284,7 @@ output z
 
 #[test]
 fn pieces_that_are_joined_are_of_one_tensor() {
-    refused(TWO, GATHERED, "SW0507", "pieces are joined", |role| {
+    refused(TWO, GATHERED, "SW0507", "are not consecutive", |role| {
         let Instr::Call(call) = find(role, Pass::Forward, Kind::Call) else { panic!("a call") };
         call.ops[0].target = "aten.sigmoid.default".into();
     });
@@ -292,7 +292,7 @@ fn pieces_that_are_joined_are_of_one_tensor() {
 
 #[test]
 fn pieces_of_one_value_are_gathered_at_a_time() {
-    planted(TWO, GATHERED, "SW0502", "another number of results than of values", |made| {
+    planted(TWO, GATHERED, "SW0502", "a different number of results than of values", |made| {
         for role in &mut made.roles {
             let other = buffer(role);
             let Instr::Collective(it) = find(role, Pass::Forward, Kind::AllGather) else { panic!("one") };

@@ -32,7 +32,7 @@ grad 0 dy -> dx, dz
 ";
     proof(&graph(PRODUCT), &format!("{text}gradient dx %x\ngradient dz %z"));
     let swapped = format!("{text}gradient dz %z\ngradient dx %x");
-    refused(PRODUCT, &swapped, "SW0511", "in another order than that of the inputs", |_| ());
+    refused(PRODUCT, &swapped, "SW0511", "not given in the order of the inputs", |_| ());
 }
 
 /// What is only a label has no gradient, and nor has what that is made of.

@@ -229,7 +229,7 @@ fn a_message_may_run_beside_the_second_half_of_a_backward() {
 
 #[test]
 fn a_message_beside_anything_else_is_found() {
-    let what = "a message runs beside something other than the second half";
+    let what = "is not followed by the second half";
     refused_overlapping("SW0509", what, |instrs, at| instrs.swap(at + 1, at + 2));
     refused_overlapping("SW0509", what, |instrs, at| {
         let last = instrs.remove(at);
@@ -241,18 +241,20 @@ fn a_message_beside_anything_else_is_found() {
 
 #[test]
 fn halves_in_one_code_are_both_there_once_and_in_order() {
-    refused_overlapping("SW0509", "never arise", |instrs, at| drop(instrs.remove(at + 1)));
-    refused_overlapping("SW0509", "a second one", |instrs, at| instrs.insert(at + 1, instrs[at + 1].clone()));
-    refused_overlapping("SW0509", "no first half before it", |instrs, at| {
+    refused_overlapping("SW0509", "are never computed", |instrs, at| drop(instrs.remove(at + 1)));
+    refused_overlapping("SW0509", "or a second time", |instrs, at| {
+        instrs.insert(at + 1, instrs[at + 1].clone())
+    });
+    refused_overlapping("SW0509", "comes before its first half", |instrs, at| {
         let second = instrs.remove(at + 1);
         instrs.insert(at - 1, second);
     });
-    refused_overlapping("SW0509", "gives something", |instrs, at| {
+    refused_overlapping("SW0509", "returns something", |instrs, at| {
         let Instr::Collective(message) = &instrs[at] else { unreachable!() };
         let given = message.to.iter().copied().map(Some).collect();
         grads(&mut instrs[at + 1..]).next().unwrap().from = given;
     });
-    refused_overlapping("SW0509", "has no call before it", |instrs, at| {
+    refused_overlapping("SW0509", "comes before the call", |instrs, at| {
         let Instr::Grad(first) = instrs[at - 1].clone() else { unreachable!() };
         instrs.insert(at + 2, Instr::Grad(Grad { which: Which::Both, ..first }));
     });

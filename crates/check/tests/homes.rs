@@ -127,7 +127,10 @@ fn what_a_code_gathers_does_not_stay_for_another() {
         PASSING.replace("release v\nall_reduce", "all_reduce").replace("seed ds\ngather g0 v\n", "seed ds\n");
     let found = faults(&graph(LINEARS), &kept);
     assert_eq!(found.first().map(|fault| fault.code), Some("SW0523"), "{found:?}");
-    assert!(found[0].what.contains("what forward gathers is not released at its end"), "{found:?}");
+    assert!(
+        found[0].what.contains("a parameter that forward gathers stays gathered at its end"),
+        "{found:?}"
+    );
 }
 
 /// `zero3` on two devices, with a backward in two halves.
@@ -179,7 +182,7 @@ fn the_first_half_reads_what_is_gathered_and_the_second_does_not() {
     };
     let found = found_in_halves(before);
     assert_eq!(found.first().map(|fault| fault.code), Some("SW0523"), "{found:?}");
-    assert!(found[0].what.contains("reads what is not gathered"), "{found:?}");
+    assert!(found[0].what.contains("reads a parameter that is not gathered"), "{found:?}");
     let never = |instrs: &mut Vec<Instr>| drop(instrs.remove(release(instrs)));
     let found = found_in_halves(never);
     assert_eq!(found.first().map(|fault| fault.code), Some("SW0523"), "{found:?}");
@@ -263,7 +266,10 @@ fn what_forward_writes_is_not_gathered_from_parts() {
         .replace("output t", "update v_part n\noutput t")
         .replace("scatter g0 v\n", "");
     let found = faults(&graph(&model), &divided);
-    assert!(found.iter().any(|fault| fault.what.contains("copies keep the old value")), "{found:?}");
+    assert!(
+        found.iter().any(|fault| fault.what.contains("gathered copies of it keep the old value")),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -284,5 +290,5 @@ release m
 output y
 ";
     let found = faults(&graph(model), text);
-    assert!(found[0].what.contains("what is gathered is not of a parameter"), "{found:?}");
+    assert!(found[0].what.contains("something that is gathered is not a parameter"), "{found:?}");
 }

@@ -186,30 +186,30 @@ fn every_second_micro_batch_may_have_its_own_tasks() {
     refused(STAGES, "SW0517", "whose forward has not run", |roles| {
         roles[FIRST].body.timetable.loops = twos(vec![forward(0), backward(0), backward(1), forward(1)]);
     });
-    refused(STAGES, "SW0517", "another order than that of the messages", |roles| {
+    refused(STAGES, "SW0517", "in the order of the messages", |roles| {
         roles[FIRST].body.timetable.loops = twos(vec![forward(1), forward(0), backward(0), backward(1)]);
     });
 }
 
 #[test]
 fn what_can_be_no_timetable_is_refused() {
-    refused(STAGES, "SW0517", "goes on by no micro-batches", |roles| {
+    refused(STAGES, "SW0517", "advances by no micro-batches", |roles| {
         roles[FIRST].body.timetable.loops[0].every = 0;
     });
-    refused(STAGES, "SW0517", "micro-batches under way", |roles| {
+    refused(STAGES, "SW0517", "micro-batches in flight", |roles| {
         tasks(&mut roles[FIRST], &[forward(2000), backward(0)]);
     });
-    refused(STAGES, "SW0517", "it is not there", |roles| {
+    refused(STAGES, "SW0517", "it does not exist", |roles| {
         roles[FIRST].body.timetable.loops[0].tasks.push(Task::forward(1));
     });
-    refused(STAGES, "SW0517", "it is run in several loops", |roles| {
+    refused(STAGES, "SW0517", "it runs in several loops", |roles| {
         let again = Loop::over_all(vec![forward(0)]);
         roles[FIRST].body.timetable.loops.push(again);
     });
-    refused(STAGES, "SW0517", "what there is to run once a step", |roles| {
+    refused(STAGES, "SW0517", "what runs once a step", |roles| {
         roles[FIRST].body.timetable.begins = true;
     });
-    refused(STAGES, "SW0517", "what there is to run once a step", |roles| {
+    refused(STAGES, "SW0517", "what runs once a step", |roles| {
         roles[FIRST].body.timetable.ends = true;
     });
 }
@@ -275,23 +275,23 @@ fn steps_may_go_on() {
 
 #[test]
 fn a_step_that_goes_on_is_computed_with_its_parameters() {
-    let version = "is computed with another version of the parameters than its step";
+    let version = "is computed with the parameters of another step";
     refused(STAGES, "SW0531", version, |roles| {
         on(roles);
         goes_on(roles, [false, false]);
     });
-    refused(STAGES, "SW0531", "the steps of some ranks go on", |roles| {
+    refused(STAGES, "SW0531", "some ranks run steps without a pipeline flush", |roles| {
         on(roles);
         roles[LATER].body.timetable.steps = Steps::Apart;
     });
-    let other = "is something else than a loop over its micro-batches";
+    let other = "is not one loop over its micro-batches";
     refused(STAGES, "SW0531", other, |roles| {
         on(roles);
         roles[LATER].body.timetable.loops[0].turns = Some(2);
         let all = Loop::over_all(vec![Task::forward(1), Task::backward(1, When::Last)]);
         roles[LATER].body.timetable.loops.push(all);
     });
-    refused(STAGES, "SW0531", "are not whole at the end of the next one", |roles| {
+    refused(STAGES, "SW0531", "are not complete at the end of the next step", |roles| {
         tasks(&mut roles[FIRST], &[backward(-9), forward(0)]);
         goes_on(roles, [false, true]);
     });

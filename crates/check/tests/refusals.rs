@@ -26,13 +26,13 @@ const DATA: &str = include_str!("programs/data.txt");
 
 #[test]
 fn a_backward_is_given_and_gives_a_gradient_for_each_value() {
-    let given = "is given another number of gradients than it has results";
+    let given = "gets a different number of gradients than it has results";
     refused(LAYER, TENSOR, ("grad 1 dy ->", "grad 1 dy, dy ->"), "SW0509", given);
     refused(LAYER, TENSOR, ("grad 1 dy ->", "grad 1 ->"), "SW0509", given);
-    let gives = "gives another number of gradients than it has inputs";
+    let gives = "gives a different number of gradients than it has inputs";
     refused(LAYER, TENSOR, ("grad 0 dn ->", "grad 0 dn -> dx"), "SW0509", gives);
     // Of the same shape, and of another tensor.
-    let other = "is given the gradient of something else";
+    let other = "gets the gradient of something else";
     refused(LAYER, TENSOR, ("grad 1 dy ->", "grad 1 dn1 ->"), "SW0509", other);
 }
 
@@ -55,13 +55,13 @@ fn slices_lie_in_what_they_slice() {
 
 #[test]
 fn pieces_are_all_of_what_is_cut() {
-    let cut = "a tensor is cut in pieces that do not fit it";
+    let cut = "a tensor is cut into pieces that do not fit it";
     let scatter = "reduce_scatter g0 y -> yp : [4, 8] 0 [2, 2]";
     for sizes in ["[2, 1]", "[2, 3]", "[2, 2, 0]", "[4]", "[5, -1]"] {
         let other = scatter.replace("[2, 2]", sizes);
         refused(LAYER, SEQUENCE, (scatter, &other), "SW0507", cut);
     }
-    let joined = "pieces are joined that do not follow each other";
+    let joined = "the pieces that are joined are not consecutive";
     let gather = "all_gather g0 n -> nf : [4, 8] 0 [2, 2]";
     for sizes in ["[2, 1]", "[2, 3]", "[2, 2, 0]", "[4]", "[5, -1]", "[3, 1]"] {
         let other = gather.replace("[2, 2]", sizes);
@@ -127,7 +127,7 @@ fn gradients_do_not_flow_through_shares_of_a_maximum() {
 
 #[test]
 fn an_operator_has_as_many_results_as_in_the_model() {
-    let words = "has another number of outputs than its operator";
+    let words = "has a different number of outputs than its operator";
     refused(MLP, DATA, ("a = aten.relu", "a, more = aten.relu"), "SW0504", words);
 }
 
@@ -135,9 +135,9 @@ fn an_operator_has_as_many_results_as_in_the_model() {
 #[test]
 fn every_parameter_is_held_by_some_rank() {
     let model = MLP.replacen("param %w1", "param %u f64[4] \"unused\"\nparam %w1", 1);
-    says(&faults(&graph(&model), DATA), "SW0514", "no rank holds all of");
+    says(&faults(&graph(&model), DATA), "SW0514", "some elements of");
     let half = DATA.replace("shard w1", "hold u %u 0..2\nshard w1");
-    says(&faults(&graph(&model), &half), "SW0514", "no rank holds all of");
+    says(&faults(&graph(&model), &half), "SW0514", "some elements of");
     proof(&graph(&model), &half.replace("%u 0..2", "%u 0..2 | 2..4"));
 }
 
@@ -240,9 +240,9 @@ part w, v
 
 #[test]
 fn each_rank_takes_its_part_of_a_whole_gradient_once() {
-    let incomplete = "does not reach its parts";
+    let incomplete = "does not reach its shards";
     refused(LINEARS, TAKEN, ("part w, v", "part w"), "SW0511", incomplete);
-    refused(LINEARS, TAKEN, ("part w, v", "part w, v, w"), "SW0508", "goes to its parts twice");
+    refused(LINEARS, TAKEN, ("part w, v", "part w, v, w"), "SW0508", "reaches its shards twice");
     refused(LINEARS, TAKEN, ("part w, v", "scatter g0 w, v"), "SW0508", "is summed twice");
     let late = ("grad 0 dy ->\nrelease w, v\npart w, v", "part w, v\ngrad 0 dy ->\nrelease w, v");
     refused(LINEARS, TAKEN, late, "SW0510", "before its last contribution");
@@ -268,7 +268,7 @@ grad 0 ds ->
 ";
     proof(&graph(model), text);
     let off = ("y = aten.mul.Tensor(r, w)", "y = aten.mul.Tensor(r, w) nograd");
-    refused(model, text, off, "SW0504", "gradients are on where they are off");
+    refused(model, text, off, "SW0504", "gradients are on where the model has them off");
 }
 
 /// Heads in one dim with what each of them has: a dim of three factors.
@@ -382,8 +382,8 @@ fn what_is_given_again_is_what_was_forgotten() {
     let model = graph(MLP);
     proof(&model, &kept);
     let found = faults(&model, &kept.replace("keep 0 y2", "keep 0 y"));
-    says(&found, "SW0509", "is given something else again than it forgot");
+    says(&found, "SW0509", "gets back something else than it dropped");
     let sliced = "slice y2 -> y4 : [4, 8] 0..2, 0..8\nkeep 0 y4";
     let found = faults(&model, &kept.replace("keep 0 y2", sliced));
-    says(&found, "SW0509", "is given something else again than it forgot");
+    says(&found, "SW0509", "gets back something else than it dropped");
 }

@@ -62,7 +62,7 @@ fn every_rank_has_one_role() {
         let role = Role { ranks: vec![], ..it.roles[0].clone() };
         it.roles.push(role);
     });
-    refused(DATA, "SW0502", "that of another number of ranks", |it| {
+    refused(DATA, "SW0502", "for a different number of ranks", |it| {
         let region = Region([Interval::whole(4), Interval::whole(8)].into());
         it.roles[0].table.inputs[0] = Column::Each(vec![region].into());
     });
@@ -70,12 +70,12 @@ fn every_rank_has_one_role() {
 
 #[test]
 fn tables_have_the_sizes_that_the_code_needs() {
-    let sizes = "has other sizes than its code";
+    let sizes = "has another size than its code needs";
     refused(DATA, "SW0502", sizes, |it| it.roles[0].table.constants.push(Column::Same(1)));
     refused(DATA, "SW0502", sizes, |it| drop(it.roles[0].table.leaves.pop()));
     refused(DATA, "SW0502", sizes, |it| drop(it.roles[0].table.inputs.pop()));
     refused(DATA, "SW0502", sizes, |it| it.roles[0].table.outputs.push(None));
-    let missing = "a shard is of a tensor that does not exist";
+    let missing = "a shard belongs to a tensor that does not exist";
     refused(DATA, "SW0502", missing, |it| it.roles[0].table.shards[0].tensor = NOTHING);
     let other = "is not a part of a parameter, buffer or constant";
     refused(DATA, "SW0502", other, |it| it.roles[0].table.shards[0].tensor = TensorId(0));
@@ -100,7 +100,7 @@ fn regions_are_parts_of_what_they_are_of() {
     refused(DATA, "SW0502", "input of tensor 0", |it| it.roles[0].table.inputs[0] = Column::Same(region(5)));
     let second = Column::Each(vec![region(2), region(5)].into());
     refused(DATA, "SW0502", "input of tensor 0", |it| it.roles[0].table.inputs[0] = second.clone());
-    let leaves = "what leaves the program is not a part of an output";
+    let leaves = "what leaves the program is not part of an output";
     refused(DATA, "SW0502", leaves, |it| it.roles[0].table.outputs[0] = Some(Column::Same(region(1))));
     refused(DATA, "SW0502", leaves, |it| it.roles[0].table.outputs[0] = None);
     refused(DATA, "SW0502", leaves, |it| forward(it).gives[0] = None);
@@ -108,8 +108,10 @@ fn regions_are_parts_of_what_they_are_of() {
 
 #[test]
 fn what_leaves_is_what_is_asked_for() {
-    refused(DATA, "SW0502", "that the model does not have", |it| it.boundary.outputs.push(Output::Whole));
-    let against = "against what is asked";
+    refused(DATA, "SW0502", "the model does not have all outputs", |it| {
+        it.boundary.outputs.push(Output::Whole)
+    });
+    let against = "on the ranks that it should leave on";
     refused(DATA, "SW0502", against, |it| it.boundary.outputs[0] = Output::None);
     refused(DATA, "SW0502", against, |it| {
         forward(it).gives[0] = None;
@@ -148,7 +150,7 @@ fn every_number_names_something() {
 
 #[test]
 fn codes_take_and_give_what_their_role_says() {
-    let number = "takes or gives another number of tensors";
+    let number = "takes or returns a different number of tensors";
     refused(DATA, "SW0502", number, |it| {
         forward(it).takes.pop();
     });
@@ -156,15 +158,15 @@ fn codes_take_and_give_what_their_role_says() {
     refused(DATA, "SW0502", number, |it| body(it).code_mut(0, Pass::Backward).gives.push(None));
     refused(DATA, "SW0502", "another number of outputs", |it| forward(it).gives.push(None));
     refused(DATA, "SW0502", "out of order", |it| body(it).codes.swap(0, 1));
-    refused(DATA, "SW0502", "have two codes, or they are out of order", |it| {
+    refused(DATA, "SW0502", "has two functions for one pass, or functions are out of order", |it| {
         let twice = Code::new(0, Pass::Backward);
         body(it).codes.push(twice);
     });
-    refused(DATA, "SW0502", "two codes give one output", |it| {
+    refused(DATA, "SW0502", "two functions return one output", |it| {
         let gives = forward(it).gives.clone();
         body(it).codes.push(Code { gives, ..Code::new(1, Pass::Forward) });
     });
-    let once = "belongs to a block, or takes or gives something";
+    let once = "belongs to a block, or takes or returns something";
     refused(DATA, "SW0502", once, |it| body(it).codes.push(Code::new(1, Pass::End)));
     refused(DATA, "SW0502", once, |it| {
         let takes = body(it).code_mut(0, Pass::Backward).takes.clone();
@@ -208,21 +210,21 @@ fn a_buffer_is_written_once_and_before_it_is_read() {
 
 #[test]
 fn calls_are_numbered_in_their_order() {
-    refused(DATA, "SW0502", "call 1 stands where call 0 is expected", |it| call(it).id = CallId(1));
+    refused(DATA, "SW0502", "call 1 stands in the place of call 0", |it| call(it).id = CallId(1));
 }
 
 #[test]
 fn what_lives_on_the_host_are_parameters_in_order() {
     let (input, first, second) = (TensorId(0), TensorId(1), TensorId(2));
-    let lives = "something else than a parameter lives on the host";
+    let lives = "something that lives on the host is not a parameter";
     for wrong in [vec![input], vec![NOTHING], vec![second, first], vec![first, first]] {
         refused(DATA, "SW0502", lives, |it| it.held_on_host = wrong.clone());
     }
-    let state = "the state of something else than a parameter that is trained";
+    let state = "is not that of a trained parameter on the device";
     for wrong in [vec![input], vec![NOTHING], vec![second, first], vec![first, first]] {
         refused(DATA, "SW0502", state, |it| it.state_on_host = wrong.clone());
     }
-    let gathered = "lives on the host, and is read without being gathered from there";
+    let gathered = "lives on the host, and is read without having been gathered";
     refused(DATA, "SW0502", gathered, |it| it.held_on_host = vec![first]);
 }
 

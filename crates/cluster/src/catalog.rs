@@ -13,10 +13,10 @@ pub const NAMES: [(&str, &str); 10] = [
     ("dgx-b300:8x4", "nodes of B300 on NVSwitch, 800 Gbit/s of network for each device"),
     ("dgx-a100:8x2", "nodes of A100 80 GB on NVSwitch, 200 Gbit/s of network for each device"),
     ("dgx-v100:16x2", "nodes of V100 32 GB on NVLink, 100 Gbit/s of network for a node"),
-    ("h200:1", "so many devices of a kind in one node: v100, a100, h100, b200, l40s and others"),
+    ("h200:1", "one node with that many devices of a kind: v100, a100, h100, b200, l40s and others"),
     ("ethernet-25g:4x8", "nodes of A100 40 GB on PCIe, 25 Gbit/s of network for a node"),
     ("l4:8x2", "nodes of L4 on PCIe, 100 Gbit/s of network for a node"),
-    ("cpu:4", "processes of this machine; profile it to know more"),
+    ("cpu:4", "processes on this machine; measure it with `shardwright profile`"),
 ];
 
 const GIGA: f64 = 1e9;
@@ -119,18 +119,22 @@ fn device_of_catalog(name: &str) -> Result<Device> {
 fn size_of(text: &str, size: &str) -> Result<(u32, u32)> {
     let (devices, nodes) = size.split_once('x').unwrap_or((size, "1"));
     let number = |text: &str| text.parse::<u32>().ok().filter(|number| (1..=1 << 16).contains(number));
-    number(devices).zip(number(nodes)).filter(|(a, b)| a.checked_mul(*b).is_some_and(|all| all <= 1 << 20)).ok_or_else(
-        || {
+    number(devices)
+        .zip(number(nodes))
+        .filter(|(a, b)| a.checked_mul(*b).is_some_and(|all| all <= 1 << 20))
+        .ok_or_else(|| {
             Error::new("SW0901", format!("{text:?} does not say how many devices there are"))
-                .why("behind the colon is how many devices a node has, and how many nodes there are: at least one of each")
+                .why(
+                    "after the colon comes the number of devices in a node, then the number of nodes: at \
+                      least one of each",
+                )
                 .fix("write it as `dgx-h100:8x4`, or as `h200:1` for one node")
-        },
-    )
+        })
 }
 
 fn unknown(text: &str) -> Error {
     let known: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
     Error::new("SW0900", format!("there is no cluster {text:?}"))
-        .why("it is neither a file nor a name that is known")
+        .why("it is neither a file nor a known name")
         .fix(format!("name a TOML file, or one such as {}", known.join(", ")))
 }

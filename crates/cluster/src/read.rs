@@ -101,7 +101,7 @@ pub fn read(text: &str, file: &str) -> Result<Cluster> {
     let reader = Reader { text, file };
     let found: File = toml::from_str(text).map_err(|error| {
         let place = error.span().unwrap_or(0..0);
-        reader.refuse(place, "it is no description of a cluster", error.message().trim())
+        reader.refuse(place, "it is not a description of a cluster", error.message().trim())
     })?;
     reader.cluster(found)
 }
@@ -205,10 +205,8 @@ impl Reader<'_> {
             (Some(written), _) => self.number(written, unit),
             (None, Some(usual)) => Ok(usual),
             (None, None) => {
-                let why = format!(
-                    "it is {}; or say `like = \"h100\"`, of which only some things are other",
-                    unit.expected()
-                );
+                let why =
+                    format!("it is {}; or say `like = \"h100\"`, and give what differs", unit.expected());
                 Err(self.refuse(span.clone(), &format!("the device {name:?} has no `{what}`"), &why))
             }
         };
@@ -260,8 +258,7 @@ impl Reader<'_> {
         span: Range<usize>,
     ) -> Result<Vec<(Dtype, f64)>> {
         let Some(given) = &written.peak else {
-            let why =
-                "it is operations a second by type, such as { bf16 = \"989 TFLOP/s\", f32 = \"67 TFLOP/s\" }";
+            let why = "it is FLOP/s by dtype, such as { bf16 = \"989 TFLOP/s\", f32 = \"67 TFLOP/s\" }";
             let none = || self.refuse(span, &format!("the device {name:?} has no `peak`"), why);
             return like.map(|like| like.peak.clone()).ok_or_else(none);
         };
@@ -282,7 +279,7 @@ impl Reader<'_> {
     pub(crate) fn dtype(&self, name: &str, span: Range<usize>) -> Result<Dtype> {
         Dtype::parse(name).ok_or_else(|| {
             let known = Dtype::ALL.map(|row| row.1).join(", ");
-            self.refuse(span, &format!("there is no type {name:?}"), &format!("it is one of {known}"))
+            self.refuse(span, &format!("there is no dtype {name:?}"), &format!("it is one of {known}"))
         })
     }
 
@@ -308,7 +305,8 @@ impl Reader<'_> {
             Written::Integer(number) => (number.to_string(), bare(*number as f64, unit)),
             Written::Float(number) => (number.to_string(), bare(*number, unit)),
         };
-        let refuse = |why: &str| self.refuse(written.span(), &format!("{text:?} is no value for this"), why);
+        let refuse =
+            |why: &str| self.refuse(written.span(), &format!("{text:?} is not a valid value here"), why);
         let value = read.map_err(|why| refuse(&why))?;
         let least = if unit == Unit::Seconds { value >= 0.0 } else { value > 0.0 };
         match unit {
@@ -325,7 +323,7 @@ impl Reader<'_> {
 
     fn count(&self, count: i64, span: Range<usize>) -> Result<u64> {
         let refuse =
-            || self.refuse(span, &format!("{count} is no number of devices or nodes"), "it is at least 1");
+            || self.refuse(span, &format!("{count} is not a number of devices or nodes"), "it is at least 1");
         u64::try_from(count).ok().filter(|count| (1..=MOST).contains(count)).ok_or_else(refuse)
     }
 

@@ -57,8 +57,8 @@ impl Reader<'_> {
             (Some(sizes), None) => (sizes, true),
             (None, Some(sizes)) => (sizes, false),
             _ => {
-                let what = format!("it is not said what the sizes of {:?} are", it.kind);
-                return Err(self.refuse(span, &what, "they are `operations`, or `bytes`: one of the two"));
+                let what = format!("the sizes of {:?} have no kind", it.kind);
+                return Err(self.refuse(span, &what, "give either `operations` or `bytes`"));
             }
         };
         Ok(Operators {
@@ -90,7 +90,7 @@ impl Reader<'_> {
         let seconds = |written| self.number(written, Unit::Seconds);
         let hidden = *it.hidden.get_ref();
         if !(0.0..=1.0).contains(&hidden) {
-            let what = format!("{hidden} is no value for this");
+            let what = format!("{hidden} is not a valid value here");
             return Err(self.refuse(it.hidden.span(), &what, "it is a share: from 0 to 1"));
         }
         let (step, call, wake) = (seconds(&it.step)?, seconds(&it.call)?, seconds(&it.wake)?);
@@ -103,7 +103,9 @@ impl Reader<'_> {
     fn curve<T>(&self, written: &Spanned<T>, sizes: &[f64], seconds: &[f64]) -> Result<Curve> {
         let points = sizes.iter().copied().zip(seconds.iter().copied()).collect();
         let curve = Curve::new(points).filter(|_| sizes.len() == seconds.len());
-        let why = "to each size belong seconds; sizes rise, and all are above zero";
-        curve.ok_or_else(|| self.refuse(written.span(), "what was measured is no row of sizes", why))
+        let why = "each size has its seconds, sizes rise, and all are above zero";
+        curve.ok_or_else(|| {
+            self.refuse(written.span(), "the measurements are not a list of sizes with their seconds", why)
+        })
     }
 }

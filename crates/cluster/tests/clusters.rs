@@ -68,7 +68,7 @@ fn what_is_missing_or_absurd_is_named_with_its_line_and_column() {
         (
             "[[nodes]]\ndevices = \"x\"\n[devices.x]\nlike = \"h100\"\npeak = { bf17 = \"1 TFLOP/s\" }",
             "c.toml:5:17",
-            "no type \"bf17\"",
+            "no dtype \"bf17\"",
         ),
         (
             "[[nodes]]\ndevices = \"x\"\n[devices.x]\nlike = \"h100\"\nmemory_reached = 1.5",
@@ -304,16 +304,16 @@ fn what_was_measured_of_messages_is_taken_for_groups_of_that_size() {
 #[test]
 fn what_is_no_measurement_is_refused_with_its_place() {
     for (from, to, expected) in [
-        ("operations = [1e6, 1e8]", "operations = [1e8, 1e6]", "no row of sizes"),
-        ("operations = [1e6, 1e8]", "operations = [1e6]", "no row of sizes"),
-        ("operations = [1e6, 1e8]", "", "what the sizes of \"contraction\" are"),
-        ("seconds = [5e-5]", "seconds = [0.0]", "no row of sizes"),
+        ("operations = [1e6, 1e8]", "operations = [1e8, 1e6]", "not a list of sizes"),
+        ("operations = [1e6, 1e8]", "operations = [1e6]", "not a list of sizes"),
+        ("operations = [1e6, 1e8]", "", "the sizes of \"contraction\" have no kind"),
+        ("seconds = [5e-5]", "seconds = [0.0]", "not a list of sizes"),
         ("pass = \"forward\"", "pass = \"sideways\"", "no pass \"sideways\""),
-        ("dtype = \"f32\"", "dtype = \"f31\"", "no type \"f31\""),
+        ("dtype = \"f32\"", "dtype = \"f31\"", "no dtype \"f31\""),
         ("kind = \"all_reduce\"", "kind = \"broadcast\"", "no collective \"broadcast\""),
-        ("hidden = 0.25", "hidden = 1.5", "1.5 is no value"),
-        ("call = \"50 us\"", "call = 50", "no value for this"),
-        ("threads = 2", "threads = -2", "no description of a cluster"),
+        ("hidden = 0.25", "hidden = 1.5", "1.5 is not a valid value"),
+        ("call = \"50 us\"", "call = 50", "not a valid value here"),
+        ("threads = 2", "threads = -2", "not a description of a cluster"),
     ] {
         let (place, why) = refused(&PROFILE.replacen(from, to, 1));
         assert!(place.starts_with("c.toml:") && why.contains(expected), "{place}: {why}, not {expected}");

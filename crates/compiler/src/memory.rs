@@ -60,8 +60,8 @@ pub(crate) fn optimizer(name: &str) -> Result<&'static Steps> {
     OPTIMIZERS.iter().find(|it| it.name == name).ok_or_else(|| {
         let known: Vec<&str> = OPTIMIZERS.iter().map(|it| it.name).collect();
         Error::new("SW0430", format!("the optimizer {name:?} is unknown"))
-            .why("what it holds of each parameter is a part of what a rank has in memory")
-            .fix(format!("give the one that is most like it of {}", known.join(", ")))
+            .why("what it holds for each parameter is a part of the memory that a step needs")
+            .fix(format!("give the one that is most like it, of {}", known.join(", ")))
     })
 }
 
@@ -78,17 +78,17 @@ pub fn fits(
     let Some((rank, most)) = most.filter(|(_, it)| it.total() > limit.bytes) else { return Ok(()) };
     let (needed, there) = (size(most.total()), size(limit.bytes));
     let what = format!(
-        "rank {rank} needs {needed} at once, {} more than the {there} that it has",
+        "rank {rank} needs {needed} at its peak, {} more than the {there} that it has",
         size(most.total() - limit.bytes)
     );
     let error = Error::new("SW0530", what).why(uses(most, &limit.optimizer));
     let error = if let Some(at) = &most.at { error.at(at.to_string()) } else { error };
     let saved = savings((graph, analysis), plan, boundary, (limit, most.total()));
     let found: Vec<String> = saved.iter().map(|(name, bytes)| saving(name, *bytes, limit)).collect();
-    let more = "divide the model over more devices, or give smaller batches";
+    let more = "shard the model over more devices, or use smaller batches";
     Err(error.fix(match (found.is_empty(), plan.recompute.is_empty()) {
         (false, _) => format!("{}; or {more}", found.join(", ")),
-        (true, true) => format!("let layers be computed again for backward (`recompute \"h.*\"`), {more}"),
+        (true, true) => format!("recompute layers in backward (`recompute \"h.*\"`), {more}"),
         (true, false) => more.into(),
     }))
 }
@@ -189,7 +189,7 @@ pub fn bytes(text: &str) -> Result<u64> {
     let (number, factor) = read.unwrap_or((text, 1));
     match number.trim().parse::<f64>() {
         Ok(number) if number > 0.0 && number.is_finite() => Ok((number * factor as f64) as u64),
-        _ => Err(Error::new("SW0431", format!("{text:?} is no size of a memory"))
+        _ => Err(Error::new("SW0431", format!("{text:?} is not a size of memory"))
             .why("it is a number above zero with a unit")
             .fix("give one such as 16GiB, 512MiB or 80GB")),
     }

@@ -223,7 +223,7 @@ pub fn require_batches(batches: u32) -> Result<()> {
     }
     if batches > MOST_BATCHES {
         return Err(Error::new("SW0912", format!("a step has at most {MOST_BATCHES} micro-batches"))
-            .why("each is gone through by itself")
+            .why("each one is simulated by itself")
             .fix("give a smaller --batches, and larger micro-batches"));
     }
     Ok(())

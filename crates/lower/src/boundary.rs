@@ -79,7 +79,7 @@ pub(crate) fn validate(graph: &Graph, boundary: &Boundary) -> Result<()> {
     if boundary.outputs.len() != graph.outputs.len() {
         let (model, asked) = (graph.outputs.len(), boundary.outputs.len());
         return Err(Error::new("SW0418", format!("{asked} outputs are asked for, the model has {model}"))
-            .fix("say for each output whether none of it, the whole or this rank's part leaves"));
+            .fix("say for each output `none`, `whole` or `local`"));
     }
     let needs_grad = boundary.needs_grad(graph);
     for (output, asked) in graph.outputs.iter().zip(&boundary.outputs) {
@@ -89,9 +89,12 @@ pub(crate) fn validate(graph: &Graph, boundary: &Boundary) -> Result<()> {
         {
             return Err(Error::new(
                 "SW0417",
-                format!("the model returns its parameter `{}` itself", names[0]),
+                format!("the model returns the parameter `{}` itself", names[0]),
             )
-            .why("the gradient that the caller gives for it would reach the parameter past the program")
+            .why(
+                "the gradient that the caller gives for it would bypass the program on its way to the \
+                 parameter",
+            )
             .fix("return something computed from it, such as `weight * 1`, or do not ask for this output"));
         }
     }

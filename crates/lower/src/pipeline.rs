@@ -86,10 +86,12 @@ fn written(cx: &Context<'_>, it: &Projected) -> Result<Option<Vec<schedule::Loop
     match it.ranks.iter().find(|rank| own(rank) != first) {
         None => Ok(first.cloned()),
         Some(rank) => {
-            let what =
-                format!("devices {} and {} run the same code by other timetables", it.ranks[0].0, rank.0);
+            let what = format!(
+                "devices {} and {} run the same code, but have different timetables",
+                it.ranks[0].0, rank.0
+            );
             Err(Error::new("SW0422", what)
-                .why("they communicate with each other in it, or might")
+                .why("in this code they may communicate with each other")
                 .fix("give them the same timetable: `timetable 0..2: F0+1 B0`"))
         }
     }
@@ -198,8 +200,8 @@ fn code_of(task: &schedule::Task) -> (u32, Pass) {
 
 fn circle(cx: &Context<'_>) -> Error {
     let all: Vec<String> = cx.plan.before.iter().map(|(first, then)| format!("`{first} < {then}`")).collect();
-    Error::new("SW0422", format!("no order of tasks has {}", all.join(" and ")))
-        .why("with what blocks need of each other, a task would have to come before itself")
+    Error::new("SW0422", format!("no order of tasks respects {}", all.join(" and ")))
+        .why("the `order` lines and what blocks need of each other form a cycle")
         .fix("remove one of the lines, or let the second task be of a later micro-batch: `order B0 < F0+2`")
 }
 
@@ -229,9 +231,9 @@ fn missing_or_strange(cx: &Context<'_>, own: &Alike, written: &[schedule::Loop])
         Some(task) => {
             let name = schedule::Task { at: 0, ..task };
             let what =
-                format!("the timetable of device {device} does not run `{name}` for each micro-batch once");
+                format!("the timetable of device {device} does not run `{name}` once for each micro-batch");
             Err(Error::new("SW0422", what)
-                .why("a line names it once for each micro-batch by which it goes on, in their order")
+                .why("a line names a task once for each micro-batch by which it advances, in order")
                 .fix(format!("write `timetable {device} by 2: ... {name} {name}+1` for two at a time")))
         }
     }
@@ -250,7 +252,7 @@ fn keeps_all(
     let device = cx.plan.timetables.iter().find(|row| row.1 == written).map_or(0, |row| *row.0);
     let what = format!("the timetable of device {device} runs `{then}` before `{first}`");
     Err(Error::new("SW0422", what)
-        .why("the plan orders them, or a buffer that one of them updates goes from one to the other")
+        .why("the plan orders these tasks, or one reads a buffer that the other updates")
         .fix(format!("write `{first}` before `{then}`, for every micro-batch")))
 }
 
@@ -263,7 +265,7 @@ fn hands_on(cx: &Context<'_>, own: &Alike, written: &[schedule::Loop]) -> Result
     let device = cx.plan.timetables.iter().find(|row| row.1 == written).map_or(0, |row| *row.0);
     let what = format!("the timetable of device {device} runs `{then}` before `{first}`");
     Err(Error::new("SW0422", what)
-        .why(format!("of each micro-batch the device keeps something of `{first}` that `{then}` takes"))
+        .why(format!("for each micro-batch `{first}` keeps something on the device that `{then}` reads"))
         .fix(format!("write `{first}` before `{then}`, for every micro-batch")))
 }
 

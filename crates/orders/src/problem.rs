@@ -37,7 +37,7 @@ impl Problem {
         }
         if self.in_order().is_none() {
             let circle = self.circle();
-            return Err(Error::new("SW0371", format!("blocks wait for each other in a circle: {circle}"))
+            return Err(Error::new("SW0371", format!("blocks wait for each other in a cycle: {circle}"))
                 .fix("leave one of these out of an `after`"));
         }
         let time: i64 = self.blocks.iter().map(|block| block.time).sum();
@@ -54,7 +54,7 @@ impl Problem {
                 let word = if kept > 0 { "more" } else { "less" };
                 let what = format!("device {device} keeps {} {word} after each micro-batch", kept.abs());
                 return Err(Error::new("SW0371", what)
-                    .why("so no number of them can follow each other in the same room")
+                    .why("so each micro-batch would need more room than the one before")
                     .fix("let a later block free it: `memory -1`"));
             }
         }

@@ -130,10 +130,10 @@ fn span(problem: &Problem, times: &[i64]) -> i64 {
 pub(crate) fn none_found(problem: &Problem, limits: &Limits) -> Error {
     let alone: i64 = problem.blocks.iter().map(|block| block.time).sum();
     let in_flight = limits.in_flight.unwrap_or(2 * problem.blocks.len() as i64).max(1);
-    Error::new("SW0373", "no order of the blocks was found that goes on for ever")
+    Error::new("SW0373", "no order was found that repeats for any number of micro-batches")
         .why(format!(
-            "with {in_flight} micro-batches under way at most, and one following each {alone} units of time or sooner, devices \
-             keep more than they have room for, or the search ended first"
+            "with at most {in_flight} micro-batches in flight, one at least every {alone} units of time, \
+             devices run out of room, or the search ended first"
         ))
         .fix("give devices more room (`--memory`), or the search more time (`--deadline`)")
 }

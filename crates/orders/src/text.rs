@@ -26,7 +26,7 @@ pub fn parse(text: &str) -> Result<Problem> {
     match lines.next() {
         Some(first) if first.rest.trim() == "shardwright-blocks 1" => {}
         first => {
-            return Err(Error::new("SW0370", "this is no file of blocks of a known version")
+            return Err(Error::new("SW0370", "this is not a file of blocks of a known version")
                 .at(first.map_or("line 1, column 1".into(), |line| line.place()))
                 .fix("the first line must be `shardwright-blocks 1`"));
         }
@@ -132,7 +132,7 @@ impl<'t> Line<'t> {
         let mut found = vec![];
         for (at, word) in self.words() {
             let wrong = || {
-                let what = format!("`{}` is no device of {count}", clip(word));
+                let what = format!("`{}` is not one of the {count} devices", clip(word));
                 at.wrong(what).fix("write numbers from 0, as `0 3`, or `0..4` for the first four")
             };
             let ends: Vec<usize> = word
@@ -158,7 +158,7 @@ impl<'t> Line<'t> {
     fn end(&self) -> Result<()> {
         match self.rest.trim() {
             "" => Ok(()),
-            rest => Err(self.wrong(format!("`{}` says nothing here", clip(rest))).fix("leave it out")),
+            rest => Err(self.wrong(format!("`{}` does not belong here", clip(rest))).fix("leave it out")),
         }
     }
 }
@@ -181,13 +181,13 @@ impl<'t> Reader<'t> {
                 self.room = vec![None; usize::try_from(count).unwrap_or(1)];
                 line.end()
             }
-            "memory" | "block" if self.room.is_empty() => Err(before
-                .wrong("it is not said yet how many devices there are")
-                .fix("write `devices 4` before it")),
+            "memory" | "block" if self.room.is_empty() => {
+                Err(before.wrong("the number of devices is not known yet").fix("write `devices 4` before it"))
+            }
             "memory" => self.memory(line),
             "block" => self.block(line),
             word => Err(before
-                .wrong(format!("`{}` begins no line here", clip(word)))
+                .wrong(format!("no line begins with `{}` here", clip(word)))
                 .fix("a line begins with `devices`, once, `memory` or `block`")),
         }
     }
@@ -221,7 +221,7 @@ impl<'t> Reader<'t> {
             let what = match (name.is_empty(), number >= MOST_BLOCKS) {
                 (true, _) => "a block has no name".into(),
                 (_, true) => format!("there are more than {MOST_BLOCKS} blocks"),
-                _ => format!("there is a block `{}` already", clip(name)),
+                _ => format!("there are two blocks `{}`", clip(name)),
             };
             return Err(before.wrong(what).fix(EXAMPLE));
         }
@@ -259,7 +259,7 @@ impl<'t> Reader<'t> {
             }
             word => {
                 return Err(before
-                    .wrong(format!("`{}` is nothing that a block has", clip(word)))
+                    .wrong(format!("a block has no `{}`", clip(word)))
                     .fix("a block has `time`, `memory` and `after`"));
             }
         }

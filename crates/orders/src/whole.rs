@@ -53,7 +53,7 @@ const MOST: usize = 4096;
 /// The steady state, and the step around it.
 pub fn found(problem: &Problem, batches: usize, limits: &Limits) -> Result<(Repetend, Whole)> {
     if !(1..=MOST).contains(&batches) {
-        return Err(Error::new("SW0372", format!("no step of {batches} micro-batches can be searched"))
+        return Err(Error::new("SW0372", format!("a step of {batches} micro-batches cannot be searched"))
             .fix(format!("give a number from 1 to {MOST}; the steady state goes on for more")));
     }
     let steady = repetend(problem, limits);

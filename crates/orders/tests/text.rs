@@ -35,26 +35,26 @@ fn check(lines: &str, code: &str, place: &str, what: &str) {
 fn what_cannot_be_read_is_said_with_line_and_column() {
     for (lines, place, what) in [
         ("block", "line 3, column 6", "has no name"),
-        ("blok a on 0: time 1", "line 3, column 1", "`blok` begins no line"),
-        ("devices 3", "line 3, column 1", "`devices` begins no line"),
+        ("blok a on 0: time 1", "line 3, column 1", "no line begins with `blok` here"),
+        ("devices 3", "line 3, column 1", "no line begins with `devices` here"),
         ("block a at 0: time 1", "line 3, column 9", "`at` is not `on`"),
-        ("block a on 2: time 1", "line 3, column 12", "`2` is no device of 2"),
+        ("block a on 2: time 1", "line 3, column 12", "`2` is not one of the 2 devices"),
         ("block a on 1..1: time 1", "line 3, column 12", "`1..1` is no device"),
         ("block a on 0..x: time 1", "line 3, column 12", "`0..x` is no device"),
         ("block a on : time 1", "line 3, column 12", "no device is named"),
         ("block a on 0 time 1", "line 3, column 14", "`time` is no device"),
         ("block a on 0", "line 3, column 13", "`:` is missing"),
-        ("block a on 0:", "line 3, column 14", "`` is nothing that a block has"),
+        ("block a on 0:", "line 3, column 14", "a block has no ``"),
         ("block a on 0: memory 1", "line 3, column 7", "block `a` has no time"),
         ("block a on 0: time 0", "line 3, column 20", "`0` is no time"),
         ("block a on 0: time 1.5", "line 3, column 20", "`1.5` is no time"),
         ("block a on 0: time 99999999999999999999", "line 3, column 20", "is no time"),
         ("block a on 0: tíme 1", "line 3, column 15", "`t\\u{ed}me` is nothing"),
         ("  block a on 0: time 1, ätz 3", "line 3, column 25", "is nothing"),
-        ("block a on 0: time 1 2", "line 3, column 22", "`2` says nothing here"),
+        ("block a on 0: time 1 2", "line 3, column 22", "`2` does not belong here"),
         ("block a on 0: time 1, after", "line 3, column 28", "names no block"),
         ("block a on 0: time 1, after b", "line 3, column 29", "there is no block `b`"),
-        ("block a on 0: time 1\nblock a on 1: time 1", "line 4, column 7", "there is a block `a` already"),
+        ("block a on 0: time 1\nblock a on 1: time 1", "line 4, column 7", "there are two blocks `a`"),
         ("memory -1", "line 3, column 8", "`-1` is no memory"),
         ("memory 1 of 1", "line 3, column 10", "`of` is not `on`"),
     ] {
@@ -74,9 +74,9 @@ fn what_has_no_order_is_refused() {
         "block a on 0: time 1, after c\nblock b on 1: time 1, after a\nblock c on 0: time 1, after b\nblock d on 0: time 1, after c",
         "SW0371",
         "",
-        "in a circle: `a`, `c`, `b`",
+        "in a cycle: `a`, `c`, `b`",
     );
-    check("block a on 0: time 1, after a", "SW0371", "", "in a circle: `a`");
+    check("block a on 0: time 1, after a", "SW0371", "", "in a cycle: `a`");
     check("memory 4\nblock a on 0..2: time 1, memory 2", "SW0371", "", "device 0 keeps 2 more after each");
     check(
         "block a on 0: time 1000000\nblock b on 0: time 1000000",

@@ -119,8 +119,8 @@ pub(crate) fn validate(plan: &Plan, graph: &Graph) -> Result<()> {
     }
     if let Some(empty) = (0..count).find(|block| !plan.blocks.contains(block)) {
         return Err(Error::new("SW0324", format!("block {empty} of {count} has no operators"))
-            .why("each operator is in one block: in the last one that names it")
-            .fix("leave the block out, or name operators that no later one does"));
+            .why("each operator is in one block, the last one that names it")
+            .fix("leave the block out, or name operators that no later block names"));
     }
     for op in graph.op_ids() {
         for (maker, _) in graph.op(op).inputs().into_iter().filter_map(|t| graph.producer(t)) {
@@ -144,11 +144,11 @@ fn backwards(plan: &Plan, graph: &Graph, (maker, reader): (OpId, OpId)) -> Error
     match way_back(plan, graph, early, late) {
         Some((from, to)) => error
             .why(format!(
-                "{why}, and {} of block {late} needs {} of block {early}: they go round in a circle",
+                "{why}, and {} of block {late} needs {} of block {early}: the two form a cycle",
                 title(graph, to),
                 title(graph, from)
             ))
-            .fix("put what lies between into one block"),
+            .fix("put what lies between them into one block"),
         None => {
             error.why(why).fix(format!("write the lines of the blocks {early} and {late} in the other order"))
         }

@@ -16,7 +16,7 @@ pub(crate) fn of((tokens, experts): (usize, usize)) -> On {
 pub(crate) fn along(on: On, graph: &Graph, analysis: &Analysis, op: OpId) -> Result<On> {
     match (on, experts(graph, analysis, op)) {
         (On::Loop(tokens), Some(experts)) => Ok(of((tokens, experts))),
-        _ => Err(refused(graph, analysis, op, "it has no experts that tokens could be given to")),
+        _ => Err(refused(graph, analysis, op, "it has no experts to send tokens to")),
     }
 }
 
@@ -42,18 +42,18 @@ pub(crate) fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Spli
         match split.on {
             On::Copies => {}
             On::Loop(index) if exchanged == Some(index) => {
-                return refuse("what is exchanged of its tokens is divided further");
+                return refuse("the dims of the exchanged tokens are split further");
             }
             On::Loop(index) if is_of_tokens(graph, analysis, op, index) => {}
-            On::Exchange { .. } if exchanged.is_some() => return refuse("it exchanges rows already"),
+            On::Exchange { .. } if exchanged.is_some() => return refuse("its parts exchange rows already"),
             On::Exchange { tokens, experts }
                 if is_of_tokens(graph, analysis, op, tokens)
                     && self::experts(graph, analysis, op) == Some(experts) =>
             {
                 exchanged = Some(tokens);
             }
-            On::Exchange { .. } => return refuse("only a token's experts are a reason to exchange rows"),
-            On::Loop(_) | On::Value => return refuse("it is divided along other dims than tokens, too"),
+            On::Exchange { .. } => return refuse("rows can only be exchanged along the dim of the experts"),
+            On::Loop(_) | On::Value => return refuse("it is also split along dims other than tokens"),
         }
     }
     Ok(())

@@ -172,11 +172,11 @@ pub(crate) fn refuse(
         if is_written(graph, name) {
             return Err(Error::new(
                 "SW0143",
-                format!("`{name}` cannot be divided: a forward of the model writes it"),
+                format!("the parameter `{name}` cannot be divided: a forward writes it"),
             )
-            .why("what devices have gathered of it would keep the old value")
+            .why("gathered copies of it would keep the old value")
             .fix(
-                "leave the line out, or write `whole` for it; or keep what the forward writes in a buffer",
+                "leave the line out, or write `whole` for it, or keep what the forward writes in a buffer",
             ));
         }
         let parts = home.groups.iter().map(Vec::len).max().unwrap_or(0);
@@ -189,7 +189,7 @@ pub(crate) fn refuse(
                     format!("dim {dim} of `{name}` cannot be divided into {parts} parts"),
                 )
                 .why(format!("its shape is {shape:?}"))
-                .fix("name another dim, or none: then one that can be divided is found"));
+                .fix("name another dim, or none: then a dim that fits is chosen"));
             }
         }
         let Some(reads) = readers(graph, analysis, &plan.ops, tensor) else { continue };
@@ -202,8 +202,8 @@ pub(crate) fn refuse(
                 "SW0321",
                 format!("`{name}` cannot be divided between devices {one} and {other}"),
             )
-            .why("they read different parts of it")
-            .fix("divide it among devices that read the same of it, or write `whole` for it"));
+            .why("the two devices read different parts of it")
+            .fix("shard it among devices that read the same part of it, or write `whole` for it"));
         }
     }
     Ok(())
@@ -222,7 +222,7 @@ pub(crate) fn validate(plan: &Plan) -> Result<()> {
                         "SW0319",
                         format!("device {device} is to hold two parts of `{name}`"),
                     )
-                    .why("each device of a group holds one part, and no device is in two groups")
+                    .why("each device of a group holds one shard, and no device is in two groups")
                     .fix("name each device once"));
                 }
                 Some(slot) => *slot = true,
@@ -244,8 +244,8 @@ pub(crate) fn repeated(homes: &Homes, unit: u32, units: u32) -> Homes {
 /// What a line of a plan file says.
 pub(crate) fn read(line: &str, graph: &Graph, devices: u32) -> Result<Said> {
     let bad = |what: &str| {
-        Error::new("SW0301", format!("`{}` does not say where a parameter lives", clip(what)))
-            .why(format!("devices share a parameter in neighbourhoods of one size; there are {devices} devices"))
+        Error::new("SW0301", format!("`{}` does not say which devices share a parameter", clip(what)))
+            .why(format!("parameters are shared in groups of equal size, and there are {devices} devices"))
             .fix("write `param \"h.*\": over 4`, or `whole`; `dim 1` before it, `by 2` after it, then `, gather step` or `pass`, `, reduce last` or `each`, `, update whole` or `part`")
     };
     let (who, what) = line.rsplit_once(':').ok_or_else(|| bad(line))?;
@@ -311,7 +311,7 @@ pub(crate) fn select(pattern: &str, graph: &Graph) -> Result<Vec<String>> {
     }
     let near = nearby(pattern, all.iter().flat_map(|names| names.iter().map(String::as_str)));
     let why = match near[..] {
-        [] => format!("the model has {} parameters, none of them like this", all.len()),
+        [] => format!("the model has {} parameters, and none has a similar name", all.len()),
         _ => format!(
             "there is {}",
             near.iter().take(3).map(|n| format!("{n:?}")).collect::<Vec<_>>().join(", ")

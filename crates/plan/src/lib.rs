@@ -196,10 +196,10 @@ impl Plan {
         if plan.devices.len() != plan.count() as usize {
             return Err(Error::new(
                 "SW0307",
-                format!("{} has {} sub-operators but {} devices", who(), plan.count(), plan.devices.len()),
+                format!("{} has {} parts but {} devices", who(), plan.count(), plan.devices.len()),
             )
-            .why("each sub-operator runs on one device")
-            .fix("name one device for each sub-operator; devices may repeat"));
+            .why("each part runs on one device")
+            .fix("name one device for each part; devices may repeat"));
         }
         exchange::on_devices(graph, analysis, op, plan)?;
         match plan.devices.iter().find(|&&d| d >= self.devices) {
@@ -219,7 +219,7 @@ pub fn number_of_devices(given: i64) -> Result<u32> {
 
 /// An operator that a plan function took from elsewhere.
 pub fn stranger() -> Error {
-    Error::new("SW0302", "the operator is not one of the graph that the draft is for")
+    Error::new("SW0302", "the operator is not in the graph that the draft is for")
         .fix("take it from `operators` of the graph that the plan function is given")
 }
 
@@ -259,7 +259,7 @@ pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> 
                         "SW0304",
                         format!("{} may not be split by value", title(graph, op)),
                     )
-                    .why("it must be given values that operators make whole, or is split by value already")
+                    .why("it needs whole operands, or is split by value already")
                     .fix(choices(analysis, op)));
                 }
             }
@@ -339,7 +339,7 @@ fn one_reduction(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split])
     let first = kinds.next();
     if kinds.any(|k| Some(k) != first) {
         return Err(Error::new("SW0304", format!("{} may not be split this way", title(graph, op)))
-            .why("its partial results would have to be completed by two different reductions")
+            .why("its partial results would need two different reductions")
             .fix("split only one of the dims that it reduces, or dims that it keeps"));
     }
     Ok(())

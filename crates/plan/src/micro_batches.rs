@@ -63,9 +63,8 @@ fn is_input(tensor: &graph::Tensor, at: usize) -> bool {
 /// What each micro-batch counts.
 fn weight(whole: Side<'_>, one: Side<'_>) -> Result<Weight> {
     alike(whole.graph, one.graph)?;
-    let plan = sets::named("data", whole.graph, whole.analysis, PARTS).map_err(|error| {
-        refusal(format!("no input of it has a batch that may be divided: {}", error.what))
-    })?;
+    let plan = sets::named("data", whole.graph, whole.analysis, PARTS)
+        .map_err(|error| refusal(format!("no input of it has a batch that may be cut: {}", error.what)))?;
     let named = rewritings(whole.graph, whole.analysis, &plan);
     let rewritten = rewrite(whole.graph, &named)?;
     let analysis = Analysis::of(&rewritten.graph);
@@ -77,7 +76,9 @@ fn weight(whole: Side<'_>, one: Side<'_>) -> Result<Weight> {
         Form::Sum => Ok(Weight::One),
         Form::Same | Form::Mean(None) => Ok(Weight::Equal),
         Form::Mean(Some(count)) => Ok(Weight::Counted(counted(graph, count)?)),
-        Form::Along(_) => Err(refusal(format!("%{} is no loss of the whole batch", graph.tensor(loss).name))),
+        Form::Along(_) => {
+            Err(refusal(format!("%{} is not a loss of the whole batch", graph.tensor(loss).name)))
+        }
     }
 }
 
@@ -87,7 +88,8 @@ fn alike(whole: &Graph, one: &Graph) -> Result<()> {
         let is_parameter = whole.held(name).is_some_and(|held| whole.is_parameter(held));
         let what = if is_parameter { "the parameter" } else { "the buffer" };
         return Err(refusal(format!(
-            "a forward changes {what} `{name}`: once for a batch, but for each of its micro-batches"
+            "a forward changes {what} `{name}`, and would do so for each micro-batch instead of once for \
+             the batch"
         )));
     }
     let differs = |(a, b): &(OpId, OpId)| {
@@ -99,7 +101,7 @@ fn alike(whole: &Graph, one: &Graph) -> Result<()> {
     match apart.map(|(op, _)| op).or(more) {
         None => Ok(()),
         Some(op) if op.index() < whole.ops.len() => Err(of_size(whole, op)),
-        Some(_) => Err(refusal("the model does more for fewer rows".into())),
+        Some(_) => Err(refusal("with fewer rows the model runs more operators".into())),
     }
 }
 
@@ -285,7 +287,7 @@ fn counted(graph: &Graph, count: TensorId) -> Result<String> {
     let mut ops = graph.op_ids().filter(|op| wanted[op.index()]);
     if let Some(op) = ops.find(|op| graph.op(*op).inputs().iter().any(reads)) {
         return Err(refusal(format!(
-            "its loss is divided by a sum of what {} gives, which does not follow from the inputs alone",
+            "its loss is divided by a sum of the result of {}, which does not follow from the inputs alone",
             graph.describe(op)
         ))
         .at(place(graph, op)));
@@ -314,17 +316,18 @@ fn counted(graph: &Graph, count: TensorId) -> Result<String> {
 
 fn refusal(why: String) -> Error {
     Error::new("SW0360", "the model cannot be trained in micro-batches").why(why).fix(
-        "let `micro_batches` be 1, or give a list of batches to `train_step`, which is the mean of their losses",
+        "set `micro_batches` to 1, or give `train_step` a list of batches: it takes the mean of their losses",
     )
 }
 
 fn of_size(graph: &Graph, op: OpId) -> Error {
-    refusal(format!("{} is another for fewer rows of the batch", graph.describe(op))).at(place(graph, op))
+    refusal(format!("{} is another operator for fewer rows of the batch", graph.describe(op)))
+        .at(place(graph, op))
 }
 
 fn mixes(graph: &Graph, op: OpId, given: &[Form]) -> Error {
     let what = if given.contains(&Form::Sum) || given.iter().any(|form| matches!(form, Form::Mean(_))) {
-        "makes something else of a sum or mean over the batch than a sum or mean"
+        "turns a sum or mean over the batch into something else"
     } else {
         "needs all rows of the batch at once"
     };

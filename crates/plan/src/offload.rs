@@ -28,7 +28,7 @@ pub(crate) fn read(line: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
     match line {
         "none" => Ok(vec![vec![]]),
         "model" => Err(Error::new("SW0301", "`model` is not a part of the model")
-            .why("it names what the model itself computes again, and models do not say what goes to the host")
+            .why("`model` means what the model itself recomputes, and models do not say what to offload")
             .fix("name modules, such as `offload \"h.*\"`")),
         _ => recompute::read(line, graph),
     }

@@ -131,7 +131,7 @@ impl<'g> Draft<'g> {
                 format!("{} has no part {}", title(self.graph, part.op), part.index),
             )
             .at(place(self.graph, part.op))
-            .why(format!("it is divided into {}", self.decided.placed[part.op.index()].len()))
+            .why(format!("it is split into {}", self.decided.placed[part.op.index()].len()))
             .fix("use the parts that the last `trans` of this operator returned"));
         };
         *slot = Some(device);
@@ -144,15 +144,15 @@ impl<'g> Draft<'g> {
             return Err(Error::new(
                 "SW0307",
                 format!(
-                    "{} has {} sub-operators but {} devices",
+                    "{} has {} parts but {} devices",
                     title(self.graph, op),
                     self.decided.placed[op.index()].len(),
                     devices.len()
                 ),
             )
             .at(place(self.graph, op))
-            .why("each sub-operator runs on one device")
-            .fix("name one device for each sub-operator; devices may repeat"));
+            .why("each part runs on one device")
+            .fix("name one device for each part; devices may repeat"));
         }
         if let Some(device) = devices.iter().find(|device| **device >= self.decided.devices) {
             return Err(no_device(i64::from(*device), self.decided.devices).at(place(self.graph, op)));

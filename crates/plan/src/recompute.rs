@@ -131,15 +131,13 @@ pub(crate) fn validate(plan: &Plan, graph: &Graph) -> Result<()> {
             return Err(Error::new(
                 "SW0318",
                 format!(
-                    "two spans that are recomputed share {}, and neither holds the other",
+                    "two spans that are recomputed overlap: both have {}, and neither is inside the other",
                     title(graph, *op)
                 ),
             )
             .at(place(graph, *op))
-            .why(
-                "what is kept of a span must be clear: of two, one is inside of the other, or they are apart",
-            )
-            .fix("name modules that are apart or inside of each other, or leave operators out with `but`"));
+            .why("of two spans one must be inside the other, or they must be apart")
+            .fix("name modules that are apart or inside each other, or leave operators out with `but`"));
         }
         ops.iter().for_each(|op| open[op.index()] = Some(span));
     }

@@ -13,7 +13,7 @@ use crate::{MOST, On, OpPlan, Plan, Split, homes, legal};
 /// all units together.
 pub fn repeat(unit: &Plan, graph: &Graph, analysis: &Analysis, units: u32) -> Result<Plan> {
     let devices = unit.devices.checked_mul(units).filter(|&d| (1..=MOST).contains(&d)).ok_or_else(|| {
-        Error::new("SW0327", format!("{units} units of {} devices are no plan", unit.devices))
+        Error::new("SW0327", format!("a plan for {} devices cannot be repeated {units} times", unit.devices))
             .why("a plan has at least one device, and no more than can be listed")
             .fix(format!("use at least one unit, and at most {MOST} devices in all"))
     })?;

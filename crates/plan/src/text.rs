@@ -191,7 +191,7 @@ impl Reader<'_> {
                 Ok(())
             }
             "offload" => self.offload(rest.trim()),
-            _ => Err(Error::new("SW0301", format!("`{}` is not a word of plan files", clip(word))).fix(
+            _ => Err(Error::new("SW0301", format!("no line of a plan begins with `{}`", clip(word))).fix(
                 "a line begins with `name`, `devices`, `use`, `op`, `order`, `param`, `recompute`, `offload`, `block`, \
                  `schedule`, `tokens`, `overlap` or `timetable`",
             )),
@@ -254,7 +254,7 @@ impl Reader<'_> {
                 self.draft.trans(op, &format!("exchange {dim}"), number(parts)?).map(drop)
             }
             _ => {
-                Err(Error::new("SW0301", format!("`{}` does not say how to divide an operator", clip(word)))
+                Err(Error::new("SW0301", format!("`{}` does not say how to split an operator", clip(word)))
                     .fix("write `split DIM PARTS`, `split value PARTS`, `exchange DIM PARTS`, `replicate PARTS` or `single`"))
             }
         }

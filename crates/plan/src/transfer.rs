@@ -198,7 +198,7 @@ fn follow_neighbours(to: Side<'_>, devices: u32, ops: &mut [Option<OpPlan>], not
     for op in new {
         let it = ops[op.index()].get_or_insert_with(|| everywhere(devices));
         let how = if divided(&it.splits) > 1 { "split as its neighbours are" } else { "not split" };
-        notes.add(op, &format!("the plan says nothing of it, it is {how}"));
+        notes.add(op, &format!("the plan does not mention it; it is {how}"));
     }
 }
 
@@ -236,7 +236,7 @@ fn orders(plan: &Plan, to: &Graph, source: &[Option<OpId>], notes: &mut Notes) -
     let kept: Vec<(OpId, OpId)> =
         plan.order.iter().filter_map(|(a, b)| Some((*new.get(a)?, *new.get(b)?))).collect();
     if !is_order(to, &kept) {
-        notes.add(kept[0].0, "the plan's order cannot be kept, all is in the model's own");
+        notes.add(kept[0].0, "the plan's order cannot be kept; operators run in the model's order");
         return vec![];
     }
     kept

@@ -29,14 +29,17 @@ pub fn task(word: &str) -> Option<Task> {
 
 pub fn task_or_refuse(word: &str) -> Result<Task> {
     task(word).ok_or_else(|| {
-        Error::new("SW0329", format!("`{}` is no task of a pipeline", clip(word)))
-            .why("`F0` is the forward of block 0, `B1+2` the backward of block 1 two micro-batches further")
+        Error::new("SW0329", format!("`{}` is not a task of a pipeline", clip(word)))
+            .why(
+                "`F0` is the forward of block 0; `B1+2` is the backward of block 1, two micro-batches \
+                 further",
+            )
             .fix(format!("write a letter, a block, and how much further or back, at most {MOST}"))
     })
 }
 
 pub fn mixed_order() -> Error {
-    Error::new("SW0329", "an operator and a task of a pipeline have no order")
+    Error::new("SW0329", "an operator and a task of a pipeline cannot be ordered")
         .fix("give two operators, or two tasks: `draft.order(\"B0\", \"F0+2\")`")
 }
 
@@ -44,7 +47,7 @@ pub fn mixed_order() -> Error {
 pub fn loops(by: Option<&str>, text: &str) -> Result<Vec<Loop>> {
     let every = by.map_or(Some(1), |by| by.trim().parse().ok().filter(|every| (1..=MOST).contains(every)));
     let every = every.ok_or_else(|| {
-        Error::new("SW0329", "a timetable goes on by no such number of micro-batches")
+        Error::new("SW0329", "a timetable cannot advance by this number of micro-batches")
             .fix(format!("write `timetable 0 by 2: F0 F0+1 B0 B0+1`, a number from 1 to {MOST}"))
     })?;
     let one = |part: &str| {
@@ -73,7 +76,7 @@ pub(crate) fn validate(plan: &Plan, count: u32) -> Result<()> {
         Some((first, then)) => {
             let what = format!("`{}` leaves no room for `{first} < {then}`", plan.schedule.name());
             Err(Error::new("SW0329", what)
-                .why("it says of all tasks of a device which comes first")
+                .why("it fixes the order of all tasks of a device")
                 .fix("write `schedule 1f1b`, or the whole timetable: `timetable 0: F0+1 B0`"))
         }
     }

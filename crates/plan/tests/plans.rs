@@ -120,7 +120,7 @@ fn names_that_are_not_understood() {
         (
             "coshard:2",
             4,
-            "the 2 parts of `coshard:2` do not spread over 4 devices",
+            "the 2 parts of `coshard:2` do not fit 4 devices",
             "write `coshard:8` for two parts on each device, or say what the devices share: `data:4 x coshard:2`",
         ),
         (
@@ -236,7 +236,7 @@ error[SW0308]: the plan is not complete: aten.mean.default %loss in \"\" at mode
     refused(
         "op \"*\": divide b 2",
         "
-error[SW0301]: `divide b 2` does not say how to divide an operator
+error[SW0301]: `divide b 2` does not say how to split an operator
   at: line 3 of the plan
   help: write `split DIM PARTS`, `split value PARTS`, `exchange DIM PARTS`, `replicate PARTS` or `single`",
     );

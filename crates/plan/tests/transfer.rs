@@ -120,8 +120,8 @@ fn a_new_operator_is_split_as_its_neighbours() {
     assert_eq!(splits(&to, &found.plan, "p").iter().map(|s| s.1).collect::<Vec<_>>(), [4]);
     assert_eq!(
         found.notes,
-        ["aten.exp.default %p in \"\" at model.py:9: the plan says nothing of it, it is split as its \
-          neighbours are"]
+        ["aten.exp.default %p in \"\" at model.py:9: the plan does not mention it; it is split as its \
+             neighbours are"]
     );
 }
 

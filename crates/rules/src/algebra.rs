@@ -433,7 +433,7 @@ impl<'t> Text<'t> {
             return Err(bad(at, "a dim's name is made of letters, digits and `_`"));
         }
         if name.starts_with('_') && self.text.contains(REST) {
-            return Err(bad(at, "beside `...` no dim's name begins with `_`"));
+            return Err(bad(at, "with `...`, no dim's name may begin with `_`"));
         }
         let id = self.dim_of(&name, at.clone());
         let dim = &mut self.dims[id.index()];
@@ -508,7 +508,7 @@ impl<'t> Text<'t> {
             let why = match dim.kind {
                 Kind::Reduce(_) if written => "a reduced dim appears in an output",
                 Kind::Map if written && !everywhere => "a mapped dim must appear in every output",
-                Kind::Map if read && !written => "a dim that only inputs have must say what becomes of it",
+                Kind::Map if read && !written => "a dim that only inputs have needs a mark",
                 _ => continue,
             };
             return Err(bad(at.clone(), why));

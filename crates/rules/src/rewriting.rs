@@ -100,7 +100,7 @@ fn validate(graph: &Graph, rewritings: &[Rewriting]) -> Result<()> {
             return Err(Error::new("SW0520", what).fix(FIX));
         }
         if before.is_some_and(|before| before >= *op) {
-            let what = format!("the rewriting of {} is not in its place", graph.describe(*op));
+            let what = format!("the rewriting of {} is not in order", graph.describe(*op));
             return Err(Error::new("SW0522", what)
                 .why("operators are listed once, in the order of the model")
                 .fix(FIX));

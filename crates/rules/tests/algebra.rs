@@ -134,7 +134,7 @@ fn bad_grammar_is_refused() {
     refuse("a b -> a b ; size a", "`size` takes dims, as `h=8`");
     refuse("a b -> a b ; size c=2", "no operand has this dim");
     refuse("a b -> a b ; size a=5", "a dim has two different sizes, 5 and 2");
-    refuse("a ... -> a _0", "beside `...` no dim's name begins with `_`");
+    refuse("a ... -> a _0", "with `...`, no dim's name may begin with `_`");
     refuse("a a -> a b", "a dim has two different sizes, 2 and 3");
 }
 
@@ -156,7 +156,7 @@ fn dims_that_make_no_sense_are_refused() {
     let pair: &[i64] = &[2, 3];
     refuse("a b+ -> a b", &[pair], &[Some(pair)], "a reduced dim appears in an output");
     refuse("a b -> a b, a", &[pair], &[Some(pair), Some(&[2])], "a mapped dim must appear in every output");
-    refuse("a b -> a", &[pair], &[Some(&[2])], "a dim that only inputs have must say what becomes of it");
+    refuse("a b -> a", &[pair], &[Some(&[2])], "a dim that only inputs have needs a mark");
     refuse("a a -> a", &[&[2, 2]], &[Some(&[2])], "a dim appears twice in one operand");
 }
 

@@ -296,7 +296,8 @@ fn fits_in_no_way(question: &Question<'_>, least: &Row, (tried, all): (usize, us
     let size = compiler::size;
     let place = if on_device { "" } else { "the host of " };
     let what = format!(
-        "{} fits in no way that was tried: the least is {} on {place}rank {rank}, which has {}",
+        "no plan of {} that was tried fits into memory: the smallest needs {} on {place}rank {rank}, \
+         which has {}",
         question.graph.model,
         size(needed),
         size(there)
@@ -309,7 +310,10 @@ fn fits_in_no_way(question: &Question<'_>, least: &Row, (tried, all): (usize, us
         ))
         .fix(match tried < all {
             true => {
-                format!("{tried} of {all} shapes were looked at in time: give a longer deadline, or {MORE}")
+                format!(
+                    "{tried} of {all} shapes were evaluated before the deadline: give a longer \
+                         deadline, or {MORE}"
+                )
             }
             false => format!("give {MORE}"),
         });

@@ -36,7 +36,10 @@ impl Simulation {
         if left > 0 {
             let _ = writeln!(text, "... and {left} lines more");
         }
-        text.push_str("F forward, B backward, W gradients of parameters, R computed again, U optimizer, - waits for a message, . idle\n");
+        text.push_str(
+            "F forward, B backward, W weight gradients, R recomputed, U optimizer, - waits for \
+                       a message, . idle\n",
+        );
         text
     }
 

@@ -54,7 +54,7 @@ def opaque(module: M, rule: str | None = None, *, sizes: Mapping[str, str] | Non
     place = place_of(inspect.currentframe())
     name = getattr(module, "__qualname__", type(module).__qualname__)
     if not isinstance(module, nn.Module) and not (isinstance(module, type) and issubclass(module, nn.Module)):
-        raise misuse(name, "it is no module and no class of modules", "give one", place)
+        raise misuse(name, "it is neither a module nor a class of modules", "give one", place)
     if rule is None and sizes:
         raise misuse(name, "there are sizes of dims, and no rule that names these", "give a rule", place)
     if rule is not None:
@@ -167,8 +167,8 @@ def _require(path: str, results: list[Tensor], wanted: list[tuple[torch.dtype, l
             "SW0865",
             f"the module `{path}`, which runs as it is, returns something else than when it was captured",
             why=f"it was {results_written(wanted) or 'nothing'}, now {results_written(now) or 'nothing'}",
-            fix="let what it returns have sizes that do not depend on data, or make the module around it"
-            " one that runs as it is: `shardwright.opaque(module)`",
+            fix="let its results have sizes that do not depend on data, or let the module around it"
+            " run as it is: `shardwright.opaque(module)`",
         )
 
 

@@ -157,7 +157,7 @@ def signature_of(function: Any) -> inspect.Signature:
 
 
 def misuse(name: str, why: str, fix: str, place: str) -> PlanError:
-    return PlanError("SW0337", f"`{name}` cannot be registered so", place=place, why=why, fix=fix)
+    return PlanError("SW0337", f"`{name}` cannot be registered", place=place, why=why, fix=fix)
 
 
 def _overload(function: Any) -> Any:
@@ -172,10 +172,10 @@ def _name_of(function: Any, place: str) -> str:
         return library_name(function)
     is_function = inspect.isfunction(function)
     if not is_function and not (isinstance(function, type) and issubclass(function, torch.autograd.Function)):
-        what = "it is no function, no `torch.autograd.Function`, and no operator of `torch.library`"
+        what = "it is not a function, a `torch.autograd.Function` or an operator of `torch.library`"
         raise misuse(str(function), what, "register what the model calls", place)
     if "." in function.__qualname__ and is_function:
-        what = "it does not stand at the top of a module, and other ranks do not find it by its name"
+        what = "it does not stand at the top of a module, so other ranks do not find it by its name"
         raise misuse(function.__qualname__, what, "move it there", place)
     return f"{function.__module__}:{function.__qualname__}"
 

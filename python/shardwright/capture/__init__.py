@@ -319,7 +319,7 @@ def _capture(
     if verify:
         raise _cannot_compare(found)
     if captured.for_backward and verify is None and not program.graph_module.meta[SURE]:
-        raise updated_again(None, f"how often it does so is known by comparing alone, and {found}")
+        raise updated_again(None, f"how often it does so is only known from a comparison, and {found}")
     if program.graph_module.meta[KEEPS]:
         refuse_what_is_kept(module, bound.args, bound.kwargs, casting)
     captured.notes.append(f"{_NOT_COMPARED}: {found}")

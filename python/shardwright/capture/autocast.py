@@ -352,8 +352,8 @@ def no_casts(target: Any, trace: str | None) -> CaptureError:
         "SW0129",
         f"what autocast makes of `{target}` cannot be written as operators",
         place=lines.with_source(trace),
-        why="it is more than casts of its arguments: it may change a tensor in place, in another dtype",
-        fix="call it outside of the autocast region, or with `torch.autocast(..., enabled=False)` around it",
+        why="it does more than cast its arguments: it may change a tensor in place, in another dtype",
+        fix="call it outside the autocast region, or with `torch.autocast(..., enabled=False)` around it",
     )
 
 
@@ -362,6 +362,6 @@ def _other_dtypes(node: fx.Node) -> CaptureError:
         "SW0130",
         f"autocast gives `{node.target}` another dtype than it had when the model was traced",
         place=lines.with_source(node.stack_trace),
-        why="autocast was changed in another way than by `with torch.autocast(...)`",
+        why="something other than `with torch.autocast(...)` changed autocast",
         fix="use `with torch.autocast(...)` alone",
     )

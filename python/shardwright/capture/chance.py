@@ -52,7 +52,7 @@ def refuse_chance(program: ExportedProgram) -> None:
                 "SW0132",
                 f"the model draws random numbers with `{node.target}`",
                 place=lines.with_source(node.stack_trace),
-                why="ranks would draw different ones for copies of one tensor",
+                why="ranks would draw different numbers for copies of one tensor",
                 fix="use `torch.rand`, `torch.randn` or dropout, or give the numbers as an input",
             )
             raise said_in(module_of(node), error)

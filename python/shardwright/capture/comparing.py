@@ -102,7 +102,7 @@ class Comparison:
         for less in (self._fewer_rows, self._fewer_layers) if why and self._kinds() else ():
             said = less(whole, extent)
             if said is not None:
-                why, what = None, f"{what} of {said}, for the whole takes too much here"
+                why, what = None, f"{what} of {said}, since the whole takes too much here"
                 break
         return why or Compared(what, extent.operations, time.monotonic() - started)
 
@@ -199,7 +199,7 @@ def with_values(
             yield call
 
 
-NO_GPU = "it runs under the autocast of a GPU, and here is none"
+NO_GPU = "it runs under the autocast of a GPU, and there is no GPU here"
 
 
 def kind_of(module: nn.Module) -> str:

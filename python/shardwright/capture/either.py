@@ -102,7 +102,7 @@ class _Pending:
             "SW0102",
             READS_DATA,
             place=self.place,
-            why="what its branch makes cannot be chosen by a tensor",
+            why="the results of its branches cannot be selected by a tensor",
             fix="keep the value in a tensor (torch.where, masks), or pass it as a Python argument",
         )
 

@@ -130,8 +130,7 @@ class _Assigned:
                 "SW0133",
                 "the model gives a tensor other data in its forward",
                 place=lines.with_source(trace),
-                why="of what is no parameter or buffer, or gets another shape or dtype, the graph would go on"
-                " with the old data",
+                why="the graph follows this for parameters and buffers of unchanged shape and dtype only",
                 fix="compute a new tensor, or keep the value in a buffer and change that with `copy_`",
             )
             _refuse(self._refused, error)
@@ -180,7 +179,7 @@ def _seed_error(trace: str | None) -> CaptureError:
         "SW0134",
         "the model sets the seed of random numbers in its forward",
         place=lines.with_source(trace),
-        why="random numbers are drawn by keys, of which it knows nothing: it would draw others",
+        why="random numbers are drawn by keys, so a seed has no effect on them",
         fix="set seeds before the forward, or give the random numbers as an input",
     )
 
@@ -259,8 +258,8 @@ class _Autocasts:
             "the model runs under the autocast of another device than it is captured for",
             place=lines.with_source(lines.trace_of_caller(sys._getframe(3))),
             why="what autocast casts depends on the device, and capture knows what it does on CPUs and GPUs",
-            fix='say for what it is captured (`device="cuda"`), cast explicitly (`x.to(torch.bfloat16)`),'
-            " or ask for a precision when compiling",
+            fix='name the device that it is captured for (`device="cuda"`), cast explicitly'
+            " (`x.to(torch.bfloat16)`), or ask for a precision when compiling",
         )
         _refuse(self._refused, error)
 

@@ -30,7 +30,7 @@ def asked_for(names: KnownInputs, inputs: str) -> tuple[str, ...] | None:
         return () if inputs == "local" else None
     names = (names,) if isinstance(names, str) else tuple(names)
     if names and inputs == "local":
-        why = "each rank is given its own part of the batch, and none knows the values of the whole"
+        why = "each rank is given its own part of the batch, so no rank knows the whole"
         raise _not_known(names[0], 'inputs="local"', why, "give every rank the whole batch")
     return names
 
@@ -45,7 +45,7 @@ def known_among(named: list[tuple[str, Any]], wanted: str | Sequence[str]) -> se
         own = [name for name in tensors if one in _called(name)]
         if not own:
             why = f"the call has {', '.join(f'`{name}`' for name in tensors) or 'no tensors'}"
-            raise _not_known(one, "no tensor of the call is named so", why, "name one of these")
+            raise _not_known(one, "no tensor of the call has this name", why, "name one of these")
         for name in own:
             _require_known(name, tensors[name])
         found.update(own)
@@ -73,8 +73,8 @@ def require_whole(name: str, tensor: Tensor, lost: str) -> None:
 
 def not_noted(name: str, lost: str) -> CaptureError:
     """Where nobody asks for it, no program is for all that inputs hold."""
-    why = "a program would be for exactly what it holds, and each batch another's"
-    return _not_known(name, _lost(lost), why, "name inputs that seldom change: `known_inputs=[...]`")
+    why = "a program would be for exactly these values, and each batch has others"
+    return _not_known(name, _lost(lost), why, "name inputs that rarely change: `known_inputs=[...]`")
 
 
 def _lost(call: str) -> str:
@@ -109,7 +109,7 @@ def said_of_known(names: Sequence[str], *, whole: bool) -> list[str]:
         return []
     told = ", ".join(f"`{name}`" for name in names)
     what = f"the values of {told}" if whole else f"what the model reads of {told}"
-    return [f"the program is for {what}: where that is else, a call gets its own"]
+    return [f"the program is for {what}: other calls get programs of their own"]
 
 
 def advice_to_know(reasons: Sequence[str], *, noticed: bool) -> list[str]:
@@ -117,4 +117,4 @@ def advice_to_know(reasons: Sequence[str], *, noticed: bool) -> list[str]:
     if not any(why.startswith(READS_DATA) for why in reasons):
         return []
     how = "give the example with values" if noticed else "leave out `known_inputs=()`"
-    return [f"what it reads may be known, if that follows from inputs: {how}"]
+    return [f"what it reads may be known if it follows from inputs: {how}"]

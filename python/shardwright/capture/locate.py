@@ -15,8 +15,8 @@ from . import lines
 from .calling import called
 from .evaluate import Operator, Watch
 
-_LOST = "torch.export lost something of the module, such as a change of a tensor that it does not see"
-_OTHER_WAY = "this line runs only while the model is traced: there it takes another way than else"
+_LOST = "torch.export lost something of the module, such as a change of a tensor that it did not see"
+_OTHER_WAY = "this line runs only while the model is traced: the model takes another path then"
 
 Sizes = tuple[tuple[int, ...], float]
 

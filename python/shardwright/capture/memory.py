@@ -111,8 +111,8 @@ def _storage(tensor: Tensor) -> int:
 def _shared(one: str, other: str) -> CaptureError:
     return CaptureError(
         "SW0136",
-        f"{one} and {other} share memory, and are not one tensor",
-        why="to change one changes the other, which two tensors that ranks hold in parts would not do",
+        f"{one} and {other} share memory, but are not one tensor",
+        why="a change of one changes the other, but not once ranks hold shards of two tensors",
         fix="tie them as one object (`b.weight = a.weight`, without `.data`), make one of them in the"
         " forward, or give it memory of its own with `.clone()`",
     )

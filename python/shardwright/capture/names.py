@@ -54,7 +54,7 @@ def odd_name(what: str, name: str) -> CaptureError:
     return CaptureError(
         "SW0120",
         f"{what} has the name {name!a}",
-        why="torch.export writes names into code that it runs, and takes this one apart",
+        why="torch.export writes names into code that it runs, and this one would be taken apart",
         fix="rename it: letters, digits, underscores and spaces are safe, Python's keywords are not",
     )
 

@@ -89,7 +89,7 @@ def kept_error(path: str, line: str | None) -> CaptureError:
         "SW0137",
         f"the model keeps something from one forward to the next in `{path}`",
         place=line,
-        why="the program has no attributes of Python: it would stay as it was in the first forward",
+        why="the program has no Python attributes: the value would stay as in the first forward",
         fix="keep it in a buffer (`register_buffer`) and change that in place, or give it as an input",
     )
 

@@ -77,7 +77,7 @@ def _too_large(module: nn.Module, bound: BoundArguments, kind: str) -> str | Non
     most = min(most, _MOST_BYTES) if kind == "cpu" else most
     if needed <= most:
         return None
-    return f"random ones are not made for {needed / 2**30:.1f} GiB, more than {most / 2**30:.1f} GiB"
+    return f"random values are not made for {needed / 2**30:.1f} GiB, more than {most / 2**30:.1f} GiB"
 
 
 def _memory(kind: str) -> int:
@@ -112,7 +112,7 @@ def _with_values(
         yield Call(module, bound, Casting(module, precision))
 
 
-_TOO_MUCH = "a forward with random ones takes long"
+_TOO_MUCH = "a forward with random values takes too long"
 
 
 def _fails(call: Call, most: float) -> str | None:
@@ -122,10 +122,10 @@ def _fails(call: Call, most: float) -> str | None:
         with same_randomness(), torch.no_grad(), counting:
             results = _tensors(forward(call))
     except Exception as error:
-        return _TOO_MUCH if counting.over else f"with random ones the model fails ({said_by(error)})"
+        return _TOO_MUCH if counting.over else f"with random values the model fails ({said_by(error)})"
     floats = [t for t in results if t.is_floating_point() and t.numel()]
     finite = not floats or any(bool(t.isfinite().any()) for t in floats)
-    return None if finite else "with random ones no result is finite"
+    return None if finite else "with random values no result is finite"
 
 
 class _TooMuch(Exception):

@@ -21,7 +21,7 @@ def index_strided(program: ExportedProgram) -> None:
         if node.target is _ATEN.as_strided.default:
             _index(node)
         elif "as_strided" in str(node.target):
-            raise _refusal(node, "it writes by places in memory")
+            raise _refusal(node, "it writes by positions in memory")
 
 
 def _index(node: fx.Node) -> None:
@@ -60,7 +60,7 @@ def _places(node: fx.Node, size: list[int], stride: list[int], offset: int) -> f
             steps = _call(node, _ATEN.add.Tensor, (total, steps), sums)
         total = steps
     if total is None:
-        raise _refusal(node, "it reads a single place in memory")
+        raise _refusal(node, "it reads a single position in memory")
     return total
 
 
@@ -94,8 +94,8 @@ def _call(before: fx.Node, target: Any, args: Any, value: Tensor) -> fx.Node:
 def _refusal(node: fx.Node, why: str) -> CaptureError:
     return CaptureError(
         "SW0135",
-        f"`{node.target}` reads a tensor by its places in memory",
+        f"`{node.target}` reads a tensor by its positions in memory",
         place=lines.with_source(node.stack_trace),
-        why=f"{why}; the parts of a parallel program lie otherwise",
+        why=f"{why}; shards have other positions in memory",
         fix="take the elements by indexing, `unfold`, `transpose` or `reshape`",
     )

@@ -348,9 +348,9 @@ def _registered_elsewhere(name: str, node: fx.Node) -> CaptureError:
     reader = next(iter(node.users), None)
     return CaptureError(
         "SW0136",
-        f"the model reads the memory of a parameter or buffer by another way, as `{name}`",
+        f"the model reads the memory of a parameter or buffer under another name, `{name}`",
         place=lines.with_source(reader.stack_trace) if reader else None,
-        why="it would be a constant of the program, and stay when the parameter or buffer changes",
+        why="it would be a constant of the program, and would not follow changes of the parameter or buffer",
         fix="read it by its own name, from the module that it is registered in",
     )
 

@@ -410,7 +410,7 @@ def _refuse_mutation(program: ExportedProgram) -> None:
             "SW0109",
             f"the model changes an argument, `{spec.target}`, in place",
             place=lines.with_source(node.stack_trace) if node else None,
-            why="the parts of a parallel program hold copies and shards, which would differ",
+            why="ranks hold copies and shards of an input, which would then differ",
             fix="compute a new tensor, or keep the value in a buffer",
         )
 

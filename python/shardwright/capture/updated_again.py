@@ -104,7 +104,7 @@ class _Learning:
         if not updates.has(span):
             return any(meets)
         if any(meets) or own & self.others:
-            why = "only some results lead back to it, so that it depends on the loss whether it runs again"
+            why = "only some results lead back to it, so the loss decides whether it runs again"
             raise updates.refusal(span, why)
         return False
 
@@ -210,7 +210,7 @@ class _Updates:
                 continue
             reads = [read for read in node.all_input_nodes if self.touched.get(read) and read not in same]
             if reads and not (node.target is _NORM and _only_statistics(node, reads)):
-                why = "backward computes again what reads a buffer that has another value by then"
+                why = "backward recomputes something that reads a buffer, which has another value by then"
                 raise self.refusal(span, why, node)
 
     def run_again(self, span: int, depth: int) -> None:
@@ -273,7 +273,7 @@ class _Updates:
         """The buffer whose value it is."""
         name = self._named(node)
         if name is None:
-            raise self.refusal(span, "what it updates is computed of several buffers")
+            raise self.refusal(span, "what it updates is computed from several buffers")
         return name
 
     def _copy(self, node: fx.Node, now: dict[fx.Node, fx.Node], span: int) -> fx.Node | None:
@@ -356,6 +356,6 @@ def updated_again(place: str | None, why: str) -> CaptureError:
         "SW0147",
         "the model updates a buffer under `torch.utils.checkpoint`, in a way that cannot be repeated",
         place=place,
-        why=f"PyTorch runs what is under a checkpoint again in backward, its updates too; {why}",
+        why=f"PyTorch runs what is under a checkpoint again in backward, with its updates; {why}",
         fix="move the update, or the module that makes it, out of what is under the checkpoint",
     )

@@ -104,7 +104,7 @@ def verify_capture(
         f"the captured graph does not compute what the module computes: {problem}",
         place=place,
         why=why,
-        fix="write this line so that the model takes the same way while it is traced"
+        fix="write this line so that the model takes the same path while it is traced"
         if place
         else "run parts of the model through `shardwright.capture` to find the one that differs",
     )
@@ -302,7 +302,7 @@ def _evaluated(evaluator: Evaluator, given: Given, watch: Watch | None) -> Evalu
     except Exception as error:
         raise CaptureError(
             "SW0114",
-            "the captured graph does not run, and the module does",
+            "the captured graph does not run, but the module does",
             place=evaluator.now.place if evaluator.now else None,
             why=lines.said_by(error),
             fix="write this line with other tensor operators, or put it into a module of its own and let that"

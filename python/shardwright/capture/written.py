@@ -212,7 +212,7 @@ def _refuse_casts(it: _Followed, parameter: Tensor, casting: Casting) -> None:
             "SW0145",
             it.writes[0],
             f"the forward writes the parameter `{it.name}`, which a precision keeps in another dtype",
-            why="what it writes has fewer digits than what ranks keep of the parameter",
+            why="ranks keep more digits of the parameter than the forward writes",
             fix="keep what the forward writes in a buffer, or compile without this precision",
         )
 
@@ -227,8 +227,8 @@ def _refuse_assigned(it: _Followed, order: dict[fx.Node, int]) -> None:
             raise _refused(
                 "SW0133",
                 write,
-                f"the model gives the parameter `{it.name}` data that has another name, too",
-                why="the two would be one tensor in the model, and are two in the graph",
+                f"the model gives the parameter `{it.name}` data that also has another name",
+                why="in the model the two would be one tensor, in the graph they are two",
                 fix="write `parameter.copy_(value)` under `torch.no_grad()`, or give it a `.clone()`",
             )
 
@@ -278,8 +278,8 @@ def _behind(it: _Followed, node: fx.Node, how: str) -> CaptureError:
         "SW0144",
         node,
         f"the model writes the parameter `{it.name}` in its forward, {how}",
-        why="on one device its gradient would be that of the new value, or an error of autograd",
-        fix="write it under `torch.no_grad()`, before it is read or after all that has a gradient of it",
+        why="one device computes its gradient with the new value, or stops with an error of autograd",
+        fix="write it under `torch.no_grad()`, before it is read, or once nothing with a gradient reads it",
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    cache = commands.add_parser("cache", help="the programs and graphs that are kept for the next start")
+    cache = commands.add_parser("cache", help="list or clear the cache of programs and graphs")
     cache.add_argument("action", nargs="?", choices=["list", "clear"], default="list")
     cache.add_argument("--json", action="store_true")
     cache.set_defaults(run=run)

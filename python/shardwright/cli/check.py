@@ -11,13 +11,13 @@ from .parser import Commands
 def add(commands: Commands) -> None:
     from .model import add_model
 
-    check = commands.add_parser("check", help="prove a program that was emitted equal to its model")
+    check = commands.add_parser("check", help="prove that an emitted program equals its model")
     check.add_argument("program", help="its folder")
     add_model(check, optional="; without it, the graph that the folder has beside the program")
     check.add_argument(
         "--numeric",
         action="store_true",
-        help="also run all ranks and the model on formal numbers: a second opinion, for small models",
+        help="also run all ranks and the model on formal numbers: a second check, for small models",
     )
     check.add_argument(
         "--batches", type=int, default=2, help="micro-batches of the step that --numeric runs (default: 2)"

@@ -9,14 +9,14 @@ from .parser import Commands
 
 
 def add(commands: Commands) -> None:
-    ckpt = commands.add_parser("ckpt", help="what to do with checkpoints")
+    ckpt = commands.add_parser("ckpt", help="inspect or convert checkpoints")
     actions = ckpt.add_subparsers(required=True, metavar="ACTION")
     info = actions.add_parser("info", help="what a checkpoint holds")
     info.add_argument("checkpoint", help="its folder")
     info.add_argument("--json", action="store_true")
     info.add_argument("--verify", action="store_true", help="reads all of it, and compares the digests")
     info.set_defaults(run=run_info)
-    merge = actions.add_parser("merge", help="the model of a checkpoint as safetensors files")
+    merge = actions.add_parser("merge", help="write the model of a checkpoint as safetensors files")
     merge.add_argument("checkpoint", help="its folder")
     merge.add_argument("-o", "--to", required=True, help="a .safetensors file, or a folder for several")
     merge.add_argument("--max-shard-size", default="5GB", help="of a file in a folder")

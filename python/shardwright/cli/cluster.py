@@ -30,13 +30,16 @@ def add_cluster(parser: argparse.ArgumentParser, required: bool = False) -> None
     parser.add_argument(
         "--constraints",
         metavar="FILE",
-        help="what a plan that is chosen must respect: a file, a partial plan, or the name of a plan",
+        help="constraints of a chosen plan: a file, a partial plan, or the name of a plan",
     )
     parser.add_argument(
         "--batches", type=int, help="micro-batches of a step, each as large as the model's example inputs"
     )
     parser.add_argument(
-        "--deadline", type=float, metavar="SECONDS", help="after which the best so far is taken"
+        "--deadline",
+        type=float,
+        metavar="SECONDS",
+        help="seconds of search, after which the best plan so far is taken",
     )
 
 
@@ -63,5 +66,5 @@ def write(code: str, what: str, path: Path, text: str) -> None:
             code,
             f"{what} cannot be written to {path}",
             why=error.strerror or str(error),
-            fix="name a file in a folder that is there and can be written to",
+            fix="name a file in a folder that exists and can be written to",
         ) from None

@@ -22,12 +22,12 @@ def add(commands: Commands) -> None:
     from .cluster import add_cluster
     from .model import add_memory, add_model
 
-    compare = commands.add_parser("compare", help="the well-known plans in all their shapes, on a cluster")
+    compare = commands.add_parser("compare", help="compare the named plans in all their shapes, on a cluster")
     add_model(compare)
-    compare.add_argument("--devices", type=int, help="for how many; without it, all of the cluster")
+    compare.add_argument("--devices", type=int, help="number of devices; without it, all of the cluster")
     add_cluster(compare, required=True)
     add_memory(compare)
-    compare.add_argument("--all", action="store_true", help="every plan that was looked at")
+    compare.add_argument("--all", action="store_true", help="every plan that was evaluated")
     compare.add_argument("--json", action="store_true", help="print what is known as JSON")
     compare.set_defaults(run=run)
 
@@ -128,7 +128,7 @@ def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
     best = rows[0]["seconds"] if rows else 1.0
     yield f"{told['model']} on {told['cluster']}"
     yield (
-        f"{'plan':<48} {'micro-batches':>13} {'step':>9} {'':>7} {'of peak':>8}  {'memory':<22}"
+        f"{'plan':<48} {'micro-batches':>13} {'step':>9} {'':>7} {'MFU':>8}  {'memory':<22}"
         f" {'computes':>8} {'exposed':>8} {'idle':>6}"
     )
     for row in rows[:shown]:
@@ -140,17 +140,17 @@ def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
     if rows and rows[0]["fits"] and told["bound"] > 0:
         yield (
             f"no plan can take less than {time_of(told['bound'])}: the first takes at most"
-            f" {best / told['bound']:.2f} times the least"
+            f" {best / told['bound']:.2f} times the lower bound"
         )
     if told["constraints"]:
-        yield f"all of them respect the constraints: {told['constraints']}"
+        yield f"all respect the constraints: {told['constraints']}"
     yield from told["uncut"]
     if told["left_out"]:
         yield f"{told['left_out']} more plans were left out: none of them is quicker than these (--all)"
     if told["devices"] == 1:
         yield NOTHING_TO_DIVIDE
     none = len(told["passed_over"])
-    yield f"{tried} of {of} shapes in {told['seconds']:.1f} s; {none} plans are none for this model"
+    yield f"{tried} of {of} shapes in {told['seconds']:.1f} s; {none} plans do not fit this model"
 
 
 def _row(row: dict[str, Any], best: float) -> str:

@@ -120,7 +120,7 @@ def _of_model(graph: Graph, as_json: bool) -> None:
     for example in examples(graph, has_no_rule):
         operator = example.operator
         one: Discovered | None = None
-        why: str | None = "it is a module that runs as it is, and no function"
+        why: str | None = "it is a module that runs as it is, not a function"
         if operator.target != _MODULE:
             one, why = discover_or_why(example.function, example.args, example.kwargs)
         found.append(one)
@@ -145,7 +145,7 @@ def _lines(one: Discovered) -> Iterator[str]:
     inputs, outputs = one.example
     yield paint(one.name, "bold", sys.stdout) + f"  {_listed(inputs)} -> {_listed(outputs)}"
     if not one.dims:
-        yield "  no split of it was seen to hold: it stays whole"
+        yield "  no way to split it was found: it stays whole"
     else:
         yield f"  {paint(one.text, 'green', sys.stdout)}"
         rows = [("dim", "size", "divides", "and the results"), *map(_row, one.dims)]

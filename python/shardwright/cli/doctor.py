@@ -8,7 +8,9 @@ from .parser import Commands
 
 
 def add(commands: Commands) -> None:
-    doctor = commands.add_parser("doctor", help="what this environment can do, and what is wrong with it")
+    doctor = commands.add_parser(
+        "doctor", help="check what this environment can do, and what is wrong with it"
+    )
     doctor.add_argument("--json", action="store_true")
     doctor.set_defaults(run=run)
 

@@ -16,14 +16,14 @@ DRAWN = 6
 def add(commands: Commands) -> None:
     from .model import add_arguments, add_memory
 
-    emit = commands.add_parser("emit", help="compile a model and write its program; no device needed")
+    emit = commands.add_parser("emit", help="compile a model and write its program; needs no device")
     add_arguments(emit)
     emit.add_argument("-o", "--to", required=True, help="folder for the program")
     emit.add_argument("--outputs", choices=["loss", "all"], default="loss")
     emit.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
-        help="whether to tell on stderr what is done; also $SHARDWRIGHT_PROGRESS",
+        help="whether to report progress on stderr; also $SHARDWRIGHT_PROGRESS",
     )
     add_memory(emit)
     emit.set_defaults(run=run)

@@ -17,7 +17,7 @@ PAGE = "errors.md"
 
 
 def add(commands: Commands) -> None:
-    explain = commands.add_parser("explain", help="what an error means, by its code, such as SW0310")
+    explain = commands.add_parser("explain", help="explain an error by its code, such as SW0310")
     explain.add_argument("code", nargs="?", help="without one: all codes")
     explain.set_defaults(run=run)
 

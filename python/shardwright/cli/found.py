@@ -13,7 +13,7 @@ from ..summary import time_of
 if TYPE_CHECKING:
     from .._core import Found, Graph
 
-NOTHING_TO_DIVIDE = "on one device there is nothing to divide"
+NOTHING_TO_DIVIDE = "on one device there is nothing to shard"
 
 # So many ways are told.
 WAYS = 8
@@ -29,7 +29,7 @@ def asked_for(found: Found | None, plan: str) -> Found:
     raise PlanError(
         "SW0925",
         f"there is nothing to explain of the plan {plan}",
-        why="it was not chosen: whoever named it knows why it is so",
+        why="it was not chosen by a search, so there are no alternatives to show",
         fix="give --plan auto and a --cluster",
     )
 
@@ -68,9 +68,11 @@ def lines_of(found: Found) -> Iterator[str]:
     step = found.rows[0]["seconds"]
     if found.bound > 0:
         times = step / found.bound
-        yield f"no plan takes less than {time_of(found.bound)}: it is at most {times:.3f} times the least"
+        yield (
+            f"no plan takes less than {time_of(found.bound)}: it is at most {times:.3f} times the lower bound"
+        )
     if (least := found.rows[0]["order"]) is not None:
-        yield f"its order was searched: of blocks as long as its own none takes less than {time_of(least)}"
+        yield f"its schedule was searched: with blocks of these lengths none takes less than {time_of(least)}"
     if found.constraints:
         yield f"it respects all constraints: {found.constraints}"
     if found.tried[0] < found.tried[1]:
@@ -83,7 +85,7 @@ def lines_of(found: Found) -> Iterator[str]:
         of = "that respects them " if found.constraints else ""
         if any(word in row["plan"] for row in found.rows for word in OTHER):
             of += "and " if of else "that "
-            of += "computes all layers again, or none, with nothing on the host and no parts in turn, "
+            of += "recomputes all layers or none, offloads nothing and runs no parts in turn, "
         least = f"{time_of(bound)}: {times:.3f} times that"
         yield f"no plan of one block {of}takes less than {least}"
     yield (
@@ -92,10 +94,10 @@ def lines_of(found: Found) -> Iterator[str]:
     )
     if found.pipelines is not None:
         places, groups, looked, seconds, is_whole = found.pipelines
-        rest = "" if is_whole else "; not all were looked at, for lack of time or memory"
+        rest = "" if is_whole else "; not all were evaluated, for lack of time or memory"
         yield (
             f"pipelines: {places} places to cut, {groups} groups of devices that differ,"
-            f" {looked:,} looked at in {time_of(seconds)}{rest}"
+            f" {looked:,} evaluated in {time_of(seconds)}{rest}"
         )
 
 
@@ -105,7 +107,7 @@ def explained(found: Found, graph: Graph, path: str) -> Iterator[str]:
     if told is None:
         yield (
             "nothing is known of other ways: there is one device, or no plan was found operator by operator,"
-            " or there are too many ways to look at each"
+            " or there are too many ways to evaluate each"
         )
         return
     name, block, count, ways = told
@@ -119,9 +121,9 @@ def explained(found: Found, graph: Graph, path: str) -> Iterator[str]:
         where = f"device {begin}" if end == begin + 1 else f"devices {begin} to {end - 1}"
         yield f"it is in block {number + 1} of {blocks} of `{name}`, on {where}: this is about that block"
     yield from _why(path, ways)
-    others = "" if count == 1 else f", with {count - 1} more that lie as it does"
+    others = "" if count == 1 else f", with {count - 1} more that are split with it"
     best = "plan" if block is None else "block"
-    yield f"{path}{others}: what the best {best} takes with each way to divide it"
+    yield f"{path}{others}: what the best {best} takes with each way to split it"
     yield f"{'':<52} {'a step':>10} {'works':>9} {'waits':>9} {'sends':>9} {'memory':>9}  better if"
     yield from (_way(way, first=number == 0) for number, way in enumerate(ways))
 
@@ -157,10 +159,10 @@ def _why(path: str, ways: Sequence[Way]) -> Iterator[str]:
     """In words, what speaks for the way that was chosen."""
     chosen = ways[0]
     if chosen[0] == WHOLE:
-        yield f"{path} is whole: there is one device for it"
+        yield f"{path} is whole: it has one device"
         return
     if len(ways) == 1:
-        yield f"{path} is divided by `{chosen[0]}`: there is no other way"
+        yield f"{path} is split by `{chosen[0]}`: there is no other way"
         return
     other = min(ways[1:], key=lambda way: way[1])
     more = [theirs - own for own, theirs in zip(chosen[2], other[2], strict=True)]
@@ -176,7 +178,7 @@ def _why(path: str, ways: Sequence[Way]) -> Iterator[str]:
         why = f"with `{other[0]}`, the next best, devices would {what} for {time_of(worse[what])} more"
     else:
         why = f"with `{other[0]}`, the next best, they would need more memory, or send more to other blocks"
-    yield f"{path} is divided by `{chosen[0]}`: {why}"
+    yield f"{path} is split by `{chosen[0]}`: {why}"
 
 
 def _way(way: Way, first: bool) -> str:

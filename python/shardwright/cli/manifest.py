@@ -12,7 +12,7 @@ from .parser import Commands
 def add(commands: Commands) -> None:
     from .step import add_arguments
 
-    manifest = commands.add_parser("manifest", help="what ranks communicate in a step, for who tunes it")
+    manifest = commands.add_parser("manifest", help="list what ranks communicate in a step, for tuning")
     add_arguments(manifest)
     manifest.set_defaults(run=run)
 

@@ -51,10 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser, needs_cluster: bool = False) 
 
     add_model(parser)
     parser.add_argument(
-        "--devices", type=int, help="for how many; without it, what the plan itself says, or the cluster has"
+        "--devices", type=int, help="number of devices; without it, what the plan says, or all of the cluster"
     )
     plan = parser.add_argument(
-        "--plan", default="auto", help="a name, the path of a plan file, or `auto` (of all, the quickest)"
+        "--plan",
+        default="auto",
+        help="a named plan, the path of a plan file, or `auto` (the quickest of all)",
     )
     suggest(plan, PLANS)
     add_cluster(parser, needs_cluster)
@@ -63,10 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser, needs_cluster: bool = False) 
 
 def add_memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--memory", metavar="SIZE", help="of each device, such as 16GiB: a plan that needs more is refused"
+        "--memory",
+        metavar="SIZE",
+        help="memory of each device, such as 16GiB: a plan that needs more is refused",
     )
     parser.add_argument(
-        "--optimizer", default="adamw", help="whose state is counted: adamw, sgd, sgd-momentum, none, ..."
+        "--optimizer",
+        default="adamw",
+        help="optimizer whose state is counted: adamw, sgd, sgd-momentum, none, ...",
     )
 
 
@@ -90,23 +96,24 @@ def add_model(parser: argparse.ArgumentParser, optional: str = "") -> None:
         "--micro-batches",
         type=int,
         metavar="N",
-        help="the batch in N parts, one after the other; without it 1, or where a plan is chosen as many as"
-        " are best",
+        help="cut the batch into N micro-batches; without it 1, or for a chosen plan as many as are best",
     )
     parser.add_argument(
-        "--discover", action="store_true", help="look for rules of what runs as it is, by running it in parts"
+        "--discover", action="store_true", help="discover rules of what runs as it is, by running it in parts"
     )
     parser.add_argument(
         "--known-inputs",
         metavar="NAME,...",
-        help="arguments that the model may read in Python, '*' for all, '' for none: a program is for what it"
-        " reads; without it, of whichever it has to",
+        help="static inputs, which the model may read in Python: '*' for all, '' for none; without it, those"
+        " that it has to read",
     )
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--batch", type=int, help="of a model with a name, or from hf: (8)")
-    parser.add_argument("--sequence", type=int, help="of such a model, in tokens (128 from hf:) or residues")
+    parser.add_argument("--batch", type=int, help="batch of a model with a name, or from hf: (8)")
+    parser.add_argument(
+        "--sequence", type=int, help="sequence of such a model, in tokens (128 from hf:) or residues"
+    )
 
 
 def require_cluster(arguments: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    ops = commands.add_parser("ops", help="the operators that have rules")
+    ops = commands.add_parser("ops", help="list the operators that have rules")
     ops.set_defaults(run=run_list)
     actions = ops.add_subparsers(metavar="ACTION")
     every = actions.add_parser("list", help="all of them, by family")
@@ -31,13 +31,15 @@ def add(commands: Commands) -> None:
     )
     add_sizes(show)
     show.set_defaults(run=run_show)
-    cover = actions.add_parser("coverage", help="what of a model has rules, and what has none")
+    cover = actions.add_parser(
+        "coverage", help="show which operators of a model have rules, and which have none"
+    )
     add_model(cover)
     cover.add_argument("--plan", help="also what a plan splits: a name, or the path of a plan file")
     cover.add_argument("--devices", type=int, help="for how many")
     cover.add_argument("--json", action="store_true", help="print what is known as JSON")
     cover.set_defaults(run=run_coverage)
-    check = actions.add_parser("verify", help="compare rules with whole operators on real tensors")
+    check = actions.add_parser("verify", help="verify rules against whole operators on real tensors")
     check.add_argument(
         "names",
         nargs="*",
@@ -47,7 +49,7 @@ def add(commands: Commands) -> None:
     add_sizes(check)
     check.add_argument("--json", action="store_true", help="print what is known as JSON")
     check.set_defaults(run=rules.run)
-    find = actions.add_parser("discover", help="find the rule of a function by running it on parts")
+    find = actions.add_parser("discover", help="discover the rule of a function by running it on parts")
     find.add_argument(
         "model",
         metavar="FUNCTION|MODEL",

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 def add(commands: Commands) -> None:
     from .model import add_arguments, add_memory
 
-    plan = commands.add_parser("plan", help="a plan and what it takes, chosen or named")
+    plan = commands.add_parser("plan", help="show a plan, chosen or named, and what it takes")
     add_arguments(plan)
-    plan.add_argument("-o", "--to", metavar="FILE", help="write it there, as a file that --plan takes")
+    plan.add_argument("-o", "--to", metavar="FILE", help="write the plan there, as a file that --plan takes")
     plan.add_argument("--text", action="store_true", help="print that file instead of a table")
     plan.add_argument("--all", action="store_true", help="print it with one line for each operator")
-    plan.add_argument("--diff", nargs=2, metavar=("A", "B"), help="what two plans decide differently")
+    plan.add_argument("--diff", nargs=2, metavar=("A", "B"), help="show what two plans decide differently")
     plan.add_argument(
         "--explain",
         metavar="PATH",
-        help="why `auto` divides this operator so, and what other ways would take",
+        help="why `auto` splits this operator this way, and what other ways would take",
     )
     add_memory(plan)
     plan.set_defaults(run=run)

@@ -11,7 +11,7 @@ from .parser import Commands
 
 
 def add(commands: Commands) -> None:
-    profile = commands.add_parser("profile", help="measure the devices here, as the file of a cluster")
+    profile = commands.add_parser("profile", help="measure the devices here, and write a cluster's file")
     profile.add_argument(
         "--devices", type=int, default=2, help="processes that run at the same time; under torchrun, its own"
     )
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
             "SW0916",
             f"the cluster's file cannot be written to {path}",
             why="there is no such folder",
-            fix="name a file in a folder that is there",
+            fix="name a file in a folder that exists",
         )
     text = _measured(arguments.devices, arguments.device)
     if text is not None:

@@ -20,13 +20,13 @@ SHAPES = ("v", "x", "m", "nn", "k", "mllm", "alphafold")
 
 
 def add(commands: Commands) -> None:
-    schedule = commands.add_parser("schedule", help="find the order of blocks that has the fewest bubbles")
+    schedule = commands.add_parser("schedule", help="search for a pipeline schedule with the fewest bubbles")
     shape = schedule.add_argument("shape", help=f"one of {', '.join(SHAPES)}, or a file of blocks")
     suggest(shape, SHAPES)
     schedule.add_argument("--devices", type=int, help="for a shape; 4 if not given")
     schedule.add_argument("--micro-batches", type=int, metavar="M", help="in a step; 4 for each device")
     schedule.add_argument("--memory", type=int, metavar="K", help="the room of each device")
-    schedule.add_argument("--in-flight", type=int, metavar="N", help="the most micro-batches under way")
+    schedule.add_argument("--in-flight", type=int, metavar="N", help="the most micro-batches in flight")
     schedule.add_argument("--deadline", type=float, metavar="S", help="search for so many seconds")
     schedule.add_argument("--blocks", action="store_true", help="print the blocks as a file, and end")
     schedule.add_argument("--timetable", action="store_true", help="print the lines of a plan only")
@@ -70,7 +70,7 @@ def _possible(arguments: argparse.Namespace) -> None:
         given = getattr(arguments, name)
         if given is not None and not at_least <= given < 2**31:
             flag = f"--{name.replace('_', '-')}"
-            raise PlanError("SW0374", f"`{flag} {given}` is no number of anything", fix="give another number")
+            raise PlanError("SW0374", f"`{flag} {given}` is not a valid number", fix="give another number")
 
 
 def _in_file(error: PlanError, file: str) -> PlanError:
@@ -89,7 +89,7 @@ def blocks_of(arguments: argparse.Namespace) -> str:
     if arguments.devices is not None:
         raise PlanError(
             "SW0374",
-            f"`{path}` says itself how many devices there are",
+            f"`{path}` itself says how many devices there are",
             why="`--devices` is for a shape that has a name",
             fix="leave `--devices` out",
         )
@@ -126,7 +126,7 @@ def _lines(found: FoundOrder, seconds: float) -> list[str]:
     order = "in that order" if found.in_turn else "in an order of its own"
     count = "a micro-batch" if found.group == 1 else f"{found.group} micro-batches"
     return [
-        f"steady state: {count} every {found.period}, {found.in_flight} under way",
+        f"steady state: {count} every {found.period}, {found.in_flight} in flight",
         f"  bubbles {found.bubbles}, {period} (no period of {count} is shorter than {found.period_bound})",
         f"step: {len(found.starts)} micro-batches, {order}, take {found.makespan}",
         f"  {step} (none takes less than {found.makespan_bound})",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def add(commands: Commands) -> None:
     from .step import add_arguments
 
-    simulate = commands.add_parser("simulate", help="how long a step of a plan takes on a cluster")
+    simulate = commands.add_parser("simulate", help="predict how long a step of a plan takes on a cluster")
     add_arguments(simulate)
     simulate.add_argument(
         "--trace", metavar="FILE", help="write a timeline there, which ui.perfetto.dev opens"

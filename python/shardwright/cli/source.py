@@ -170,7 +170,7 @@ def _graph_text(path: Path) -> str:
         names = _functions(path)
         raise CaptureError(
             "SW0116",
-            f"{path} is a file, and not yet a model",
+            f"{path} is a file, not a model",
             why="a model is a function in it that returns a module and its example inputs",
             fix="name it: " + " or ".join(f"{path}:{name}" for name in names[:4])
             if names
@@ -223,7 +223,7 @@ def _like_file(path: Path) -> str:
 def _captured(path: str) -> CaptureError:
     return CaptureError(
         "SW0116",
-        f"{path} is a graph, and its batch cannot be cut",
+        f"{path} is a graph, so its batch cannot be cut",
         why="micro-batches are proved of the model, which is captured with one of them and with two",
         fix="name the model as FILE.py:FUNCTION, or write the graph of one micro-batch",
     )
@@ -266,7 +266,7 @@ def _module_of(found: Any, name: str) -> tuple[Any, Any]:
     what = "a module without its inputs" if isinstance(found, nn.Module) else f"a {type(found).__name__}"
     raise CaptureError(
         "SW0119",
-        f"{name} returned no model",
+        f"{name} did not return a model",
         why=f"it returned {what}",
         fix="return a module and a tuple of its example inputs",
     )

@@ -14,7 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from .model import add_arguments
 
     add_arguments(parser, needs_cluster=True)
-    parser.add_argument("--optimizer", default="adamw", help="whose step is counted: adamw, sgd, none, ...")
+    parser.add_argument(
+        "--optimizer", default="adamw", help="optimizer whose step is counted: adamw, sgd, none, ..."
+    )
     parser.add_argument(
         "--compile", action="store_true", help="PyTorch compiles the local code, as with `compile=True`"
     )

@@ -27,7 +27,7 @@ def lines_of_table(plan: Plan, step: Simulated | None) -> Iterator[str]:
     rows = plan_rows(plan, step)
     shown = [row for row in rows if _counts(row, step)]
     cells = [_cells(row, step) for row in shown]
-    head = ["modules", "divided", "devices", *(["takes"] if step is None else ["computes", "sends", "waits"])]
+    head = ["modules", "sharded", "devices", *(["takes"] if step is None else ["computes", "sends", "waits"])]
     if any(row["recomputed"] or row["offloaded"] for row in shown):
         head.append("for backward")
         for row, line in zip(shown, cells, strict=True):
@@ -42,29 +42,29 @@ def lines_of_table(plan: Plan, step: Simulated | None) -> Iterator[str]:
     others = sum(row["operators"] for row in rows if not _counts(row, step))
     others += sum(row["others"] for row in shown)
     if others:
-        yield f"and {count_of(others, 'operator')} with next to no work, maybe divided otherwise (--text)"
+        yield f"and {count_of(others, 'operator')} with next to no work, maybe sharded differently (--text)"
 
 
 def lines_of_parameters(plan: Plan) -> Iterator[str]:
     """Where parameters live."""
     for over, gather, reduce, count, size in plan_homes(plan):
         yield (
-            f"{size_of(size)} in {count_of(count, 'parameter')} are divided among {over} devices each,"
+            f"{size_of(size)} in {count_of(count, 'parameter')} are sharded over {over} devices each,"
             f" {GATHERED[gather]}, their gradients reduced {REDUCED[reduce]}"
         )
     for what, names in (("state of", plan.state_on_host), ("parameters:", plan.held_on_host)):
         if names:
-            yield f"on the host between steps: {what} {count_of(len(names), 'parameter')}"
+            yield f"offloaded between steps: {what} {count_of(len(names), 'parameter')}"
 
 
 def lines_of_moves(step: Simulated) -> Iterator[str]:
     """What is moved for no module."""
     for of, (moves, waits, size) in (
-        ("of parameters and their gradients", step.of_parameters),
+        ("for parameters and their gradients", step.of_parameters),
         ("between stages", step.between_stages),
     ):
         if size:
-            waited = f"and waits for {time_of(waits)} of that"
+            waited = f"{time_of(waits)} of it exposed"
             yield f"{of} a rank moves {size_of(size)} in {time_of(moves)}, {waited}"
 
 

@@ -28,7 +28,7 @@ def targets_of(name: str) -> dict[str, tuple[str, bool]]:
         raise CaptureError(
             "SW0158",
             f"no operator {name} has a rule",
-            why="an operator without a rule is computed whole by every device",
+            why="every device computes an operator without a rule whole",
             fix=did_you_mean(name, short) or "`shardwright ops` lists those that have one",
         )
     return found

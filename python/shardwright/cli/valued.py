@@ -32,7 +32,7 @@ def module_and_example(arguments: argparse.Namespace) -> tuple[nn.Module, Argume
         return source.module, source.example
     raise CaptureError(
         "SW0116",
-        f"{model} is a graph, and cannot be run beside its program",
+        f"{model} is a graph, and cannot be run itself",
         why="it has neither the module nor its values",
         fix="name the model as FILE.py:FUNCTION; `shardwright check` proves a program against a graph",
     )

@@ -72,7 +72,7 @@ class _Rules:
         why = compared(call, mark, ruled.operators[call.at], self.module)
         if why is not None:
             said = f"the rule of `{call.name}` was not compared: {why}"
-            warnings.warn(f"{said}. Whether its parts give the whole is not known", stacklevel=6)
+            warnings.warn(f"{said}. It is not known whether its shards give the whole", stacklevel=6)
             self.captured.notes.append(said)
         self.given.append(given)
         self.said[call.name] = Divided(mark.rule, True)

@@ -421,7 +421,7 @@ class ParallelModule(nn.Module):
             raise RuntimeFault(
                 "SW0813",
                 f"{what}, while a batch is under way",
-                why="under the plan steps follow each other without a pause: its gradients are yet to come",
+                why="the plan runs steps without a pipeline flush: its gradients are yet to come",
                 fix="`model.finish()` on all ranks, and `optimizer.step()`, which that batch is yet to have",
             )
 

@@ -26,10 +26,10 @@ pub fn read(
     let first = lines.next();
     let Some((_, _, header @ (HEADER | PLAN))) = first else {
         let begins = first.map_or("it is empty".into(), |it| format!("it begins with `{}`", clip(it.2)));
-        return Err(Error::new("SW0332", "this is not a file of constraints of a known version")
+        return Err(Error::new("SW0332", "this is not a constraints file of a known version")
             .at(format!("{called}, line {}", first.map_or(1, |it| it.0)))
             .why(begins)
-            .fix(format!("the first line must be `{HEADER}`, or `{PLAN}` of a partial plan")));
+            .fix(format!("the first line must be `{HEADER}`, or `{PLAN}` for a partial plan")));
     };
     let reader = Reader { graph, dims: Dims::new(graph, analysis), devices };
     let mut found = vec![];
@@ -81,7 +81,7 @@ impl Reader<'_> {
             ("limit", rest) => self.limited(rest),
             ("tie", rest) => Ok(Says::Alike(self.alike(&self.select(rest)?))),
             ("use", rest) => Ok(used(rest)),
-            _ => Err(bad(format!("`{}` is not a word of constraints", clip(word)))
+            _ => Err(bad(format!("no constraint begins with `{}`", clip(word)))
                 .fix("a line begins with `pin`, `forbid`, `limit`, `tie`, `use` or `op`")),
         }
     }
@@ -93,12 +93,12 @@ impl Reader<'_> {
             "name" => Ok(None),
             "devices" if rest.trim() == self.devices.to_string() => Ok(None),
             "devices" => Err(bad(format!("the partial plan is for `{}` devices", clip(rest.trim())))
-                .why(format!("a plan for {} is looked for", self.devices))
-                .fix("leave the line out, or ask for as many devices")),
+                .why(format!("the search is for a plan on {} devices", self.devices))
+                .fix("leave the line out, or search for a plan on that many devices")),
             "op" | "use" => self.line(line).map(Some),
-            _ => Err(bad(format!("`{}` of a plan is not a constraint", clip(word)))
-                .why("of a partial plan its lines `op` and `use` are")
-                .fix("take the line out, or write a file of constraints")),
+            _ => Err(bad(format!("the line `{}` of a plan is not a constraint", clip(word)))
+                .why("only the lines `op` and `use` of a partial plan are constraints")
+                .fix("remove the line, or write a constraints file")),
         }
     }
 
@@ -108,7 +108,7 @@ impl Reader<'_> {
             Some('"' | '%') => select(who, self.graph),
             Some(_) if who.contains('.') => select(&format!("\"*\" {who}"), self.graph),
             Some(_) => self.of_class(who),
-            None => Err(bad("it is not said of which operators").fix(
+            None => Err(bad("the line does not say which operators it is for").fix(
                 "name a path in quotes, a kind such as `aten.linear.*`, a class of modules, or `%name`",
             )),
         }
@@ -134,7 +134,7 @@ impl Reader<'_> {
         let mut classes: Vec<&str> = self.graph.modules.iter().map(|(_, class)| class.as_str()).collect();
         classes.sort_unstable();
         classes.dedup();
-        Err(Error::new("SW0302", format!("no module is of the class `{}`", clip(class)))
+        Err(Error::new("SW0302", format!("no module has the class `{}`", clip(class)))
             .why(format!("there are {}", classes.join(", ")))
             .fix("name one of them, or a path in quotes"))
     }
@@ -160,7 +160,7 @@ impl Reader<'_> {
                 Ok(Says::Devices { ops, devices: devices.into_iter().collect() })
             }
             Some(devices) if (0..self.devices).any(|device| !devices.contains(&device)) => {
-                Err(bad("`on` is beside how operators are divided")
+                Err(bad("`on` is in one line with a split")
                     .fix("write two lines: `pin \"path\": split batch 2` and `pin \"path\": on 0..4`"))
             }
             _ => self.splits(&ops, level, what).map(Says::Ways),
@@ -183,7 +183,7 @@ impl Reader<'_> {
                     self.along(&mut demands, dim, (parts, parts))?;
                 }
                 _ => {
-                    return Err(bad(format!("`{}` does not say how operators are divided", clip(word)))
+                    return Err(bad(format!("`{}` does not say how to split operators", clip(word)))
                         .fix("write `split DIM`, `split DIM WAYS`, `replicate` or `single`"));
                 }
             }
@@ -206,8 +206,12 @@ impl Reader<'_> {
         }
         let ops: Vec<OpId> = demands.iter().map(|it| it.op).collect();
         let known = self.dims.known(&ops);
-        Err(bad(format!("none of these operators can be divided along `{}`", clip(dim))).fix(
-            if known.is_empty() { "they can only be copied".into() } else { format!("name one of {known}") },
+        Err(bad(format!("none of these operators can be split along `{}`", clip(dim))).fix(
+            if known.is_empty() {
+                "they can only be replicated".into()
+            } else {
+                format!("name one of {known}")
+            },
         ))
     }
 
@@ -229,7 +233,7 @@ impl Reader<'_> {
                 (["split", dim], Some(most)) => (*dim, most),
                 (["split", dim, most], None) => (*dim, number(most)?),
                 _ => {
-                    return Err(bad(format!("`{}` does not say what is limited", clip(word)))
+                    return Err(bad(format!("`{}` does not say what to limit", clip(word)))
                         .fix("write `forbid \"path\": split DIM`, or `limit \"path\": split DIM WAYS`"));
                 }
             };

@@ -11,7 +11,7 @@ use crate::{Draft, On, Split, legal};
 
 pub(super) const SET: Set = Set {
     name: "bidirectional",
-    doc: "halves of each micro-batch go through the stages of a pipeline in opposite directions",
+    doc: "half of each micro-batch flows through the pipeline one way, half the other way",
     along: None,
     rounds: None,
     aside: None,

@@ -24,7 +24,7 @@ pub(super) fn of(name: &str, model: &Model<'_>, axes: &[Axis]) -> Result<Blocks>
     };
     if own.next().is_some() {
         return Err(Error::new("SW0310", "a plan has one axis of stages")
-            .why("stages are not divided into stages")
+            .why("a stage cannot have stages of its own")
             .fix("write the product as the number of stages"));
     }
     let count = |(rounds, said): (Rounds, Option<u32>)| Ok((rounds, (rounds.count)(model, said)?));
@@ -51,8 +51,8 @@ pub(super) fn of(name: &str, model: &Model<'_>, axes: &[Axis]) -> Result<Blocks>
 }
 
 fn without_stages(name: &str) -> Error {
-    Error::new("SW0310", format!("`{name}` has blocks that follow each other, and no stages"))
-        .why("it says how many blocks each stage of a pipeline has")
+    Error::new("SW0310", format!("`{name}` says how many blocks a stage has, but has no stages"))
+        .why("the blocks are those of the stages of a pipeline")
         .fix("say how many stages there are: `stages:2 x interleaved:2`")
 }
 
@@ -86,7 +86,7 @@ pub(super) fn stages(model: &Model<'_>, draft: &Draft<'_>, set: &str) -> Result<
     let blocks: Vec<u32> = draft.blocks().iter().flatten().copied().collect();
     if blocks.len() < model.graph.ops.len() {
         return Err(Error::new("SW0310", format!("`{set}` is for a pipeline"))
-            .why("it places what stages do, and there are none")
+            .why("it is a schedule of stages, and the plan has no stages")
             .fix(format!("write for example `stages:4 x {set}`")));
     }
     let mut all: Vec<Vec<u32>> = vec![];

@@ -18,7 +18,7 @@ use crate::Draft;
 
 pub(super) const SET: Set = Set {
     name: "coshard",
-    doc: "the dims that `megatron` would split, their parts one after another on the same device",
+    doc: "splits the dims that `megatron` would, and runs the parts one after another on one device",
     along: Some(Along {
         turns: Some(turns),
         ..Along::of(|model, parts| megatron::choose(model, if parts == 1 { 1 } else { 2 }), megatron::why)

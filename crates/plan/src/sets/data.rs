@@ -7,7 +7,7 @@ use super::{Along, Model, Set, too_few};
 
 pub(super) const SET: Set = Set {
     name: "data",
-    doc: "every operator that has the batch splits it; the batch is the first dim of the inputs, or dims, if they differ",
+    doc: "data parallelism: operators are split along the batch, the first dim of the inputs",
     along: Some(Along::of(choose, why)),
     aside: None,
     rounds: None,
@@ -34,7 +34,7 @@ pub(super) fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
     split.iter().find_map(own).map_or_else(
         || "it has no batch that may be split".into(),
         |index| match model.analysis.op(op).loops[index].size {
-            size if size >= i64::from(parts) => "what it makes is read whole".into(),
+            size if size >= i64::from(parts) => "its result is read whole".into(),
             size => too_few("its batch", size, parts),
         },
     )

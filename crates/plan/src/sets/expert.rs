@@ -10,7 +10,7 @@ use crate::{On, exchange};
 
 pub(super) const SET: Set = Set {
     name: "expert",
-    doc: "the experts of mixtures are divided, every other operator splits the batch",
+    doc: "expert parallelism: mixtures are split along the experts, all other operators along the batch",
     along: Some(Along { exchange: Some(exchange), ..Along::of(choose, why) }),
     aside: None,
     rounds: None,

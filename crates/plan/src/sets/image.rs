@@ -11,7 +11,7 @@ use super::{Along, Model, Set, too_few};
 
 pub(super) const SET: Set = Set {
     name: "image",
-    doc: "every operator that has rows of images splits them; convolutions are given the rows beside their own",
+    doc: "spatial parallelism: operators are split along rows of images, and convolutions exchange halos",
     along: Some(Along::of(choose, why)),
     aside: None,
     rounds: None,

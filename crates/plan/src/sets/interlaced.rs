@@ -14,7 +14,7 @@ use crate::{Draft, On, Split, legal};
 
 pub(super) const SET: Set = Set {
     name: "interlaced",
-    doc: "embeddings and the projection to words are divided over all stages of a pipeline, between them",
+    doc: "embeddings and the projection to the vocabulary are sharded over all stages of a pipeline",
     along: None,
     rounds: None,
     aside: Some(|model, stages| loops(model, stages).iter().map(Option::is_some).collect()),
@@ -30,7 +30,7 @@ fn interlace(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<
             "SW0309",
             format!("`interlaced` finds no vocabulary in {}", model.graph.model),
         )
-        .why("no embedding and no projection with a loss has a dim that all stages could divide")
+        .why("no embedding and no projection with a loss has a dim that can be split among all stages")
         .fix("leave it out"));
     }
     let ids = ids(model, &words);

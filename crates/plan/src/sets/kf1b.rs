@@ -13,7 +13,7 @@ use super::{Model, Rounds, Set, stages};
 
 pub(super) const SET: Set = Set {
     name: "kf1b",
-    doc: "calls of a module that is called several times go through all stages of a pipeline one after another",
+    doc: "a module that is called several times runs its forwards through all stages one after another",
     along: None,
     aside: None,
     rounds: Some(Rounds { count, cut, stage: |block, stages| block % stages }),

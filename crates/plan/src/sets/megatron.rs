@@ -18,7 +18,7 @@ use super::{Along, Model, Set, sequence, too_few};
 
 pub(super) const SET: Set = Set {
     name: "megatron",
-    doc: "it splits the dim between two contractions (heads, the inner dim of an MLP, the vocabulary)",
+    doc: "tensor parallelism: splits the dim between two matmuls (heads, inner dim of an MLP, vocabulary)",
     along: Some(Along::of(choose_shared, why)),
     aside: None,
     rounds: None,
@@ -27,7 +27,7 @@ pub(super) const SET: Set = Set {
 
 pub(super) const WITH_SEQUENCE: Set = Set {
     name: "megatron-sp",
-    doc: "as `megatron`, and what that leaves whole splits the sequence",
+    doc: "as `megatron`, and operators that it leaves whole are split along the sequence",
     along: Some(Along::of(choose_with_sequence, why_not_even_sequence)),
     aside: None,
     rounds: None,
@@ -88,8 +88,8 @@ pub(super) fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
     };
     let loops = 0..model.analysis.op(op).loops.len();
     loops.filter_map(|index| fewer(&index)).next().map_or_else(
-        || "no dim between two contractions runs through it that all on its way may split".into(),
-        |size| too_few("the dim between two contractions", size, parts),
+        || "it is on no dim between two matmuls that every operator along the way can split".into(),
+        |size| too_few("the dim between two matmuls", size, parts),
     )
 }
 

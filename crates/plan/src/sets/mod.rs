@@ -306,7 +306,10 @@ fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g
         if axis.along.must_find && axis.size != 1 && choice.iter().all(Option::is_none) {
             return Err(Error::new(
                 "SW0309",
-                format!("`{}` finds nothing to split {} ways in {}", axis.set.name, axis.size, graph.model),
+                format!(
+                    "`{}` finds nothing to split into {} parts in {}",
+                    axis.set.name, axis.size, graph.model
+                ),
             )
             .why(axis.set.doc)
             .fix("use another plan, or fewer devices for this axis"));

@@ -41,8 +41,8 @@ pub(super) fn axes(name: &str, devices: u32) -> Result<Vec<Axis>> {
     }
     let total = product(axes.iter().filter(|a| !a.along.in_turn()).map(|a| a.size));
     if total != devices {
-        return Err(Error::new("SW0310", format!("`{name}` does not fill {devices} devices"))
-            .why(format!("its axes make {total}"))
+        return Err(Error::new("SW0310", format!("the axes of `{name}` do not fit {devices} devices"))
+            .why(format!("the product of their sizes is {total}"))
             .fix(
                 "give each axis a size whose product is the number of devices, such as `data:2 x megatron:4`",
             ));
@@ -82,7 +82,7 @@ pub(super) fn rounds(name: &str) -> Result<Option<(Rounds, Option<u32>)>> {
     match said.next() {
         None => Ok(first),
         Some(_) => Err(Error::new("SW0310", format!("`{name}` says twice how many blocks each stage has"))
-            .why("they follow each other in one way")
+            .why("a pipeline has one schedule")
             .fix("leave one of them out")),
     }
 }
@@ -154,7 +154,7 @@ fn bad_word(set: &Set, word: &str) -> Error {
     } else {
         format!("there is no `{}:{}`", set.name, clip(word))
     };
-    let why = if number { "it divides nothing" } else { "the word behind the colon is not known" };
+    let why = if number { "it splits nothing" } else { "the word after the colon is not known" };
     Error::new("SW0310", what).why(why).fix(format!("write {}", known.join(" or ")))
 }
 
@@ -186,9 +186,9 @@ fn spread_in_turn(name: &str, axes: Vec<Axis>, devices: u32) -> Result<Vec<Axis>
     if parts % devices != 0 {
         return Err(Error::new(
             "SW0310",
-            format!("the {parts} parts of `{name}` do not spread over {devices} devices"),
+            format!("the {parts} parts of `{name}` do not fit {devices} devices"),
         )
-        .why("each device runs as many parts as any other, one after another")
+        .why("each device runs the same number of parts, one after another")
         .fix(format!(
             "write `{0}:{1}` for two parts on each device, or say what the devices share: \
              `data:{devices} x {0}:{parts}`",
@@ -226,7 +226,7 @@ fn unknown(set: &str) -> Error {
     let near = nearby(set, ALL.iter().map(|s| s.name));
     let meant = near.first().map_or_else(String::new, |name| format!("did you mean `{name}`? Else "));
     Error::new("SW0311", format!("there is no plan named `{set}`"))
-        .why("neither a well-known plan nor the path of a plan file is called so")
+        .why("it is neither a named plan nor the path of a plan file")
         .fix(format!(
             "{meant}use one of {}, a product such as `data:2 x megatron:2`, or a plan file",
             known.join(", ")

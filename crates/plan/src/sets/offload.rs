@@ -10,7 +10,7 @@ use crate::Draft;
 
 pub(super) const SET: Set = Set {
     name: "offload",
-    doc: "what is not needed for a while is on the host",
+    doc: "what is not needed for a while is offloaded to the host",
     along: None,
     aside: None,
     rounds: None,

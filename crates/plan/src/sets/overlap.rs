@@ -5,7 +5,7 @@ use super::Set;
 
 pub(super) const SET: Set = Set {
     name: "overlap",
-    doc: "in backward, sums of gradients travel while gradients of parameters are computed",
+    doc: "in backward, gradients are reduced while weight gradients are computed",
     along: None,
     aside: None,
     rounds: None,

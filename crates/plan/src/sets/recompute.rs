@@ -15,7 +15,7 @@ use crate::select::folded_path;
 
 pub(super) const SET: Set = Set {
     name: "recompute",
-    doc: "each of the layers that repeat is computed again for backward; without layers, segments of operators",
+    doc: "layers that repeat are recomputed for backward; without such layers, segments of operators",
     along: None,
     aside: None,
     rounds: None,
@@ -59,7 +59,7 @@ pub(super) fn layers_or_segments<'m>(model: &'m Model<'_>, set: &str) -> Result<
     if segments.is_empty() {
         return Err(Error::new(
             "SW0309",
-            format!("`{set}` finds nothing that is kept for backward in {}", model.graph.model),
+            format!("`{set}` finds nothing that is saved for backward in {}", model.graph.model),
         )
         .why("it has no layers that repeat, and no operator of it gets a gradient")
         .fix(format!("leave `{set}` out, or let some parameter or input of the model need a gradient")));

@@ -7,7 +7,7 @@ use super::{Model, Rounds, Set, stages};
 
 pub(super) const ONE_F_ONE_B: Set = Set {
     name: "1f1b",
-    doc: "a stage runs backward as soon as it can, so that few micro-batches are kept at a time",
+    doc: "a stage runs backward as soon as it can, so that few micro-batches are in flight",
     along: None,
     aside: None,
     rounds: None,
@@ -31,7 +31,7 @@ pub(super) const GPIPE: Set = Set {
 
 pub(super) const INTERLEAVED: Set = Set {
     name: "interleaved",
-    doc: "each stage has several blocks, which follow each other round all stages",
+    doc: "each stage has several blocks, and a micro-batch passes all stages once for each block",
     along: None,
     aside: None,
     rounds: Some(Rounds {
@@ -47,7 +47,7 @@ pub(super) const INTERLEAVED: Set = Set {
 
 pub(super) const ZB_H1: Set = Set {
     name: "zb-h1",
-    doc: "as `1f1b`, and gradients of parameters are computed later, where a stage would wait",
+    doc: "as `1f1b`, and weight gradients are computed later, where a stage would wait",
     along: None,
     rounds: None,
     aside: None,
@@ -75,7 +75,7 @@ pub(super) const ZB_V: Set = Set {
 
 pub(super) const TWO_BW: Set = Set {
     name: "2bw",
-    doc: "as `1f1b`, and steps follow each other without a pause, each with gradients of parameters one update older",
+    doc: "as `1f1b`, without a pipeline flush between steps; gradients are of parameters one update older",
     along: None,
     aside: None,
     rounds: None,

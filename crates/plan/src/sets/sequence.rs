@@ -19,8 +19,8 @@ use super::{Along, Model, Set, too_few};
 
 pub(super) const SEQUENCE: Set = Set {
     name: "sequence",
-    doc: "every operator that has the sequence splits it; the sequence is what queries of attention are along, or the \
-          tokens of the inputs",
+    doc: "context parallelism: operators are split along the sequence, that of attention's queries or of \
+          the input tokens",
     along: Some(Along::of(choose, why)),
     aside: None,
     rounds: None,
@@ -29,7 +29,7 @@ pub(super) const SEQUENCE: Set = Set {
 
 pub(super) const ZIGZAG: Set = Set {
     name: "zigzag",
-    doc: "as `sequence`, in twice as many parts: each device has one from the front and one as far from the back",
+    doc: "as `sequence`, balanced for causal attention: of 2n chunks device i has chunks i and 2n-1-i",
     along: Some(Along {
         places: Some(front_and_back),
         ..Along::of(
@@ -44,7 +44,7 @@ pub(super) const ZIGZAG: Set = Set {
 
 pub(super) const ULYSSES: Set = Set {
     name: "ulysses",
-    doc: "as `sequence`, but attention splits the heads",
+    doc: "as `sequence`, but attention is split along the heads",
     along: Some(Along::of(choose_heads, why)),
     aside: None,
     rounds: None,
@@ -108,7 +108,7 @@ fn repeating(model: &Model<'_>, mut tensor: TensorId) -> Vec<OpId> {
 
 pub(super) fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
     if repeated(model).contains_key(&op) {
-        return "it repeats keys and values, which move before".into();
+        return "it repeats keys and values, which are moved before that".into();
     }
     own(model, op, &classes(model)).next().map_or_else(
         || "it has no sequence that may be split".into(),

@@ -9,7 +9,7 @@ use crate::Draft;
 
 pub(super) const SET: Set = Set {
     name: "tokens",
-    doc: "slices of the sequence flow through the stages of a pipeline, for models in which no token needs later ones",
+    doc: "slices of the sequence flow through a pipeline, for models in which no token needs later ones",
     along: None,
     aside: None,
     rounds: None,

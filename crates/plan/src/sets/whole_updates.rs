@@ -8,7 +8,7 @@ use crate::Draft;
 
 pub(super) const SET: Set = Set {
     name: "whole-updates",
-    doc: "the update of each parameter that is divided is computed of the whole, by one of the devices that hold it",
+    doc: "the update of each sharded parameter is computed whole, on one of the devices that hold it",
     along: None,
     aside: None,
     rounds: None,

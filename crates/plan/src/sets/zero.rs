@@ -13,7 +13,7 @@ use crate::{Draft, On};
 
 pub(super) const ONE: Set = Set {
     name: "zero1",
-    doc: "as `data`; the optimizer's state is divided, parameters are gathered once a step",
+    doc: "as `data`, with the optimizer state sharded; parameters are gathered once a step",
     along: Some(ALONG),
     aside: None,
     rounds: None,
@@ -22,7 +22,7 @@ pub(super) const ONE: Set = Set {
 
 pub(super) const TWO: Set = Set {
     name: "zero2",
-    doc: "as `zero1`; gradients are divided, too, and reduced with each micro-batch",
+    doc: "as `zero1`, with gradients sharded too, and reduced with each micro-batch",
     along: Some(ALONG),
     aside: None,
     rounds: None,
@@ -31,7 +31,7 @@ pub(super) const TWO: Set = Set {
 
 pub(super) const THREE: Set = Set {
     name: "zero3",
-    doc: "as `zero2`; parameters are divided, too, and gathered for each layer when it runs",
+    doc: "as `zero2`, with parameters sharded too, and gathered for each layer when it runs",
     along: Some(ALONG),
     aside: None,
     rounds: None,

@@ -181,8 +181,8 @@ impl<'a> Forms<'a> {
         let (it, reads) = (self.graph.op(late), self.graph.op(reader));
         let why = match &it.target[..] {
             ATTENTION if it.inputs().len() > 3 => "it is given a mask, and `is_causal` is not set",
-            ATTENTION => "its tokens attend to later ones, too: `is_causal` is not set",
-            _ => "it needs all tokens before it gives anything",
+            ATTENTION => "its tokens attend to later ones: `is_causal` is not set",
+            _ => "it needs all tokens before it has a result",
         };
         Error::new("SW0331", format!("{} looks ahead", title(self.graph, late)))
             .at(it.line.clone())

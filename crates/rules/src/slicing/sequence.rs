@@ -13,7 +13,7 @@ use crate::families;
 pub fn even(graph: &Graph, analysis: &Analysis, count: u32) -> Result<Slices> {
     let (input, dim, tokens) = sequence(graph, analysis)?;
     if i64::from(count) > tokens {
-        return Err(Error::new("SW0331", format!("{tokens} tokens are no {count} slices"))
+        return Err(Error::new("SW0331", format!("{tokens} tokens cannot be cut into {count} slices"))
             .why("each slice has at least one token")
             .fix(format!("write at most `tokens:{tokens}`, or give longer sequences")));
     }
@@ -40,7 +40,7 @@ fn sequence(graph: &Graph, analysis: &Analysis) -> Result<(usize, usize, i64)> {
     let Some((id, dim, _)) = found else {
         let what = format!("no input of {} has a sequence", graph.model);
         return Err(Error::new("SW0331", what)
-            .why("slices are of a dim of an input along which attention is causal")
+            .why("a sequence is a dim of an input along which attention is causal")
             .fix(FIX));
     };
     let Source::Input { position, .. } = graph.tensor(id).source else { unreachable!("it is an input") };
@@ -63,6 +63,9 @@ fn inputs(graph: &Graph, analysis: &Analysis) -> Vec<(TensorId, usize, usize)> {
 fn looks_ahead(graph: &Graph, op: OpId) -> Error {
     Error::new("SW0331", format!("{} looks ahead", title(graph, op)))
         .at(graph.op(op).line.clone())
-        .why("its tokens attend to later ones, too, and no attention of the model is causal: `is_causal` is not set")
+        .why(
+            "its tokens attend to later ones, and no attention of the model is causal: `is_causal` is \
+              not set",
+        )
         .fix(FIX)
 }

@@ -47,7 +47,7 @@ pub(crate) fn clash(question: &Question<'_>, constraints: &Constraints) -> Resul
                     question,
                     constraints,
                     &(0..constraints.all.len()).collect(),
-                    " that was found",
+                    " among those that the search found",
                 )),
             },
         };
@@ -143,7 +143,7 @@ fn refusal(question: &Question<'_>, constraints: &Constraints, set: &Set, which:
     };
     let error = Error::new("SW0333", what).why(why);
     match &told[..] {
-        [_] => error.fix("take it out, or give it room: fewer ways, another dim, `limit` for `pin`"),
-        _ => error.fix("take one of these out: without it the others of them can hold"),
+        [_] => error.fix("remove it, or relax it: fewer parts, another dim, `limit` instead of `pin`"),
+        _ => error.fix("remove one of these: without it the others can hold"),
     }
 }

@@ -198,9 +198,9 @@ fn each(nodes: &[usize]) -> Result<u32> {
     let counts: BTreeSet<usize> = (0..=last).map(count).collect();
     match counts.iter().copied().collect::<Vec<_>>()[..] {
         [one] if one > 0 => Ok(u32::try_from(one).unwrap_or(u32::MAX)),
-        _ => Err(Error::new("SW0335", "nodes do not have equally many of the devices")
-            .why("what is divided between nodes is divided alike inside of each")
-            .fix("leave `between nodes` and `inside nodes` out, or use whole nodes that are alike")),
+        _ => Err(Error::new("SW0335", "the nodes do not have the same number of devices")
+            .why("a split between nodes needs equally many devices inside each node")
+            .fix("leave `between nodes` and `inside nodes` out, or use whole nodes of one size")),
     }
 }
 

@@ -143,7 +143,7 @@ impl Alternative {
             [works, waits, -last, sends, late, updates, bytes, it.crossing]
         };
         if own != other && of(self).iter().zip(of(chosen)).all(|(own, other)| *own >= other) {
-            return Some("never: it takes no less of anything".to_owned());
+            return Some("never: it is not cheaper in anything".to_owned());
         }
         let computes = other.works + other.updates - own.works - own.updates;
         let waits = own.waits - other.waits;

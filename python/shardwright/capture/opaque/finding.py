@@ -85,7 +85,7 @@ def _learn(module: nn.Module, values: Values, opaque: Opaque) -> None:
     with values() as call:
         if isinstance(call, str):
             path, why = next(iter(opaque.why.items()))
-            unknown = f"{why}; and what it gives is not known: {call}"
+            unknown = f"{why}; and its results are not known: {call}"
             raise refusal(path, unknown, "capture the model with values, or a smaller copy of it")
         noted = _noted(call, opaque)
         other = _noted_otherwise(call, opaque)
@@ -97,7 +97,7 @@ def _learn(module: nn.Module, values: Values, opaque: Opaque) -> None:
 def _merged(module: nn.Module, path: str, calls: list[Given], others: list[Given]) -> list[Given]:
     merged = [one.merged(other) for one, other in zip(calls, others, strict=False)]
     if len(calls) != len(others) or None in merged:
-        why = f"the sizes of what `{path}` gives depend on data"
+        why = f"the sizes of the results of `{path}` depend on data"
         raise unfit(path, why) if is_function(path) else around(module, path, why)
     return [one for one in merged if one is not None]
 

@@ -94,7 +94,7 @@ class Opaque:
         return {path: (why, self.operations.get(path, 0.0)) for path, why in whys}
 
     def notes(self, module: nn.Module) -> list[str]:
-        checks = [f"the check at {line} is not made: it only validates values" for line in self.checks]
+        checks = [f"the check at {line} is left out: it only validates values" for line in self.checks]
         return notes_of(module, self.told(), {}) + checks
 
 
@@ -112,7 +112,7 @@ class Divided:
 
     def says(self, call: str) -> str:
         if self.rule is None:
-            return f"whole on each device that computes it, for no rule was found: {self.why}"
+            return f"whole on each device that computes it, as no rule was found: {self.why}"
         sizes = ", ".join(f'"{dim}": "{argument}"' for dim, argument in self.sizes.items())
         given = f'"{self.rule}"' + (f", sizes={{{sizes}}}" if sizes else "")
         if self.stated:
@@ -258,7 +258,7 @@ def _under_autocast(path: str) -> CaptureError:
 
 
 def around(module: nn.Module, path: str, why: str) -> CaptureError:
-    fix = "make the module around it one that runs as it is: `shardwright.opaque(module)`"
+    fix = "let the module around it run as it is: `shardwright.opaque(module)`"
     return said_in(_caller(module, path), refusal(path, why, fix))
 
 

@@ -126,7 +126,7 @@ def _called(
     try:
         results = as_python.tensors_of(key, result)
     except as_python.NotPlain as error:
-        raise refuse(f"its result is no structure of tensors and plain values: {error}") from None
+        raise refuse(f"its result is not a structure of tensors and plain values: {error}") from None
     try:
         given = [*held, *as_python.written(args, kwargs)[1]]
     except as_python.NotPlain as error:
@@ -140,7 +140,9 @@ def _called(
 
 
 def _changes_parameter(path: str, name: str) -> CaptureError:
-    why = f"its forward changes its parameter `{name}`, and of what runs as it is only buffers may change"
+    why = (
+        f"its forward changes its parameter `{name}`, and a module that runs as it is may only change buffers"
+    )
     fix = "keep the value in a buffer, or write the parameter in the module around it, which is traced"
     return refusal(path, why, fix)
 

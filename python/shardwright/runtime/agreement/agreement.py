@@ -261,7 +261,7 @@ def _other_modes(modes: Sequence[str]) -> RuntimeFault:
         "SW0781",
         "the ranks call the model in different modes",
         why=" | ".join(f"{listed(who)}: {mode}" for mode, who in ranks.items()),
-        fix="let all ranks call `train()`, `eval()` and `torch.no_grad()` alike",
+        fix="let all ranks call `train()`, `eval()` and `torch.no_grad()` in the same way",
     )
 
 
@@ -300,7 +300,7 @@ def _other_settings(given: Sequence[tuple[str, ...]]) -> RuntimeFault:
         "SW0781",
         "the ranks have changed the model differently",
         why=" | ".join(said),
-        fix="set attributes, modes and `requires_grad` alike on all ranks",
+        fix="set the same attributes, modes and `requires_grad` on all ranks",
     )
 
 

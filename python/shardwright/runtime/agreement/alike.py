@@ -114,7 +114,7 @@ def _refuse_unlike(call: str, ranks: Sequence[Mapping[str, str]]) -> None:
             why=" | ".join(_who_says(name, [said.get(name) for said in ranks]) for name in unlike[:4]),
             fix="install the same version for all ranks"
             if versions
-            else "give the same on all ranks: they run one program, and step parts of the same parameters",
+            else "give the same on all ranks: they run one program, and step shards of the same parameters",
         )
 
 

@@ -83,7 +83,7 @@ def _unlike(name: str, words: Mapping[bool, Sequence[int]]) -> RuntimeFault:
         "SW0781",
         "the ranks have changed the model differently",
         why=" | ".join(f"{listed(ranks)}: {name} {said[value]}" for value, ranks in words.items()),
-        fix="set `requires_grad` alike on all ranks",
+        fix="set the same `requires_grad` on all ranks",
     )
     error.everywhere = True
     return error

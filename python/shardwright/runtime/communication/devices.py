@@ -95,8 +95,8 @@ def one_each() -> Iterator[None]:
         raise RuntimeFault(
             "SW0836",
             "two ranks are on one GPU",
-            why="NCCL needs one for each rank; which of them a rank takes is said by LOCAL_RANK, or by the"
-            " device that is asked for",
+            why="NCCL needs one for each rank; LOCAL_RANK, or the `device` that you give, says which"
+            " one a rank takes",
             fix="start the ranks by `torchrun` or `srun`, as many on a machine as it has GPUs",
         ) from error
 
@@ -134,7 +134,7 @@ def _parsed(asked: torch.device | str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise RuntimeFault(
             "SW0837",
-            f"{asked!r} is no device for ranks",
+            f"{asked!r} is not a device for ranks",
             why="they run on CPUs and on GPUs that PyTorch calls `cuda`",
             fix='give "cpu", "cuda", "cuda:1", a torch.device of these, or leave it out',
         )

@@ -45,8 +45,8 @@ def seconds_of(timeout: float | None) -> timedelta | None:
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < 1e9:
         raise RuntimeFault(
             "SW0838",
-            f"timeout {timeout!r} is no time",
-            why="it is how many seconds a communication may take before the ranks give up",
+            f"timeout {timeout!r} is not a positive number of seconds",
+            why="it limits how many seconds a communication may take",
             fix="give a positive number of seconds, or leave it out",
         )
     return timedelta(seconds=timeout)

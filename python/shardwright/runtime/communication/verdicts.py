@@ -84,7 +84,9 @@ def gone(ranks: Sequence[int]) -> str:
 def lost(error: BaseException) -> Echo:
     """Nobody says who has gone."""
     said = str(error).strip().partition("\n")[0]
-    return Echo("SW0783", "a rank has gone, nobody knows which", why=f"a connection broke: {said}", fix=GONE)
+    return Echo(
+        "SW0783", "a rank is gone, and it is not known which", why=f"a connection broke: {said}", fix=GONE
+    )
 
 
 def silent(states: Sequence[State], rank: int, alive: Collection[int]) -> list[int]:
@@ -98,7 +100,7 @@ def left_the_loop(ranks: Sequence[int], steps: int, what: str) -> RuntimeFault:
     return RuntimeFault(
         "SW0782",
         f"{listed(ranks)} left the loop after step {steps}",
-        why=f"{what}, and the others wait for it in their next step",
+        why=f"{what}, while the others wait for it in their next step",
         fix="let every rank take the same number of batches: give loaders of equal length,"
         " `sw.sampler`, or drop what is left over",
     )
@@ -111,7 +113,7 @@ def other_batches(ranks: Sequence[int], why: str) -> RuntimeFault:
         f"{listed(ranks)} "
         + ("was given another batch than the other ranks" if one else "were given different batches"),
         why=why,
-        fix="seed the loader's shuffling alike on all ranks (a `generator` with one seed, no"
+        fix="seed the loader's shuffling equally on all ranks (a `generator` with one seed, no"
         ' DistributedSampler), or use inputs="local" with `sw.sampler`',
     )
 
@@ -151,5 +153,5 @@ def _deadlock(states: Sequence[State], patience: float) -> RuntimeFault | None:
 def _described(state: State) -> str:
     if state.ended:
         return f"has finished after step {state.steps}"
-    what = f"waits in {state.kind}" if state.kind else "waits outside of the model"
+    what = f"waits in {state.kind}" if state.kind else "waits outside the model"
     return f"{what} after step {state.steps}" + (f" ({state.place})" if state.place else "")

@@ -129,9 +129,9 @@ class Host:
             held = sum(there.nbytes for there in self.copies())
             raise RuntimeFault(
                 "SW0774",
-                f"the host has no room for {size} bytes that the plan keeps there",
+                f"the host has no room for {size} bytes that the plan offloads",
                 why=f"{held} bytes of this rank are there already: {str(error).splitlines()[0]}",
-                fix='let the plan send less there (`offload "h.*" but "h.0"`), or give the host more memory'
+                fix='let the plan offload less (`offload "h.*" but "h.0"`), or give the host more memory'
                 " for each rank",
             ) from error
 

@@ -161,7 +161,7 @@ def refuse_other_dtypes(worker: Worker, values: Sequence[Tensor]) -> None:
                 "SW0735",
                 f"input {tensor.names[0]} is of {values[tensor.position].dtype},"
                 f" in the example it was of {tensor.dtype}",
-                why="a program is made for other shapes by itself, but not for other dtypes",
+                why="another shape gets a program of its own, but another dtype does not",
                 fix=f"give it as {tensor.dtype}, or parallelize the model with an example of this dtype",
             )
 

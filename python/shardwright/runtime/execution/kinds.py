@@ -28,7 +28,7 @@ def require_kind(x: Tensor, tensor: TensorInfo, region: Region, dtype: torch.dty
         f"an operator gives {name} as {tuple(x.shape)} of {x.dtype},"
         f" the graph says {tuple(shape)} of {dtype}",
         place=_line_of(file),
-        why="the operator does something else on this device, or with these values, than in the capture",
+        why="on this device or with these values, the operator does something else than in the capture",
         fix="please report it with the model; a cast to the dtype that the graph says, right behind the"
         " operator, makes it run",
     )

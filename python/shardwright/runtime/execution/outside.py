@@ -109,7 +109,7 @@ def _not_one_loss(scalars: Sequence[str], *, others: Sequence[str] = (), in_step
     return RuntimeFault(
         "SW0708",
         "`train_step` needs one scalar output to start from",
-        why=f"{found}, and it cannot know how they would be weighted",
+        why=f"{found}, and it is not known how to weight them",
         fix=alone if in_steps else by_hand + alone,
     )
 

@@ -78,7 +78,7 @@ class Pieces:
             raise RuntimeFault(
                 "SW0791",
                 "this plan's parts of a batch are not rows of it",
-                why="its inputs are split along other dims than the first, or each in another way",
+                why="its inputs are split along other dims than the first, or not all in the same way",
                 fix='use inputs="global": each rank then takes its part itself',
             )
         [factors] = {tuple(t.factors[0]) for t in inputs}
@@ -118,7 +118,7 @@ class Pieces:
                 raise RuntimeFault(
                     "SW0786",
                     f"the tensors of a batch are {found[split.pattern]} and {size} long",
-                    why="their dims are split together, so their parts are of one length",
+                    why="their dims are split together, so their parts must have one length",
                     fix="give this rank's part of every tensor: `sw.sampler` says which",
                 )
         return [*found.values(), *(call.shapes[s.tensor][s.dim] for s in splits if not s.likely)]

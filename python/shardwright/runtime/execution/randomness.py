@@ -108,7 +108,7 @@ def unknown_chance(path: str, call: int) -> NoReturn:
     raise RuntimeFault(
         "SW0711",
         f"the single device's random numbers are not known for `{path}`, which runs as it is",
-        why="they are drawn ahead, in the order of the graph, and what this module draws is not in the graph",
+        why="they are drawn ahead in the order of the graph, which does not have what this module draws",
         fix='use randomness="keyed"',
     )
 
@@ -118,7 +118,7 @@ def single_device_masks(program: Program, rank: int, generator: torch.Generator)
         raise RuntimeFault(
             "SW0711",
             "the single device's random numbers are not known for slices of the sequence",
-            why="under `tokens` each slice draws for itself, and the single device for all tokens at once",
+            why="under `tokens` slices draw by themselves, while the single device draws for all tokens",
             fix='use randomness="keyed"',
         )
     regions = program.ranks[rank].random

@@ -47,7 +47,7 @@ def current_run() -> Run:
     """The run whose `call` is executing, backward included."""
     run = _current.get(None)
     if run is None:
-        raise RuntimeFault("SW0711", "a random operator is called outside of a program")
+        raise RuntimeFault("SW0711", "a random operator is called outside a program")
     return run
 
 
@@ -644,7 +644,7 @@ class Run:
             raise RuntimeFault(
                 "SW0709",
                 "a parameter has been modified by an inplace operation since the forward",
-                why="it is divided between ranks, and backward gathers it anew",
+                why="it is sharded between ranks, and backward gathers it again",
                 fix="change parameters after backward",
             )
         self._state = "in backward"
@@ -681,7 +681,7 @@ def without_backward() -> RuntimeFault:
         "SW0709",
         "this forward has no backward",
         why="it was run without gradients, and kept nothing for a backward",
-        fix="run the forward outside of torch.no_grad()",
+        fix="run the forward outside torch.no_grad()",
     )
 
 

@@ -102,8 +102,8 @@ def _leave_out(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, An
     if of_scaling and (any(arg is not None for arg in args[1:]) or kwargs.get("closure") is not None):
         raise RuntimeFault(
             "SW0766",
-            "an optimizer's step with a closure cannot leave out an overflow",
-            why="with float16 a step is left out when a gradient is not finite, which the closure would make",
+            "a step with a closure cannot be skipped after an overflow",
+            why="with float16 a step is skipped if a gradient is not finite, unknown before the closure",
             fix='run backward before the step, or take precision="bf16"',
         )
     for params in of_scaling.values():

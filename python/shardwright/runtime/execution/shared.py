@@ -47,7 +47,7 @@ class _InSteps(torch.autograd.Function):
         raise RuntimeFault(
             "SW0812",
             "a backward by hand, under a plan that cuts the model into blocks",
-            why="blocks run forward and backward in turns, as the timetable of a whole step says",
+            why="blocks run forward and backward alternately, as the timetable of a whole step says",
             fix="`model.train_step(batches)`, which gives the gradients of the batches of the call before;"
             " after the last one `model.finish()` gives its own"
             if ctx.goes_on

@@ -117,17 +117,17 @@ class Steady:
         if step.count < program.blocks:
             raise _refused(
                 f"a step of {step.count} micro-batches, on {program.blocks} stages",
-                why="what is left of a step is run in the next one, which must be long enough for that",
+                why="the rest of a step runs in the next one, which must be long enough for that",
                 fix=f"give `train_step` a list of {program.blocks} batches or more, or one that is cut:"
                 f" `sw.parallelize(..., micro_batches={program.blocks})`; or take `1f1b`",
             )
         others = step.variants | (self._before.step.variants if self._before else set())
         if len(others) > 1:
             raise _refused(
-                "micro-batches of different programs are under way together",
-                why="each shape and mode, and what is trained, has a program of its own",
+                "micro-batches of different programs are in flight together",
+                why="each shape, mode and set of trained parameters has a program of its own",
                 fix="before a step with others call `model.finish()` and `optimizer.step()`; let those of one"
-                " step be alike",
+                " step share a program",
             )
         if step.hooked_anywhere or worker.scaling or variant.borrowed:
             _refuse_settings(step)
@@ -137,23 +137,23 @@ def _refuse_settings(step: Step) -> NoReturn:
     if step.hooked_anywhere:
         raise _refused(
             "a parameter has a hook",
-            why="it would see gradients of two steps in turns",
+            why="it would see gradients of two steps alternately",
             fix="change gradients between `train_step` and `optimizer.step()`",
         )
     if step.variant.worker.scaling:
         raise _refused(
             "float16 scales the loss",
-            why="the scale may change while a step is under way",
+            why="the scale may change during a step",
             fix='take precision="bf16", or `1f1b`',
         )
     raise _refused(
-        "for these shapes the program divides parameters in another way than the model holds them",
-        why="they are brought for each forward, and those under way would be lost",
+        "for these shapes the program shards parameters differently than the model holds them",
+        why="they are gathered for each forward, and those in flight would be lost",
         fix="make the model with an example of these shapes, or take `1f1b`",
     )
 
 
 def _refused(what: str, *, why: str, fix: str) -> RuntimeFault:
     return RuntimeFault(
-        "SW0814", f"{what}, and under the plan steps follow each other without a pause", why=why, fix=fix
+        "SW0814", f"{what}, and the plan runs steps without a pipeline flush", why=why, fix=fix
     )

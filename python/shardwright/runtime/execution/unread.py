@@ -40,7 +40,7 @@ class Unread(Tensor):
         raise RuntimeFault(
             "SW0776",
             f"`{func}` reads a parameter that is not gathered",
-            why="ranks divide it between them or keep it on the host, and its memory here has been given up",
+            why="it is sharded between ranks or lives on the host, and its memory here is released",
             fix="report this as a bug, with the model",
         )
 

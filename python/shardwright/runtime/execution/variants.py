@@ -256,16 +256,18 @@ class Variants:
                 "SW0728",
                 f"the program is for {names[self.first_training]},"
                 f" the model is in {names[not self.first_training]} mode",
-                why="dropout and batch norm do something else in the other mode",
+                why="dropout and batch norm differ between the modes",
                 fix="parallelize the model with `sw.parallelize`, which compiles for every mode",
             )
         for name in self.trained.thawed:
-            raise _frozen(name, "the program was given without a way to make another one")
+            raise _frozen(
+                name, "the program was loaded without its model, so no other program can be compiled"
+            )
         if not self.first.suits(goes_back):
             raise RuntimeFault(
                 "SW0868",
                 f"the program is for forwards {'without' if goes_back else 'with'} a backward",
-                why="the model updates buffers under `torch.utils.checkpoint`, which backward does again",
+                why="the model updates buffers under `torch.utils.checkpoint`, and again in backward",
                 fix="parallelize the model with `sw.parallelize`, which compiles for both",
             )
         self.first.captured.flatten(call.args, call.kwargs)
@@ -297,7 +299,7 @@ class Variants:
     def _warn_of_many(self, settings: tuple[str, ...], general: bool) -> None:
         count = sum(map(len, self._known.values()))
         if count == MANY and self.first.worker.comm.rank == 0:
-            each = "each new shape of an input is another; `sw.pad_to` fills up to a few lengths"
+            each = "each new shape of an input is another; `sw.pad_to` pads to a few lengths"
             if names := self._read_names():
                 each = f"each new shape is another, and whatever else is read of {', '.join(names)}"
             if general:

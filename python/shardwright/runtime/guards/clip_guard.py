@@ -51,6 +51,6 @@ def _refuse_shards(tensors: Iterable[Tensor]) -> None:
         raise RuntimeFault(
             "SW0762",
             "the norm of a parallelized model's gradients is taken on one rank alone",
-            why="a rank holds parts and copies of gradients: each rank would find another norm",
+            why="a rank holds shards and copies of gradients, so each rank would find another norm",
             fix="call `sw.clip_grad_norm_(model, max_norm)`, on every rank",
         )

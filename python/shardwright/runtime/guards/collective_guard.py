@@ -76,6 +76,6 @@ def _refuse_parts(tensors: Iterable[Any], function: str) -> None:
         raise RuntimeFault(
             "SW0816",
             f"`{function}` is given this rank's part of a parallel model: {part}",
-            why="the plan divides the model: what other ranks hold under this name belongs elsewhere in it",
+            why="the plan shards the model: under this name other ranks hold another part of it",
             fix="leave it out: all ranks start with one model, and backward reduces gradients by the plan",
         )

@@ -30,7 +30,7 @@ def _writes(original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: An
         raise RuntimeFault(
             "SW0800",
             f"this rank's part of a parallel model is written to a file: {part}",
-            why="the plan divides the model: under the model's names a part would be read as the whole",
+            why="the plan shards the model: under the model's names a shard would be read as the whole",
             fix="`sw.save_safetensors(model, folder)` on every rank, or `full = model.full_state_dict()` on"
             " every rank and `save_file(full, path)` on one",
         )

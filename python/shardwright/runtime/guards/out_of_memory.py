@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 _HELPS = {
     "activations": (
         ("recompute", "recompute activations (`x recompute`)"),
-        ("offload:activations", "send them to the host (`x offload:activations`)"),
+        ("offload:activations", "offload them to the host (`x offload:activations`)"),
         ("", "use more and smaller micro-batches (`micro_batches=`)"),
     ),
     "working": (
         ("", "use more and smaller micro-batches (`micro_batches=`)"),
-        ("megatron", "divide operators"),
+        ("megatron", "shard operators"),
     ),
     "optimizer": (
-        ("zero", "divide the optimizer's state over ranks (`zero1` to `zero3`)"),
-        ("offload:state", "keep it on the host (`x offload:state`)"),
+        ("zero", "shard the optimizer's state over ranks (`zero1` to `zero3`)"),
+        ("offload:state", "offload it to the host (`x offload:state`)"),
     ),
     "parameters": (
-        ("zero3", "divide parameters over ranks (`zero3`)"),
-        ("offload:parameters", "keep them on the host (`x offload:parameters`)"),
+        ("zero3", "shard parameters over ranks (`zero3`)"),
+        ("offload:parameters", "offload them to the host (`x offload:parameters`)"),
     ),
-    "gradients": (("zero", "divide them over ranks (`zero2`, `zero3`)"),),
+    "gradients": (("zero", "shard them over ranks (`zero2`, `zero3`)"),),
 }
 _KINDS = {"buffers": "parameters", "constants": "parameters", "inputs": "activations"}
 
@@ -73,7 +73,7 @@ def _told(told: Mapping[str, Any], rank: int) -> str:
     most = f", and {_size(told['total'])} of rank {told['rank']}, which needs most"
     most = "" if told["rank"] == rank else most
     at = f", in {told['at']}" if told["at"] else ""
-    return f"the compiler told {_size(own)} of this rank{most}: {used}{at}"
+    return f"the compiler predicted {_size(own)} of this rank{most}: {used}{at}"
 
 
 def _there(device: torch.device) -> list[str]:
@@ -83,7 +83,7 @@ def _there(device: torch.device) -> list[str]:
     ours, kept = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
     return [
         f"the device has {_size(total)}, of which {_size(free)} are free, tensors of this process take"
-        f" {_size(ours)}, and PyTorch keeps {_size(kept - ours)} more; CUDA and NCCL take some besides"
+        f" {_size(ours)}, and PyTorch keeps {_size(kept - ours)} more; CUDA and NCCL take some more"
     ]
 
 

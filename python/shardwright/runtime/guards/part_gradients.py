@@ -52,8 +52,8 @@ class PartGradient(Tensor):
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise RuntimeFault(
             "SW0800",
-            "this rank's part of a gradient is saved, or handed to another process",
-            why="the plan divides the parameter; under the model's name the part would be read as the whole",
+            "this rank's shard of a gradient is saved, or handed to another process",
+            why="the plan shards the parameter; under the model's name the shard would be read as the whole",
             fix="save the training run with `sw.save(model, optimizer, path)`;"
             " `grad.as_subclass(torch.Tensor)` is the part as a plain tensor, for who knows what it is",
         )
@@ -98,9 +98,8 @@ def refusal(what: str) -> RuntimeFault:
     return RuntimeFault(
         "SW0762",
         f"{what} of a parallelized model is taken on one rank alone",
-        why="a rank holds parts of gradients, and what is computed from all elements of a part is no"
-        " number of the model's",
-        fix="call `sw.clip_grad_norm_(model, max_norm)` on every rank, which gives the norm of all gradients"
+        why="a rank holds shards of gradients, and a number computed from one shard is not the model's",
+        fix="call `sw.clip_grad_norm_(model, max_norm)` on every rank, for the norm of all gradients"
         " (with `float('inf')` it clips nothing)",
     )
 

@@ -95,7 +95,7 @@ def _wrapping(wrapper: str) -> RuntimeFault:
     return RuntimeFault(
         "SW0815",
         f"{wrapper} is put around a parallel model, which runs on all ranks as it is",
-        why="it would broadcast, divide or average what each rank has for itself: parts of parameters, and"
+        why="it would broadcast, shard or average what each rank has for itself: shards of parameters, and"
         " gradients that are reduced already",
         fix="leave it out, and call the parallel model itself: `loss = model(...); loss.backward()` reduces"
         " gradients as the plan says; with Accelerate prepare everything but the model",
@@ -106,7 +106,7 @@ def exporting() -> RuntimeFault:
     return RuntimeFault(
         "SW0817",
         "a parallel model is traced or exported",
-        why="what came out would be this rank's part of the program, without what the other ranks send",
+        why="the result would be this rank's part of the program, without what the other ranks send",
         fix="export the plain model: `plain.load_state_dict(model.full_state_dict())` on every rank, and"
         " `torch.export.export(plain, ...)` on one",
     )

@@ -42,7 +42,7 @@ class Absent:
             "SW0802",
             f"the model's output `{self._name}` is used{f' ({self._name}{use})' if use else ''}, and does not"
             " leave the program",
-            why="by default only the loss leaves: other outputs would have to be made whole on every rank",
+            why="by default only the loss leaves: other outputs would have to be gathered on every rank",
             fix=f'ask for it: `sw.parallelize(..., outputs=["{self._name}"])`, or outputs="all"',
         )
 

@@ -47,7 +47,7 @@ def _refusal(parameter: Elsewhere, use: str) -> RuntimeFault:
     return RuntimeFault(
         "SW0820",
         f"the parameter {parameter.called!r} is on other ranks, and `{use}` asks for its values",
-        why="the plan gives this rank no part of it",
+        why="the plan gives this rank no shard of it",
         fix="`model.full_state_dict()`, on all ranks, has its values; here it has a shape, a dtype and"
         " `requires_grad`",
     )

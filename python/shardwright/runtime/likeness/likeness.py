@@ -80,7 +80,9 @@ class Likeness:
         if self._fixed:
             raise refusal(said, _NO_OTHER)
         if any(name in table for table in (module._parameters, module._buffers, module._modules)):
-            raise refusal(said, "the parallel model holds parts of its parameters, buffers and modules")
+            raise refusal(
+                said, "the parallel model has its own modules, with shards of parameters and buffers"
+            )
         if not _is_plain(value):
             raise refusal(said, f"a {type(value).__name__} may change without being set again")
         _, before = self._changes.get((path, name), (None, vars(module).get(name, _NOTHING)))
@@ -110,7 +112,7 @@ def _nothing_yet(path: str, plain: Callable[..., Any], args: Any, kwargs: Any) -
     return plain(*args, **kwargs)
 
 
-_NO_OTHER = "the program was given without a way to make another one"
+_NO_OTHER = "the program was loaded without its model, so no other program can be compiled"
 
 
 def refusal(name: str, why: str) -> RuntimeFault:

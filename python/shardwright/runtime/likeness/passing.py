@@ -61,7 +61,7 @@ def _on_the_whole(place: nn.Module, name: str, function: Callable[..., Any]) -> 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if name == "generate":
-            raise _refusal(name, "it calls the model with each length anew, and each would be a program")
+            raise _refusal(name, "it calls the model with ever new lengths, and each would need a program")
         with Whole(name, place.__dict__["_likeness"].shapes):
             return function(*args, **kwargs)
 
@@ -83,7 +83,7 @@ class Whole(TorchFunctionMode):
                 return _sized(name, self._shapes[id(part)], args[1:], kwargs or {})
             if name not in HARMLESS:
                 raise _refusal(
-                    self._method, f"it computes with a parameter of which a rank has a part (`{name}`)"
+                    self._method, f"it computes with a parameter of which a rank has a shard (`{name}`)"
                 )
         return func(*args, **(kwargs or {}))
 

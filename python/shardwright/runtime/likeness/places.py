@@ -40,7 +40,7 @@ class Place(nn.Module):
         raise RuntimeFault(
             "SW0805",
             f"`{self._path}` of a parallelized model is called by itself",
-            why="a rank has parts of its parameters, and the program computes the whole model",
+            why="a rank has shards of its parameters, and the program computes the whole model",
             fix="call the model; or parallelize this module by itself, and leave the rest an ordinary model",
         )
 

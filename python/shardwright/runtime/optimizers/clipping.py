@@ -48,7 +48,7 @@ def clip_grad_norm_(
         raise RuntimeFault(
             "SW0763",
             f"the norm of the gradients is {float(norm)}",
-            why="a gradient has an element that is not finite; every rank is told the same norm",
+            why="a gradient has an element that is not finite; all ranks get the same norm",
             fix="look for what made it; without `error_if_nonfinite` all gradients become NaN or zero",
         )
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)

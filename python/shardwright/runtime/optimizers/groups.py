@@ -179,7 +179,7 @@ def _agreed(
 def _disagreement(tensor: TensorInfo) -> RuntimeFault:
     return RuntimeFault(
         "SW0761",
-        f"the ranks put parts of {tensor.names[0]!r} into different parameter groups",
-        why="the parts of one parameter, and its copies, are stepped with the same options",
+        f"the ranks put shards of {tensor.names[0]!r} into different parameter groups",
+        why="the shards and copies of one parameter are stepped with the same options",
         fix="choose by what is the same on every rank: the name, `dim()`, `model.original_shape(name)`",
     )

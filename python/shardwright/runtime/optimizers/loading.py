@@ -163,7 +163,7 @@ def _part(shard: Shard, key: str, value: Any) -> Any:
         if isinstance(inner, Tensor) and inner.dim():
             raise _misfit(
                 f"`{key}` of {tensor.names[0]} has the shape {tuple(inner.shape)}, the parameter"
-                f" {tensor.shape}, and the plan divides it"
+                f" {tensor.shape}, and the plan shards it"
             )
     return _copied(value)
 

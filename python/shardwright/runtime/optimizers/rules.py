@@ -82,12 +82,12 @@ class Rules:
         return RuntimeFault(
             "SW0715",
             f"{name} does not work on parts of a tensor",
-            why=f"its step looks at {reach.value}, and the plan divides {names}{more} among the ranks",
+            why=f"its step needs {reach.value}, and the plan shards {names}{more} among the ranks",
             fix=self._ways_out(reach, bad[0]),
         )
 
     def _ways_out(self, reach: Reach, tensor: TensorInfo) -> str:
-        ways = "take an elementwise optimizer for these parameters, or a plan that does not divide them"
+        ways = "take an elementwise optimizer for these parameters, or a plan that does not shard them"
         if reach is Reach.MODEL:
             return ways
         if tensor.id in self.program.updates:

@@ -16,8 +16,8 @@ from .shards import Shards
 
 REGISTER = ("register_hook", "register_post_accumulate_grad_hook")
 FIX = (
-    "change gradients between backward and `optimizer.step()`, where elementwise changes are right on parts,"
-    " or take a plan that does not divide this parameter"
+    "change gradients between backward and `optimizer.step()`, where elementwise changes are right on shards,"
+    " or take a plan that does not shard this parameter"
 )
 
 
@@ -43,7 +43,7 @@ def carry_hooks(module: nn.Module, shards: Shards) -> None:
         tensor = of_name.get(name)
         for register, hooks in zip(REGISTER, _hooks_of(parameter), strict=True):
             if hooks and tensor is not None and tensor.id in divided:
-                raise _on_a_part(name, "the plan divides it among the ranks")
+                raise _on_a_part(name, "the plan shards it among the ranks")
             for hook in hooks:
                 _refuse_memory_of(hook, name, originals)
                 for shard in shards.held if tensor is not None else ():
@@ -91,7 +91,7 @@ class _Refusing:
         self._parameter, self._method = parameter, method
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        raise _on_a_part(self._parameter, f"this rank holds a part of it (`{self._method}`)")
+        raise _on_a_part(self._parameter, f"this rank holds a shard of it (`{self._method}`)")
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise refusal(f"`{self._parameter}`")

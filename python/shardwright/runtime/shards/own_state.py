@@ -89,8 +89,8 @@ def keep_state_here(model: nn.Module, optimizer: Optimizer) -> None:
 def refusal(what: str) -> RuntimeFault:
     return RuntimeFault(
         "SW0800",
-        f"{what} is saved from one rank's parts",
-        why="the plan divides the model: what a rank has under the model's names are parts",
+        f"{what} is saved from one rank's shards",
+        why="the plan shards the model: under the model's names a rank has shards",
         fix="save the training run with `sw.save(model, optimizer, path)`, or the weights with"
         " `full = model.full_state_dict()` on every rank and `torch.save(full, path)` on one",
     )
