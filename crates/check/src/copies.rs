@@ -88,8 +88,8 @@ impl<'a> Watch<'a> {
                 Some("stands where only gradients may be communicated, once a step")
             }
             Instr::Release { copies } => {
-                let away = |copy: &usize| std::mem::replace(&mut self.there[*copy], There::No);
-                match copies.iter().map(away).find(|there| *there != There::Passing)? {
+                let offloaded = |copy: &usize| std::mem::replace(&mut self.there[*copy], There::No);
+                match copies.iter().map(offloaded).find(|there| *there != There::Passing)? {
                     There::Step => Some("releases a parameter that is gathered once for the whole step"),
                     _ => Some("releases a parameter that is not gathered"),
                 }

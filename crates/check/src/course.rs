@@ -8,13 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use graph::{Dtype, OpId, TensorId};
-use program::{Away, Body, BufId, Call, Collective, ExchangeId, Grad, How, Instr, LeafId, RankId, Which};
+use program::{
+    Body, BufId, Call, Collective, ExchangeId, Grad, How, Instr, LeafId, Offloaded, RankId, Which,
+};
 use rules::{Cost, Interval};
 
 use crate::count;
 use crate::held::Part;
 use crate::intern::Lists;
-use crate::memory::{AwayBytes, held_as};
+use crate::memory::{OffloadedBytes, held_as};
 use crate::purpose::{Masters, Phase};
 use crate::region::numel;
 use crate::state::{Context, Rank};
@@ -65,17 +67,17 @@ pub(crate) fn of_all<'a>(
     cx: &mut Context<'a>,
     ranks: &[Rank<'a>],
     masters: &Masters,
-    away: &[AwayBytes],
+    offloaded: &[OffloadedBytes],
 ) -> Vec<Course> {
     let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
     let mut known: BTreeMap<usize, (BTreeSet<usize>, Lists<Deed>)> = BTreeMap::new();
-    let course = |(rank, away): (&Rank<'a>, &AwayBytes)| {
+    let course = |(rank, offloaded): (&Rank<'a>, &OffloadedBytes)| {
         let (leaving, known) = known.entry(rank.role).or_insert_with(|| (leaving(rank.body), Lists::new()));
-        let deeds = Watch { cx, rank, held: &held, away, leaving }.deeds();
+        let deeds = Watch { cx, rank, held: &held, offloaded, leaving }.deeds();
         let number = known.number(&deeds);
         Course { rank: rank.id, role: rank.role, deeds: Rc::clone(known.get(number)), held: vec![] }
     };
-    ranks.iter().zip(away).map(course).collect()
+    ranks.iter().zip(offloaded).map(course).collect()
 }
 
 /// Leaves whose gradients leave with each micro-batch.
@@ -90,7 +92,7 @@ struct Watch<'w, 'a> {
     /// For each tensor the type in which it is held.
     held: &'w [Dtype],
     /// What it sends to the host, and fetches from there.
-    away: &'w AwayBytes,
+    offloaded: &'w OffloadedBytes,
     /// Leaves whose gradients leave with each micro-batch, and do not add up.
     leaving: &'w BTreeSet<usize>,
 }
@@ -130,7 +132,7 @@ impl<'a> Watch<'_, 'a> {
                 let bytes = self.bytes_of(shard.tensor, &shard.region.get(self.rank.own.at).0);
                 self.copied(2, bytes, self.cx.facts.graph.tensor(shard.tensor).dtype)
             }
-            Instr::Keep { id, .. } => self.of_host(Away::Kept(*id)),
+            Instr::Keep { id, .. } => self.of_host(Offloaded::Kept(*id)),
             Instr::Fetch { what } => self.of_host(*what),
             Instr::Take { .. } | Instr::Release { .. } => Deed::default(),
         }
@@ -145,12 +147,12 @@ impl<'a> Watch<'_, 'a> {
             work.extend(self.work(&part, cost.flops, cost.forward.read + cost.forward.written));
         }
         let op = call.ops.first().map(|op| op.op);
-        Deed { work, op, ..self.of_host(Away::Call(call.id)) }
+        Deed { work, op, ..self.of_host(Offloaded::Call(call.id)) }
     }
 
     /// What goes to the host, or comes back: nothing of what stays.
-    fn of_host(&self, what: Away) -> Deed {
-        Deed { to_host: self.away.get(&what).copied().unwrap_or(0), ..Deed::default() }
+    fn of_host(&self, what: Offloaded) -> Deed {
+        Deed { to_host: self.offloaded.get(&what).copied().unwrap_or(0), ..Deed::default() }
     }
 
     /// The backward of a call, the last operator first.

@@ -52,7 +52,6 @@
 //! [`axis`], a few that stand for all ([`fold`]); [`net`] and [`lockstep`] steps of several micro-batches; [`versions`] steps that go on. Modules import only what comes before them here.
 
 mod args;
-mod away;
 mod axis;
 mod calls;
 mod copies;
@@ -73,6 +72,7 @@ mod lockstep;
 mod memory;
 mod moves;
 mod net;
+mod offloaded;
 mod order;
 mod outgoing;
 mod periodic;
@@ -245,8 +245,8 @@ fn one_by_one(
     if !cx.faults.is_empty() {
         return Err(cx.faults.list);
     }
-    let (memory, away) = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
-    let courses = wanted.courses_of(&mut cx, &ranks, &away);
+    let (memory, offloaded) = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
+    let courses = wanted.courses_of(&mut cx, &ranks, &offloaded);
     Ok(Told { proof: Proof { memory, ..cx.tally.proof(facts, program.world) }, courses })
 }
 
@@ -255,9 +255,10 @@ impl Wanted<'_> {
         &self,
         cx: &mut Context<'a>,
         ranks: &[Rank<'a>],
-        away: &[memory::AwayBytes],
+        offloaded: &[memory::OffloadedBytes],
     ) -> Vec<Course> {
-        let mut courses = if self.courses { course::of_all(cx, ranks, self.masters, away) } else { vec![] };
+        let mut courses =
+            if self.courses { course::of_all(cx, ranks, self.masters, offloaded) } else { vec![] };
         if let Some(batches) = self.over {
             let held = memory::over(cx, ranks, self.masters, batches);
             courses.iter_mut().zip(held).for_each(|(course, held)| course.held = held);
@@ -288,8 +289,8 @@ fn folded(
     if !cx.faults.is_empty() || cx.store.overlaps || cx.store.partly_read {
         return None;
     }
-    let (memory, away) = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
-    let courses = wanted.courses_of(&mut cx, &ranks, &away);
+    let (memory, offloaded) = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
+    let courses = wanted.courses_of(&mut cx, &ranks, &offloaded);
     let mut proof = cx.tally.proof(facts, program.world);
     let of: Map<program::RankId, &Memory> = ranks.iter().map(|rank| rank.id).zip(&memory).collect();
     proof.local_operators = axis.times(proof.local_operators);

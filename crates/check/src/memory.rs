@@ -26,7 +26,6 @@
 //! runs is there for that moment. What is not counted: the workspaces of libraries, memory that an allocator
 //! keeps in reserve, and the temporary values of an optimizer's step.
 
-mod away;
 mod calls;
 mod communication;
 mod divided;
@@ -35,6 +34,7 @@ mod gradients;
 mod halves;
 mod ledger;
 mod lives;
+mod offloaded;
 mod walk;
 
 use graph::{Dtype, Source, Tensor};
@@ -42,8 +42,8 @@ use graph::{Dtype, Source, Tensor};
 use crate::purpose::{Masters, Memory, Phase};
 use crate::state::{Context, Rank};
 
-pub(crate) use away::AwayBytes;
 use lives::Lives;
+pub(crate) use offloaded::OffloadedBytes;
 use walk::Walk;
 
 /// Of each rank, all of which were followed to their ends, in a step of so many micro-batches; and what goes to its host.
@@ -52,7 +52,7 @@ pub(crate) fn of_all<'a>(
     ranks: &[Rank<'a>],
     masters: &Masters,
     batches: u32,
-) -> (Vec<Memory>, Vec<AwayBytes>) {
+) -> (Vec<Memory>, Vec<OffloadedBytes>) {
     walked(cx, ranks, masters, |walk| walk.step(batches)).into_iter().unzip()
 }
 

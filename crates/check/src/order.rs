@@ -226,7 +226,7 @@ impl Meetings {
         let Some((meeting, there)) = self.waiting.first_key_value() else {
             return self.all_received(cx, ranks);
         };
-        let away = |member: &&usize| !there.contains(member);
+        let offloaded = |member: &&usize| !there.contains(member);
         let silent = |member: &&usize| match meeting {
             Meeting::Receive(exchange) => {
                 !self.sent.get(exchange).is_some_and(|sent| sent.contains_key(member))
@@ -237,7 +237,7 @@ impl Meetings {
             Meeting::Receive(exchange) => &self.sources[exchange.index()],
             _ => &[],
         };
-        let missing = senders.iter().find(silent).or_else(|| self.everybody(*meeting).iter().find(away));
+        let missing = senders.iter().find(silent).or_else(|| self.everybody(*meeting).iter().find(offloaded));
         let missing = missing.expect("somebody is missing");
         let first = &ranks[there[0]];
         let (waits_at, missing) = (named(cx.codes[first.role].instrs[first.next]), &ranks[*missing]);

@@ -15,7 +15,7 @@ use crate::region::fits;
 use crate::state::located;
 use crate::timetable::timetable;
 use crate::versions::versions;
-use crate::{away, copies, exchange};
+use crate::{copies, exchange, offloaded};
 
 /// Whether the program is of this model at all.
 pub(crate) fn of_model(model: &Graph, program: &Program) -> Faults {
@@ -223,7 +223,7 @@ impl Roles<'_> {
         self.mirrored(body);
         self.kept(body);
         self.copies(body);
-        self.away(body);
+        self.offloaded(body);
         for fault in timetable(self.index, self.role) {
             self.faults.push(fault);
         }
@@ -558,8 +558,8 @@ impl Roles<'_> {
     }
 
     /// What is sent to the host is back when it is needed.
-    fn away(&mut self, body: &Body) {
-        if let Some((at, what)) = away::in_time(body) {
+    fn offloaded(&mut self, body: &Body) {
+        if let Some((at, what)) = offloaded::in_time(body) {
             let place = self.place(at);
             self.faults.push(Fault::new("SW0526", what).at(self.role.ranks[0], Some(place)));
         }

@@ -226,8 +226,8 @@ impl Shape {
         let here = if self.nodes > 1.0 { self.members / self.nodes } else { self.members };
         let inside =
             if self.inside.is_finite() { (here - 1.0) / self.members * bytes / self.inside } else { 0.0 };
-        let away = (self.members - here) / self.members * bytes * here / self.between;
+        let offloaded = (self.members - here) / self.members * bytes * here / self.between;
         let hop = if self.nodes > 1.0 { self.hop_between } else { self.hop_inside };
-        self.start + others * hop + inside.max(away)
+        self.start + others * hop + inside.max(offloaded)
     }
 }

@@ -6,8 +6,8 @@ use common::{Builder, graph, program, roundtrip, single, stable, text};
 use emit::{File, emit, read};
 use graph::Graph;
 use program::{
-    Arg, Away, CallId, Collective, Column, Cut, Does, Exchange, ExchangeId, GroupingId, How, Instr, KeepId,
-    Leaf, Loop, Of, Pass, Piece, Program, RankId, Settle, Slice, Steps, Task, Timetable, Update, When,
+    Arg, CallId, Collective, Column, Cut, Does, Exchange, ExchangeId, GroupingId, How, Instr, KeepId, Leaf,
+    Loop, Of, Offloaded, Pass, Piece, Program, RankId, Settle, Slice, Steps, Task, Timetable, Update, When,
 };
 use rules::{Interval, Reduction, Region};
 use serde_json::Value;
@@ -214,8 +214,8 @@ fn mixed(graph: &Graph) -> Program {
         to: vec![Some(g)],
         again: vec![],
     }));
-    b.backward(Instr::Fetch { what: Away::Call(CallId(0)) });
-    b.backward(Instr::Fetch { what: Away::Kept(KeepId(0)) });
+    b.backward(Instr::Fetch { what: Offloaded::Call(CallId(0)) });
+    b.backward(Instr::Fetch { what: Offloaded::Kept(KeepId(0)) });
     b.backward(Instr::Exchange { exchange: ExchangeId(1), from: vec![], to: vec![g_2] });
     b.backward(Instr::Add { from: vec![g, g_2, g], to: g_3 });
     b.backward(Instr::Exchange { exchange: ExchangeId(0), from: vec![g_3], to: vec![] });

@@ -139,10 +139,10 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
 /// Of what is frozen there is no state; that of what lives on the host is there with it.
 fn state_on_host(cx: &uses::Context<'_>, homes: &homes::Homes) -> Vec<TensorId> {
     let said = |name: &String| cx.plan.state_on_host.contains(name) || cx.plan.held_on_host.contains(name);
-    let away = |tensor: &TensorId| match &cx.graph.tensor(*tensor).source {
+    let offloaded = |tensor: &TensorId| match &cx.graph.tensor(*tensor).source {
         Source::Param { names, frozen: false } => names.iter().any(said),
         _ => false,
     };
-    let all = cx.graph.tensor_ids().filter(away);
+    let all = cx.graph.tensor_ids().filter(offloaded);
     all.filter(|tensor| !homes.of(*tensor).is_some_and(|home| home.on_host)).collect()
 }

@@ -31,13 +31,13 @@ pub struct Segment {
     /// it is dear, and reads from spans that it is not in.
     pub reads_again: bool,
     /// What the plan sends to the host that it is in.
-    pub away: Option<usize>,
+    pub offloaded: Option<usize>,
     /// Whether it keeps something for its backward that can go there.
     pub offloads: bool,
 }
 
 impl Segment {
-    fn new(inside: &Inside, away: Option<usize>, block: u32) -> Self {
+    fn new(inside: &Inside, offloaded: Option<usize>, block: u32) -> Self {
         Self {
             ops: vec![],
             before: vec![],
@@ -46,7 +46,7 @@ impl Segment {
             forgets: false,
             units: BTreeSet::new(),
             reads_again: false,
-            away,
+            offloaded,
             offloads: false,
         }
     }
@@ -68,8 +68,8 @@ impl Segments {
 }
 
 pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) -> Segments {
-    let (spans, away) = (recompute::spans(cx), away(cx));
-    let first = |op: &OpId| Segment::new(&spans[op.index()], away[op.index()], cx.plan.block(*op));
+    let (spans, offloaded) = (recompute::spans(cx), offloaded(cx));
+    let first = |op: &OpId| Segment::new(&spans[op.index()], offloaded[op.index()], cx.plan.block(*op));
     let mut all: Vec<Segment> = cx.order.first().map(first).into_iter().collect();
     let mut of = vec![usize::MAX; cx.graph.ops.len()];
     let mut moved = vec![false; uses.all.len()];
@@ -96,7 +96,7 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) ->
         let new_block = all[current].block != block;
         let changes_turn = all[current].ops.last().is_some_and(|last| turn(last) != placement.in_turn);
         let inside = &spans[op.index()];
-        let changes_span = all[current].inside != *inside || all[current].away != away[op.index()];
+        let changes_span = all[current].inside != *inside || all[current].offloaded != offloaded[op.index()];
         let units: BTreeSet<usize> =
             cx.graph.op(op).inputs().into_iter().filter_map(|tensor| homes.in_passing(tensor)).collect();
         let before = &all[current].units;
@@ -108,14 +108,14 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) ->
             || bucket_full
             || new_block
         {
-            all.push(Segment::new(inside, away[op.index()], block));
+            all.push(Segment::new(inside, offloaded[op.index()], block));
             waiting = 0;
         }
         let segment = all.len() - 1;
         all[segment].units.extend(units);
         let keeps = || recompute::keeps(cx.graph, cx.analysis, op, cx.needs_grad);
         all[segment].forgets |= !inside.is_empty() && keeps();
-        all[segment].offloads |= away[op.index()].is_some() && keeps();
+        all[segment].offloads |= offloaded[op.index()].is_some() && keeps();
         for id in needed {
             if !moved[id.index()] {
                 waiting += to_reduce(cx, uses, interner, id);
@@ -137,12 +137,12 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) ->
 }
 
 /// For each operator the set of the plan that goes to the host with it.
-fn away(cx: &Context<'_>) -> Vec<Option<usize>> {
-    let mut away = vec![None; cx.graph.ops.len()];
+fn offloaded(cx: &Context<'_>) -> Vec<Option<usize>> {
+    let mut offloaded = vec![None; cx.graph.ops.len()];
     for (number, span) in cx.plan.offload.iter().enumerate() {
-        span.iter().for_each(|op| away[op.index()] = Some(number));
+        span.iter().for_each(|op| offloaded[op.index()] = Some(number));
     }
-    away
+    offloaded
 }
 
 /// Bytes of a parameter's gradient that have to be summed over ranks.

@@ -237,13 +237,13 @@ impl<'g> Draft<'g> {
     }
 
     pub(crate) fn offload_of(&mut self, of: offload::Of, line: &str) -> Result<()> {
-        let away = match of {
+        let offloaded = match of {
             offload::Of::State => &mut self.decided.state_on_host,
             offload::Of::Parameter => &mut self.decided.held_on_host,
         };
         match offload::named(of, line, self.graph)? {
-            Some(names) => away.extend(names),
-            None => away.clear(),
+            Some(names) => offloaded.extend(names),
+            None => offloaded.clear(),
         }
         Ok(())
     }

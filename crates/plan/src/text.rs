@@ -110,11 +110,11 @@ pub(crate) fn rest(plan: &Plan, graph: &Graph) -> String {
     let handle = |op| format!("%{}", handle(graph, op));
     let recompute = recompute::print(plan, graph, handle);
     let offload = recompute::lines("offload", &plan.offload, graph, handle);
-    let away = offload::print_parameters(plan, graph);
+    let offloaded = offload::print_parameters(plan, graph);
     let turns = turns::print(&plan.before, &plan.timetables);
     let homes = homes::print(plan, graph);
     let overlap = overlap::print(plan);
-    orders + &homes + &recompute + &offload + &away + &blocks::print(plan, handle) + &overlap + &turns
+    orders + &homes + &recompute + &offload + &offloaded + &blocks::print(plan, handle) + &overlap + &turns
 }
 
 /// The name by which a file speaks of one operator: its first output.

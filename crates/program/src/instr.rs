@@ -47,7 +47,7 @@ pub enum Instr {
     /// What was kept, one for each value; it is kept no longer.
     Take { id: KeepId, to: Vec<BufId> },
     /// Brings back from the host what was sent there.
-    Fetch { what: Away },
+    Fetch { what: Offloaded },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -67,7 +67,7 @@ pub struct Call {
 
 /// What is on the host meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Away {
+pub enum Offloaded {
     /// What a call keeps for its backward.
     Call(CallId),
     /// Values that a later code reads.

@@ -55,7 +55,7 @@ pub struct Run {
 pub struct Saved {
     /// `None` for leaves, and for what was forgotten.
     pub inputs: Vec<Option<Value>>,
-    pub away: bool,
+    pub offloaded: bool,
 }
 
 /// A code that runs.

@@ -33,7 +33,7 @@ pub struct Row {
     /// Those that backward computes again.
     pub again: usize,
     /// Those of which what is kept for backward is on the host meanwhile.
-    pub away: usize,
+    pub offloaded: usize,
     /// What of the model's operations theirs are.
     pub work: f64,
     /// What they take of a step, on the rank with most of it.
@@ -49,7 +49,7 @@ pub fn rows(graph: &Graph, analysis: &Analysis, plan: &Plan, shares: Option<&[Sh
         decided: &decided,
         costs: &costs,
         again: marks(plan, &plan.recompute),
-        away: marks(plan, &plan.offload),
+        offloaded: marks(plan, &plan.offload),
     };
     let all: f64 = costs.iter().sum();
     let mut found = view.of(&Module::of(graph));

@@ -13,14 +13,15 @@ pub(crate) struct View<'v> {
     pub(crate) decided: &'v [Decided],
     pub(crate) costs: &'v [f64],
     pub(crate) again: Vec<bool>,
-    pub(crate) away: Vec<bool>,
+    pub(crate) offloaded: Vec<bool>,
 }
 
 impl View<'_> {
     /// The rows of a module, with paths from there.
     pub(crate) fn of(&self, module: &Module) -> Vec<Row> {
         // Which layers are computed again is worth rows of their own, which of a layer's operators are is not.
-        let is_told = |row: &Row| !module.has_layers() || row.is_even(row.again) && row.is_even(row.away);
+        let is_told =
+            |row: &Row| !module.has_layers() || row.is_even(row.again) && row.is_even(row.offloaded);
         if let Some(row) = self.whole(&module.ops()).filter(is_told) {
             return vec![row];
         }
@@ -61,7 +62,7 @@ impl View<'_> {
             decided: self.decided[alike[0].index()].clone(),
             others: ops.len() - alike.len(),
             again: count(&self.again),
-            away: count(&self.away),
+            offloaded: count(&self.offloaded),
             work: 0.0,
             share: None,
         }
@@ -133,7 +134,7 @@ impl Row {
         self.ops.extend(other.ops);
         self.others += other.others;
         self.again += other.again;
-        self.away += other.away;
+        self.offloaded += other.offloaded;
     }
 
     /// Whether something holds of none or all of its operators.
@@ -148,7 +149,9 @@ impl Row {
 }
 
 fn is_alike(a: &Row, b: &Row) -> bool {
-    a.decided == b.decided && a.extent(a.again) == b.extent(b.again) && a.extent(a.away) == b.extent(b.away)
+    a.decided == b.decided
+        && a.extent(a.again) == b.extent(b.again)
+        && a.extent(a.offloaded) == b.extent(b.offloaded)
 }
 
 fn are_alike(a: &[Row], b: &[Row]) -> bool {

@@ -54,15 +54,15 @@ struct Work {
     dtype: Dtype,
     times: f64,
     /// Whether the device's host may do it instead.
-    may_be_away: bool,
+    may_be_offloaded: bool,
 }
 
 impl Work {
     /// Without what it takes to start it, which several devices may do at once.
     fn on(&self, device: &Device) -> f64 {
         let here = (device.seconds(self.effort, self.dtype) - device.overhead).max(0.0);
-        let away = if self.may_be_away { device.seconds_on_host(self.effort.bytes) } else { here };
-        self.times * here.min(away)
+        let offload = if self.may_be_offloaded { device.seconds_on_host(self.effort.bytes) } else { here };
+        self.times * here.min(offload)
     }
 }
 
@@ -79,14 +79,14 @@ fn work(question: &Question<'_>) -> Result<Vec<Work>> {
         let mut add = |operations: u64, bytes: compiler::Bytes| {
             let bytes = share * (bytes.read + bytes.written) as f64;
             let effort = Effort { operations: share * operations as f64, bytes };
-            found.push(Work { effort, dtype, times: f64::from(question.batches), may_be_away: false });
+            found.push(Work { effort, dtype, times: f64::from(question.batches), may_be_offloaded: false });
         };
         add(cost.flops, cost.forward);
         add(cost.gradients.iter().sum(), cost.backward);
     }
     let bytes = updated(trained(graph, question.masters, &needs_grad), question.optimizer)? as f64;
     let effort = Effort { operations: 0.0, bytes };
-    found.push(Work { effort, dtype: Dtype::F32, times: 1.0, may_be_away: true });
+    found.push(Work { effort, dtype: Dtype::F32, times: 1.0, may_be_offloaded: true });
     Ok(found)
 }
 

@@ -7,12 +7,12 @@
 //! no name are found operator by operator ([`inside`]), and the best pipelines in orders that have none ([`ordered`]). [`bound`] is what no plan can beat, in this space or any other, under
 //! the same costs.
 
-mod away;
 mod bound;
 mod constraints;
 pub mod inside;
 mod layers;
 mod least;
+mod offload;
 mod ordered;
 mod partly;
 mod queue;
@@ -191,8 +191,8 @@ fn looked_for(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&st
     let mut found = of_all_kinds(question, wanted, watch)?;
     // Of those that were found operator by operator that was looked at before.
     let others = found.rows.iter().filter(|row| row.claim.is_none());
-    let away = away::rows(question, others, least_of(&found.rows), watch)?;
-    found.rows.extend(away);
+    let offload = offload::rows(question, others, least_of(&found.rows), watch)?;
+    found.rows.extend(offload);
     found.rows.extend(partly::rows(question, &found.rows, watch)?);
     let ordered = ordered::rows(question, &found.rows, watch)?;
     found.rows.extend(ordered.rows);
@@ -208,8 +208,8 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
         return queue::search(question, wanted, watch);
     }
     let (mut looked, told) = inside::rows(question, watch)?;
-    let away = away::rows(question, looked.rows.iter(), least_of(&looked.rows), watch)?;
-    looked.rows.extend(away);
+    let offload = offload::rows(question, looked.rows.iter(), least_of(&looked.rows), watch)?;
+    looked.rows.extend(offload);
     let only_one = wanted.count == 1;
     let best = wanted.below.min(least_of(&looked.rows));
     let below = if only_one { best } else { wanted.below };

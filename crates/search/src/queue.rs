@@ -25,7 +25,7 @@ const ROOM: f64 = 0.6;
 const INSTEAD: usize = 70;
 
 /// Among the plans of a ladder the place of that whose layers keep what they do on the host: after all others.
-const AWAY: usize = 4;
+const OFFLOADS: usize = 4;
 
 /// What layers keep of all that is kept, at least.
 const NEARLY: f64 = 0.75;
@@ -133,7 +133,7 @@ impl<'q, 'w> Search<'q, 'w> {
         self.schedules(&all, usual)?;
         // What was left out may fit.
         if !self.fits() && self.found.left_out == 0 {
-            self.away(&all)?;
+            self.offload(&all)?;
             self.least_of_all()?;
         }
         Ok(self.told(&all))
@@ -335,8 +335,8 @@ impl<'q, 'w> Search<'q, 'w> {
         let host = all().map(|it| it.host).fold(0.0, f64::max);
         let moves = 2.0 * kept / f64::from(at_once) * f64::from(batches) / host;
         let least = Least { seconds: least.seconds.max(moves), kept: least.memory, ..least };
-        let names = vec![Shape::kept_away(&rung.names[0])];
-        let own = Rung { names, place: rung.place + AWAY, least, is_own: true, ..rung.clone() };
+        let names = vec![Shape::kept_offloaded(&rung.names[0])];
+        let own = Rung { names, place: rung.place + OFFLOADS, least, is_own: true, ..rung.clone() };
         (kept <= there || self.looks_at_all()).then_some(own)
     }
 
@@ -399,10 +399,10 @@ impl<'q, 'w> Search<'q, 'w> {
     }
 
     /// With some of it on the host.
-    fn away(&mut self, all: &[Shape]) -> Result<()> {
+    fn offload(&mut self, all: &[Shape]) -> Result<()> {
         for (at, shape) in all.iter().enumerate() {
             for held in shape.held() {
-                let (names, place) = (shape.away(held), self.places.len() * 100 + at);
+                let (names, place) = (shape.offload(held), self.places.len() * 100 + at);
                 self.open.push(Rung {
                     shape: at,
                     place,

@@ -17,7 +17,7 @@ const AGAIN: [&str; 4] = ["", "recompute:selective", "recompute", "coshard x rec
 /// What is on the host instead of computed again.
 const KEPT: &str = "offload:activations";
 /// What is on the host besides, where nothing else fits.
-const AWAY: [&str; 3] = [
+const OFFLOADS: [&str; 3] = [
     "recompute x offload:activations",
     "recompute x offload:state",
     "recompute x offload:activations x offload:state",
@@ -51,13 +51,13 @@ impl Shape {
     }
 
     /// With what layers keep on the host, if all that does not fit on the devices.
-    pub(crate) fn kept_away(plain: &str) -> String {
+    pub(crate) fn kept_offloaded(plain: &str) -> String {
         format!("{plain} x {KEPT}")
     }
 
     /// What is tried where none of that fits.
-    pub(crate) fn away(&self, held: &str) -> Vec<String> {
-        AWAY.iter().map(|away| self.name(held, USUAL, away)).collect()
+    pub(crate) fn offload(&self, held: &str) -> Vec<String> {
+        OFFLOADS.iter().map(|offload| self.name(held, USUAL, offload)).collect()
     }
 
     fn name(&self, held: &str, schedule: &str, saves: &str) -> String {

@@ -216,13 +216,13 @@ fn names(devices: u32, batches: u32) -> Vec<String> {
         search::shapes(devices, batches).iter().flat_map(search::Shape::ladders).flatten().collect();
     let piped = usual.iter().filter(|name| name.contains("1f1b"));
     let other = piped.flat_map(|name| others.map(|other| name.replace("1f1b", other)));
-    let away = usual.iter().filter(|name| name.ends_with("recompute"));
-    let away = away.flat_map(|name| {
+    let offload = usual.iter().filter(|name| name.ends_with("recompute"));
+    let offload = offload.flat_map(|name| {
         ["activations", "state", "parameters"].map(|what| format!("{name} x offload:{what}"))
     });
     let divided = usual.iter().filter(|name| name.contains("megatron") && !name.contains("stages"));
     let instead = divided.flat_map(|name| INSTEAD.map(|set| name.replace("megatron", set)));
-    usual.iter().cloned().chain(other).chain(away).chain(instead).collect()
+    usual.iter().cloned().chain(other).chain(offload).chain(instead).collect()
 }
 
 /// Sets that divide a model in the place of `megatron`.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use check::Deed;
 use cluster::Effort;
 use diag::{Error, Result};
-use program::{Away, Body, BufId, CallId, ExchangeId, Instr, Kind, Pass, RankId, Which};
+use program::{Body, BufId, CallId, ExchangeId, Instr, Kind, Offloaded, Pass, RankId, Which};
 
 use crate::kinds::step;
 use crate::meeting::{Key, Meeting};
@@ -153,7 +153,7 @@ impl<'s> Engine<'s> {
         match instr {
             Instr::Call(call) => self.has_copies(at, || &call.inputs) && self.local(at, turn),
             Instr::Grad(grad) => {
-                self.fetched(at, Away::Call(grad.call));
+                self.fetched(at, Offloaded::Call(grad.call));
                 let read = self.inputs[self.ranks[at].course.role].get(&grad.call).copied();
                 self.has_copies(at, || read.unwrap_or_default())
                     && match grad.which {
@@ -163,7 +163,7 @@ impl<'s> Engine<'s> {
             }
             Instr::Fetch { what } => self.fetch(at, turn, *what),
             Instr::Take { id, .. } => {
-                self.fetched(at, Away::Kept(*id));
+                self.fetched(at, Offloaded::Kept(*id));
                 true
             }
             Instr::Collective(message) if message.overlaps => {
@@ -251,12 +251,12 @@ impl<'s> Engine<'s> {
         self.ranks[at].is_told(price.starts);
         if price.host > 0.0 {
             let sums = if adds { price.added_on_host } else { 0.0 };
-            self.ranks[at].sends_away(price.host, sums);
+            self.ranks[at].offloads(price.host, sums);
         }
     }
 
     /// Brings something from the host, while the device goes on.
-    fn fetch(&mut self, at: usize, turn: Turn, what: Away) -> bool {
+    fn fetch(&mut self, at: usize, turn: Turn, what: Offloaded) -> bool {
         let price = self.price(at, turn);
         let rank = &mut self.ranks[at];
         let end = rank.copies_for(price.host);
@@ -264,7 +264,7 @@ impl<'s> Engine<'s> {
         true
     }
 
-    fn fetched(&mut self, at: usize, what: Away) {
+    fn fetched(&mut self, at: usize, what: Offloaded) {
         let rank = &mut self.ranks[at];
         let Some(place) = rank.fetching.iter().position(|(other, _)| *other == what) else { return };
         let (_, end) = rank.fetching.remove(place);

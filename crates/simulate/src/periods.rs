@@ -158,7 +158,7 @@ impl Moment {
         let mut ahead = vec![];
         for rank in &engine.ranks {
             ahead.extend(
-                [rank.lines[0], rank.lines[1], rank.sent, rank.host, rank.away, rank.sums]
+                [rank.lines[0], rank.lines[1], rank.sent, rank.host, rank.offloaded, rank.sums]
                     .map(|time| (time - rank.clock).max(0.0)),
             );
         }

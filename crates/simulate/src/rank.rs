@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use check::Course;
-use program::{Away, Body, BufId, ExchangeId, GroupingId, Of, Pass, Program};
+use program::{Body, BufId, ExchangeId, GroupingId, Of, Offloaded, Pass, Program};
 
 use crate::meeting::Key;
 use crate::passes::Spent;
@@ -42,9 +42,9 @@ pub(crate) struct Rank<'s> {
     pub(crate) queues: [VecDeque<Key>; 2],
     /// When the last that went to the host or came from there is over, and what comes from there.
     pub(crate) host: f64,
-    pub(crate) fetching: Vec<(Away, f64)>,
+    pub(crate) fetching: Vec<(Offloaded, f64)>,
     /// When what went there last is there, and when the host has added up the gradients that it has.
-    pub(crate) away: f64,
+    pub(crate) offloaded: f64,
     pub(crate) sums: f64,
     /// Copies that come from there, and when they are here.
     pub(crate) brought: Vec<(f64, Vec<usize>)>,
@@ -99,7 +99,7 @@ impl<'s> Rank<'s> {
             queues: Default::default(),
             host: 0.0,
             fetching: vec![],
-            away: 0.0,
+            offloaded: 0.0,
             sums: 0.0,
             brought: vec![],
             coming: vec![],
@@ -179,10 +179,10 @@ impl<'s> Rank<'s> {
 
     /// Something goes to the host, beside what is computed, once what went there before is there: so no more than that is
     /// on its way. Once it is there, the host adds it to what it has in so many seconds.
-    pub(crate) fn sends_away(&mut self, seconds: f64, sums: f64) {
-        self.waits_until(self.away);
-        self.away = self.copies_for(seconds);
-        self.sums = self.sums.max(self.away) + sums;
+    pub(crate) fn offloads(&mut self, seconds: f64, sums: f64) {
+        self.waits_until(self.offloaded);
+        self.offloaded = self.copies_for(seconds);
+        self.sums = self.sums.max(self.offloaded) + sums;
     }
 
     /// Waits for what is copied meanwhile.

@@ -1,6 +1,6 @@
 //! Calls: what their operators make and keep, and how that goes again in their backward.
 
-use program::{Away, BufId, Call, CallId, Grad, LocalOp, Which};
+use program::{BufId, Call, CallId, Grad, LocalOp, Offloaded, Which};
 
 use crate::calls::needing;
 use crate::held::Part;
@@ -27,7 +27,7 @@ impl<'a> Walk<'_, 'a> {
         }
         self.own_results(call);
         if call.offloads {
-            self.send(Away::Call(call.id), saved.iter().flatten());
+            self.send(Offloaded::Call(call.id), saved.iter().flatten());
         }
         self.saved.insert(call.id.0, saved);
     }

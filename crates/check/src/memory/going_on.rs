@@ -6,8 +6,8 @@ use program::{Of, Pass};
 
 use crate::purpose::{Memory, Purpose};
 
-use super::away::AwayBytes;
 use super::ledger::Block;
+use super::offloaded::OffloadedBytes;
 use super::walk::{Lane, Walk, batches};
 
 /// Gradients of a step that add up: of leaves, and of shards.
@@ -19,7 +19,7 @@ pub(super) struct AddUp {
 impl Walk<'_, '_> {
     /// A step and the next one, which has all that any has: the gradients of the first one are whole at its end, and those
     /// of its own add up beside them.
-    pub(super) fn steps(mut self) -> (Memory, AwayBytes) {
+    pub(super) fn steps(mut self) -> (Memory, OffloadedBytes) {
         self.begin();
         self.make_older();
         let (body, leaves) = (self.rank.body, self.values.clone());

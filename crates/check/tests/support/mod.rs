@@ -496,7 +496,8 @@ impl<'a> Reader<'a> {
                 self.pass = Pass::Backward;
                 let number = number.parse().unwrap();
                 let kept = word == "fetch_kept";
-                let what = if kept { Away::Kept(KeepId(number)) } else { Away::Call(CallId(number)) };
+                let what =
+                    if kept { Offloaded::Kept(KeepId(number)) } else { Offloaded::Call(CallId(number)) };
                 Instr::Fetch { what }
             }
             "take" => {

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use diag::{Error, Result};
 use graph::TensorId;
 use program::{
-    Arg, Away, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GroupingId, How, Instr, KeepId,
-    LeafId, Of, Settle, Slice, Which,
+    Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GroupingId, How, Instr, KeepId, LeafId, Of,
+    Offloaded, Settle, Slice, Which,
 };
 use rules::Reduction;
 
@@ -155,8 +155,8 @@ impl<'a> Methods<'a, '_> {
             "take" => self.take(targets, unpack, &mut args),
             "fetch" => {
                 let what = match call.kwargs[..] {
-                    [("call", ref call)] => Away::Call(CallId(self.id(Some(call))?)),
-                    [("keep", ref kept)] => Away::Kept(KeepId(self.id(Some(kept))?)),
+                    [("call", ref call)] => Offloaded::Call(CallId(self.id(Some(call))?)),
+                    [("keep", ref kept)] => Offloaded::Kept(KeepId(self.id(Some(kept))?)),
                     _ => {
                         return Err(
                             self.misuse("`run.fetch` brings back one call or what is kept as one number")

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use program::{
-    Arg, Away, BufId, CallId, Collective, Cut, Grad, GroupingId, How, Instr, LeafId, Of, Slice, Table, Which,
+    Arg, BufId, CallId, Collective, Cut, Grad, GroupingId, How, Instr, LeafId, Of, Offloaded, Slice, Table,
+    Which,
 };
 use rules::Reduction;
 
@@ -100,8 +101,8 @@ impl<'n> Words<'n> {
             }
             Instr::Fetch { what } => {
                 let (key, number) = match what {
-                    Away::Call(call) => ("call", call.0),
-                    Away::Kept(kept) => ("keep", kept.0),
+                    Offloaded::Call(call) => ("call", call.0),
+                    Offloaded::Kept(kept) => ("keep", kept.0),
                 };
                 statement(vec![], false, method("fetch", vec![], vec![(key, id(number))]))
             }

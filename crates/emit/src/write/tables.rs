@@ -48,8 +48,8 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     list(&mut out, "rewritings", &rewritings, '[');
     let on_host = [("state_on_host", &program.state_on_host), ("held_on_host", &program.held_on_host)];
     for (key, tensors) in on_host.into_iter().filter(|(_, tensors)| !tensors.is_empty()) {
-        let away = joined(tensors, |tensor| tensor.0.to_string());
-        let _ = writeln!(out, "  \"{key}\": [{away}],");
+        let offloaded = joined(tensors, |tensor| tensor.0.to_string());
+        let _ = writeln!(out, "  \"{key}\": [{offloaded}],");
     }
     list(&mut out, "groups", &program.groupings.iter().map(|g| columns::groups(g)).collect::<Vec<_>>(), '[');
     list(&mut out, "regions", &tables.regions.texts, '[');

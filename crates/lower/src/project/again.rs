@@ -28,7 +28,7 @@ pub(super) struct Again {
     /// Before which instruction of forward something is kept, and what.
     kept: Vec<((u32, usize), Vec<BufId>)>,
     /// Calls of forward of which the plan says that what is kept goes to the host.
-    away: HashSet<CallId>,
+    offloaded: HashSet<CallId>,
     /// Whether values are moved now, in backward.
     pub(super) moves: bool,
 }
@@ -40,7 +40,7 @@ impl Again {
     }
 
     pub(super) fn goes(&mut self, call: CallId) {
-        self.away.insert(call);
+        self.offloaded.insert(call);
     }
 }
 
@@ -208,6 +208,6 @@ impl Projector<'_> {
         let call = |instr: &Instr| if let Instr::Call(call) = instr { Some(call.id) } else { None };
         let forward = self.body.code(at.0, Pass::Forward).map_or(&[][..], |code| &code.instrs);
         let reader = forward[at.1.min(forward.len())..].iter().find_map(call);
-        reader.is_some_and(|call| self.again.away.contains(&call)) && from.iter().any(made)
+        reader.is_some_and(|call| self.again.offloaded.contains(&call)) && from.iter().any(made)
     }
 }

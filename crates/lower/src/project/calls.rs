@@ -151,7 +151,7 @@ impl Projector<'_> {
         }
         let learns = outputs.iter().any(|(t, _)| self.global.cx.needs_grad[t.index()]);
         let own = &self.global.segments.all[segment];
-        if own.away.is_some() {
+        if own.offloaded.is_some() {
             self.again.goes(id);
         }
         // A part may need none of the values that its operator reads, as one without what is added once.

@@ -3,11 +3,11 @@
 
 use std::collections::HashSet;
 
-use program::{Away, Body, CallId, Code, Instr, Pass, Which};
+use program::{Body, CallId, Code, Instr, Offloaded, Pass, Which};
 
 pub(super) fn fetch(body: &mut Body) {
     keep_what_has_no_backward(body);
-    let sent: HashSet<Away> = body.instrs().filter_map(sent).collect();
+    let sent: HashSet<Offloaded> = body.instrs().filter_map(sent).collect();
     if sent.is_empty() {
         return;
     }
@@ -16,7 +16,7 @@ pub(super) fn fetch(body: &mut Body) {
     }
 }
 
-fn fetched(code: &mut Code, sent: &HashSet<Away>) {
+fn fetched(code: &mut Code, sent: &HashSet<Offloaded>) {
     let mut before: Vec<Vec<Instr>> = code.instrs.iter().map(|_| vec![]).collect();
     let (mut posted, mut comes) = (0, false);
     for (at, instr) in code.instrs.iter().enumerate() {
@@ -43,19 +43,19 @@ fn keep_what_has_no_backward(body: &mut Body) {
     }
 }
 
-fn sent(instr: &Instr) -> Option<Away> {
+fn sent(instr: &Instr) -> Option<Offloaded> {
     match instr {
-        Instr::Call(call) => call.offloads.then_some(Away::Call(call.id)),
-        Instr::Keep { id, offloads, .. } => offloads.then_some(Away::Kept(*id)),
+        Instr::Call(call) => call.offloads.then_some(Offloaded::Call(call.id)),
+        Instr::Keep { id, offloads, .. } => offloads.then_some(Offloaded::Kept(*id)),
         _ => None,
     }
 }
 
 /// What must be back for it.
-fn needed(instr: &Instr) -> Option<Away> {
+fn needed(instr: &Instr) -> Option<Offloaded> {
     match instr {
-        Instr::Grad(grad) if grad.which != Which::Weights => Some(Away::Call(grad.call)),
-        Instr::Take { id, .. } => Some(Away::Kept(*id)),
+        Instr::Grad(grad) if grad.which != Which::Weights => Some(Offloaded::Call(grad.call)),
+        Instr::Take { id, .. } => Some(Offloaded::Kept(*id)),
         _ => None,
     }
 }

@@ -370,8 +370,8 @@ fn instr(instr: &mut Instr, v: &mut Visit<'_>) {
             v.id("what is kept", &mut id.0);
             v.bufs("bufs that are kept", bufs);
         }
-        Instr::Fetch { what: Away::Call(call) } => v.id("what is fetched", &mut call.0),
-        Instr::Fetch { what: Away::Kept(kept) } => v.id("what is fetched", &mut kept.0),
+        Instr::Fetch { what: Offloaded::Call(call) } => v.id("what is fetched", &mut call.0),
+        Instr::Fetch { what: Offloaded::Kept(kept) } => v.id("what is fetched", &mut kept.0),
     }
 }
 

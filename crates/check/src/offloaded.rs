@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use program::{Away, Body, Instr, Pass, Which};
+use program::{Body, Instr, Offloaded, Pass, Which};
 
 use crate::copies::Wrong;
 
@@ -16,13 +16,13 @@ enum Where {
 /// Forward sends, and backward brings back. What is there of a call is that call's, so what comes back is what
 /// was sent, and nothing but its backward reads it; of values, nothing but what takes them.
 pub(crate) fn in_time(body: &Body) -> Option<Wrong> {
-    let mut sent: BTreeMap<Away, (Where, usize)> = BTreeMap::new();
+    let mut sent: BTreeMap<Offloaded, (Where, usize)> = BTreeMap::new();
     for (at, instr) in body.instrs().enumerate() {
         let pass = body.pass_at(at);
         let wrong = match instr {
-            Instr::Call(call) if call.offloads => send(&mut sent, (Away::Call(call.id), at), pass)
+            Instr::Call(call) if call.offloads => send(&mut sent, (Offloaded::Call(call.id), at), pass)
                 .or_else(|| call.recompute.then(|| "offloads what it does not save".into())),
-            Instr::Keep { id, offloads: true, .. } => send(&mut sent, (Away::Kept(*id), at), pass),
+            Instr::Keep { id, offloads: true, .. } => send(&mut sent, (Offloaded::Kept(*id), at), pass),
             Instr::Fetch { what } => match sent.get_mut(what) {
                 _ if !pass.gives_back() => Some("stands outside backward".into()),
                 Some((place @ Where::Host, _)) => {
@@ -32,8 +32,8 @@ pub(crate) fn in_time(body: &Body) -> Option<Wrong> {
                 Some(_) => Some(format!("brings {} back a second time", named(*what))),
                 None => Some(format!("brings {} back, which is not offloaded", named(*what))),
             },
-            Instr::Grad(grad) if grad.which != Which::Weights => read(&mut sent, Away::Call(grad.call)),
-            Instr::Take { id, .. } => read(&mut sent, Away::Kept(*id)),
+            Instr::Grad(grad) if grad.which != Which::Weights => read(&mut sent, Offloaded::Call(grad.call)),
+            Instr::Take { id, .. } => read(&mut sent, Offloaded::Kept(*id)),
             _ => None,
         };
         if let Some(wrong) = wrong {
@@ -45,19 +45,23 @@ pub(crate) fn in_time(body: &Body) -> Option<Wrong> {
     Some((at, format!("{} is offloaded, but not {missing}", named(what))))
 }
 
-fn send(sent: &mut BTreeMap<Away, (Where, usize)>, (what, at): (Away, usize), pass: Pass) -> Option<String> {
+fn send(
+    sent: &mut BTreeMap<Offloaded, (Where, usize)>,
+    (what, at): (Offloaded, usize),
+    pass: Pass,
+) -> Option<String> {
     sent.insert(what, (Where::Host, at));
     (pass != Pass::Forward).then(|| "offloads something outside forward".into())
 }
 
-fn read(sent: &mut BTreeMap<Away, (Where, usize)>, what: Away) -> Option<String> {
+fn read(sent: &mut BTreeMap<Offloaded, (Where, usize)>, what: Offloaded) -> Option<String> {
     let (place, _) = sent.remove(&what)?;
     (place == Where::Host).then(|| format!("needs {}, which is still offloaded", named(what)))
 }
 
-fn named(what: Away) -> String {
+fn named(what: Offloaded) -> String {
     match what {
-        Away::Call(call) => format!("what call {} saves", call.0),
-        Away::Kept(kept) => format!("what is kept as {}", kept.0),
+        Offloaded::Call(call) => format!("what call {} saves", call.0),
+        Offloaded::Kept(kept) => format!("what is kept as {}", kept.0),
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn rows<'r>(
         if question.stop.is_late() {
             break;
         }
-        found.extend(Away { question, row, layers: Layers::of(&row.plan), watch }.looked_at()?);
+        found.extend(Offloading { question, row, layers: Layers::of(&row.plan), watch }.looked_at()?);
     }
     Ok(found)
 }
@@ -41,14 +41,14 @@ fn once(row: &Row) -> f64 {
     row.seconds() - row.again()
 }
 
-struct Away<'r, 'q, 'w> {
+struct Offloading<'r, 'q, 'w> {
     question: &'r Question<'q>,
     row: &'r Row,
     layers: Layers,
     watch: &'w mut dyn FnMut(&str),
 }
 
-impl Away<'_, '_, '_> {
+impl Offloading<'_, '_, '_> {
     /// Those that fit and are quicker.
     fn looked_at(mut self) -> Result<Vec<Row>> {
         let (all, mut found) = (self.layers.all(), vec![]);
@@ -71,7 +71,7 @@ impl Away<'_, '_, '_> {
         if counts.iter().all(|count| *count == 0) {
             return Ok(None);
         }
-        let plan = away(&self.row.plan, &self.layers.between(counts), again);
+        let plan = offload(&self.row.plan, &self.layers.between(counts), again);
         if self.question.respected(plan.clone()).is_err() {
             return Ok(None);
         }
@@ -113,11 +113,12 @@ impl Away<'_, '_, '_> {
 }
 
 /// What these layers keep goes to the host, and the others are computed again or keep it.
-fn away(plan: &Plan, layers: &[usize], again: bool) -> Plan {
+fn offload(plan: &Plan, layers: &[usize], again: bool) -> Plan {
     let all = plan.recompute.len();
-    let is_away = |number: &usize| layers.binary_search(number).is_ok();
+    let is_offloaded = |number: &usize| layers.binary_search(number).is_ok();
     let spans = |numbers: Vec<usize>| numbers.into_iter().map(|at| plan.recompute[at].clone()).collect();
-    let recompute: Vec<_> = if again { spans((0..all).filter(|at| !is_away(at)).collect()) } else { vec![] };
+    let recompute: Vec<_> =
+        if again { spans((0..all).filter(|at| !is_offloaded(at)).collect()) } else { vec![] };
     let base = if recompute.is_empty() { without_again(&plan.name) } else { plan.name.clone() };
     let name = named(&base, &format!("{} of {all} layers on the host", layers.len()));
     Plan { name, recompute, offload: spans(layers.to_vec()), ..plan.clone() }

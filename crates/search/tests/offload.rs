@@ -92,14 +92,14 @@ fn what_has_too_much_on_the_host_does_not_fit() {
     let (wide, narrow) = (devices(1, "1 TB/s", "1 GB"), devices(1, "1 TB/s", "2 kB"));
     let least = compare(&Question { memory: Some(1), ..model.question(&wide, 1, 1) }, None, &mut |_| ());
     let least = least.expect("plans").rows;
-    let away = |row: &&Row| row.plan.name.contains("offload");
-    let least = least.iter().filter(|row| !away(row)).map(|row| row.memory.1).min().expect("plans");
+    let offload = |row: &&Row| row.plan.name.contains("offload");
+    let least = least.iter().filter(|row| !offload(row)).map(|row| row.memory.1).min().expect("plans");
     let of = |cluster| {
         let question = Question { memory: Some(least - 1), ..model.question(cluster, 1, 1) };
         best(&question, None, &mut |_| ())
     };
     let fits = of(&wide).expect("it fits with a host").rows.remove(0);
-    assert!(fits.host.1 > 2000 && away(&&fits), "{}", fits.plan.name);
+    assert!(fits.host.1 > 2000 && offload(&&fits), "{}", fits.plan.name);
     let error = of(&narrow).expect_err("without it does not");
     assert_eq!(error.code, "SW0920");
 }
@@ -124,7 +124,7 @@ fn no_named_plan_with_its_layers_on_the_host_is_quicker() {
         let cluster = devices(count, host, "1 GB");
         let question = model.question(&cluster, count, 2);
         let all = compare(&Question { memory: Some(1), ..question }, None, &mut |_| ()).expect("plans").rows;
-        let names: BTreeSet<String> = all.iter().map(|row| away(&row.plan.name)).collect();
+        let names: BTreeSet<String> = all.iter().map(|row| offload(&row.plan.name)).collect();
         let told: Vec<(String, Estimate)> =
             names.into_iter().filter_map(|name| Some((name.clone(), told(&question, &name)?))).collect();
         let needs = |told: &Estimate| told.memory.iter().map(check::Memory::total).max().unwrap_or(0);
@@ -145,7 +145,7 @@ fn no_named_plan_with_its_layers_on_the_host_is_quicker() {
 }
 
 /// The same with its layers on the host.
-fn away(name: &str) -> String {
+fn offload(name: &str) -> String {
     let words = name.split(" x ");
     let others =
         words.filter(|word| !["recompute", "coshard", "offload"].iter().any(|it| word.starts_with(it)));

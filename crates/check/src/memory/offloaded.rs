@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use program::Away;
+use program::Offloaded;
 
 use crate::intern::Map;
 
@@ -10,14 +10,14 @@ use super::ledger::Block;
 use super::walk::Walk;
 
 /// Bytes that a call or a number sends to the host for each micro-batch.
-pub(crate) type AwayBytes = BTreeMap<Away, u64>;
+pub(crate) type OffloadedBytes = BTreeMap<Offloaded, u64>;
 
 /// Blocks that were sent, each once, with the bytes of each.
 pub(super) type Sent = Vec<(Block, u64)>;
 
 impl Walk<'_, '_> {
     /// Sends blocks that backward keeps, of which the others stay.
-    pub(super) fn send<'b>(&mut self, what: Away, kept: impl Iterator<Item = &'b Block>) {
+    pub(super) fn send<'b>(&mut self, what: Offloaded, kept: impl Iterator<Item = &'b Block>) {
         let (mut sent, mut known) = (Sent::new(), Map::default());
         for block in kept.copied().filter(|block| self.ledger.can_go(*block)).collect::<Vec<_>>() {
             if known.insert(block, ()).is_none() {
@@ -27,17 +27,17 @@ impl Walk<'_, '_> {
         }
         sent.iter().for_each(|(_, bytes)| self.ledger.send(*bytes));
         self.sent.insert(what, sent.iter().map(|(_, bytes)| bytes).sum());
-        self.away.insert(what, sent);
+        self.offloaded.insert(what, sent);
     }
 
-    pub(super) fn fetch(&mut self, what: Away) {
-        let sent = self.away.remove(&what).unwrap_or_default();
+    pub(super) fn fetch(&mut self, what: Offloaded) {
+        let sent = self.offloaded.remove(&what).unwrap_or_default();
         let back: Vec<Block> = sent.iter().map(|(_, bytes)| self.ledger.bring(*bytes)).collect();
         let fresh: Map<Block, Block> = sent.iter().zip(&back).map(|((old, _), back)| (*old, *back)).collect();
         let mut none = vec![];
         let kept = match what {
-            Away::Call(call) => self.saved.get_mut(&call.0),
-            Away::Kept(kept) => self.kept.get_mut(&kept.0),
+            Offloaded::Call(call) => self.saved.get_mut(&call.0),
+            Offloaded::Kept(kept) => self.kept.get_mut(&kept.0),
         };
         for block in kept.unwrap_or(&mut none).iter_mut().flatten() {
             if let Some(back) = fresh.get(block) {
