@@ -626,13 +626,13 @@ fn first_half(grad: &Grad, pass: Pass, open: Option<&Call>) -> Option<String> {
         return Some(format!("call {call} saves nothing for its backward"));
     }
     let (does, is) = if open.forgets { ("does not keep", "is not") } else { ("keeps", "is") };
-    let again = open.forgets != grad.again.is_empty();
-    (!again).then(|| format!("call {call} {does} what it reads, and {is} given it again"))
+    let fits = open.forgets != grad.recomputed.is_empty();
+    (!fits).then(|| format!("call {call} {does} what it reads, and {is} given it again"))
 }
 
 /// What is wrong with the second half of a backward, given whether there was the first, and in the same code.
 fn second_half(grad: &Grad, pass: Pass, first: Option<bool>) -> Option<String> {
-    let reads = !grad.from.is_empty() || !grad.to.is_empty() || !grad.again.is_empty();
+    let reads = !grad.from.is_empty() || !grad.to.is_empty() || !grad.recomputed.is_empty();
     let what = match (pass, first) {
         _ if reads => "takes or returns something",
         (_, None) => "comes before its first half, or a second time",

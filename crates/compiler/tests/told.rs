@@ -140,7 +140,7 @@ fn told(proof: &Proof, courses: &[Course]) -> String {
             writeln!(text, "  {kind} in {pass}: {issued:?}").expect("a string");
         }
         let computed = proof.computed[rank];
-        writeln!(text, "  computes {}, of it again {}", computed.all, computed.again).expect("a string");
+        writeln!(text, "  computes {}, of it again {}", computed.all, computed.recomputed).expect("a string");
         let course = courses.iter().find(|course| course.rank.0 as usize == rank);
         course.into_iter().for_each(|course| deeds(&mut text, course));
         alike.entry(text).or_default().push(rank);

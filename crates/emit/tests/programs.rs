@@ -212,7 +212,7 @@ fn mixed(graph: &Graph) -> Program {
         which: program::Which::Both,
         from: vec![Some(seed), None],
         to: vec![Some(g)],
-        again: vec![],
+        recomputed: vec![],
     }));
     b.backward(Instr::Fetch { what: Offloaded::Call(CallId(0)) });
     b.backward(Instr::Fetch { what: Offloaded::Kept(KeepId(0)) });
@@ -224,7 +224,7 @@ fn mixed(graph: &Graph) -> Program {
         which: program::Which::Both,
         from: vec![Some(g_3)],
         to: vec![None],
-        again: vec![],
+        recomputed: vec![],
     }));
     let leaves = vec![program::LeafId(0), program::LeafId(3)];
     b.backward(Instr::ReduceGradients { group, leaves: leaves.clone() });

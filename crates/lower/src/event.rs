@@ -43,19 +43,19 @@ pub enum Event {
         crossing: Crossing,
     },
     /// The operators of a segment once more, in backward; `saves` what its own backward needs.
-    Again {
+    Recompute {
         segment: usize,
         saves: bool,
     },
     /// What a use needs is moved once more, in backward.
-    MoveAgain {
+    MoveRecomputed {
         id: UseId,
         way: Way,
     },
     /// The backward of a segment, whose calls are made again first, one by one, if forward kept nothing of them.
     Grad {
         segment: usize,
-        again: bool,
+        recomputed: bool,
     },
     /// The gradient that a use gives back is moved to the producer's shards. Of an input it becomes
     /// complete where it is.

@@ -60,7 +60,8 @@ fn runs(segments: &Segments, events: &[Event]) -> Vec<Run> {
     let mut runs: Vec<Run> = vec![];
     let mut open: BTreeSet<usize> = BTreeSet::new();
     for (at, event) in events.iter().enumerate() {
-        let (Event::Call { segment } | Event::Again { segment, .. } | Event::Grad { segment, .. }) = event
+        let (Event::Call { segment } | Event::Recompute { segment, .. } | Event::Grad { segment, .. }) =
+            event
         else {
             continue;
         };

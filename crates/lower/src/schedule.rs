@@ -15,7 +15,7 @@ use crate::homes::{self, Arrives, Divided, Homes};
 use crate::layout::{Entry, Interner, Layout, LayoutId, Middle, PortsId, bytes};
 use crate::legs;
 use crate::moves::{self, Get, Method, Move};
-use crate::recompute::{self, Again};
+use crate::recompute::{self, Recomputed};
 use crate::segments::Segments;
 use crate::uses::{Context, Reader, UseId, Uses};
 
@@ -329,7 +329,7 @@ impl Schedule {
 
     fn backward(&mut self, asked: &Asked<'_>, interner: &mut Interner) {
         let Asked { cx, uses, segments, .. } = *asked;
-        let mut again = Again::new(segments.all.len());
+        let mut recomputed = Recomputed::new(segments.all.len());
         let recomputes = segments.all.iter().any(|segment| segment.forgets);
         let ways = if recomputes { ways(&self.codes) } else { HashMap::new() };
         let mut end = Buckets::default();
@@ -348,9 +348,9 @@ impl Schedule {
                 self.events.extend(received);
                 if segment.ops.iter().any(carries) {
                     let known = recompute::Known { cx, uses, segments, interner };
-                    let (events, again) = again.before(&known, index, &ways);
+                    let (events, recomputed) = recomputed.before(&known, index, &ways);
                     self.events.extend(events);
-                    self.events.push(Event::Grad { segment: index, again });
+                    self.events.push(Event::Grad { segment: index, recomputed });
                 }
                 for &id in segment.before.iter().rev() {
                     self.backward_move(asked, (id, block), interner, (&mut buckets, &mut end));

@@ -29,7 +29,7 @@ pub struct Segment {
     pub units: BTreeSet<usize>,
     /// Whether forward keeps what it gives but nothing of what it reads, which its backward has computed again:
     /// it is dear, and reads from spans that it is not in.
-    pub reads_again: bool,
+    pub reads_recomputed: bool,
     /// What the plan sends to the host that it is in.
     pub offloaded: Option<usize>,
     /// Whether it keeps something for its backward that can go there.
@@ -45,7 +45,7 @@ impl Segment {
             inside: Rc::clone(inside),
             forgets: false,
             units: BTreeSet::new(),
-            reads_again: false,
+            reads_recomputed: false,
             offloaded,
             offloads: false,
         }
@@ -130,9 +130,9 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) ->
     let leaves = |id: &UseId| uses.get(*id).readers.iter().any(|r| !matches!(r, Reader::Op(..)));
     let after = (0..uses.all.len()).map(UseId::new).filter(|id| leaves(id) && !moved[id.index()]).collect();
     all.retain(|s| !s.ops.is_empty());
-    let reading = |segment: &Segment| recompute::reads_again(cx, &spans, &segment.ops);
+    let reading = |segment: &Segment| recompute::reads_recomputed(cx, &spans, &segment.ops);
     let found: Vec<bool> = all.iter().map(reading).collect();
-    all.iter_mut().zip(found).for_each(|(segment, found)| segment.reads_again = found);
+    all.iter_mut().zip(found).for_each(|(segment, found)| segment.reads_recomputed = found);
     Segments { all, of, after }
 }
 

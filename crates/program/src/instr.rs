@@ -85,7 +85,7 @@ pub struct Grad {
     pub to: Vec<Option<BufId>>,
     /// What the call forgot: the same values for its inputs that are no leaves, in their order. Empty where it
     /// forgot none.
-    pub again: Vec<BufId>,
+    pub recomputed: Vec<BufId>,
 }
 
 /// Which gradients of a call arise. The second half reads and writes no buffers: the first one keeps what it needs.
@@ -359,7 +359,7 @@ impl Instr {
     pub fn reads(&self) -> Vec<BufId> {
         match self {
             Instr::Call(call) => call.inputs.clone(),
-            Instr::Grad(grad) => grad.from.iter().flatten().chain(&grad.again).copied().collect(),
+            Instr::Grad(grad) => grad.from.iter().flatten().chain(&grad.recomputed).copied().collect(),
             Instr::Slice(Slice { from, .. }) | Instr::Update { from, .. } => vec![*from],
             Instr::Collective(Collective { from, .. })
             | Instr::Add { from, .. }
@@ -390,7 +390,7 @@ impl Instr {
                 }
                 found
             }
-            Instr::Grad(grad) => grad.from.iter_mut().flatten().chain(&mut grad.again).collect(),
+            Instr::Grad(grad) => grad.from.iter_mut().flatten().chain(&mut grad.recomputed).collect(),
             Instr::Slice(Slice { from, .. }) | Instr::Update { from, .. } => vec![from],
             Instr::Collective(Collective { from, .. })
             | Instr::Add { from, .. }

@@ -35,7 +35,7 @@ fn dict<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyDict>> {
     dict.set_item("divided", row.decided.to_string())?;
     dict.set_item("devices", row.decided.placed())?;
     dict.set_item("block", row.decided.block)?;
-    dict.set_item("recomputed", row.again)?;
+    dict.set_item("recomputed", row.recomputed)?;
     dict.set_item("offloaded", row.offloaded)?;
     dict.set_item("work", row.work)?;
     if let Some(share) = row.share {

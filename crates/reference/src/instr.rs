@@ -244,21 +244,21 @@ impl<'a> Machine<'a> {
         grad: &Grad,
         saved: Saved,
     ) -> Result<Vec<Value>, Trouble> {
-        let mut again = grad.again.iter();
+        let mut recomputed = grad.recomputed.iter();
         let mut given = vec![];
         for (buf, kept) in call.inputs.iter().zip(saved.inputs) {
             given.push(match (self.leaf_of(rank.role, *buf), kept) {
                 (Some((number, _)), _) => self.leaf(rank, number, job)?,
                 (None, Some(value)) => value,
                 (None, None) => {
-                    let Some(buf) = again.next() else {
+                    let Some(buf) = recomputed.next() else {
                         return Err(Trouble::fault("is not given again what it forgot"));
                     };
                     self.read(rank, *buf, job)?
                 }
             });
         }
-        if again.next().is_some() {
+        if recomputed.next().is_some() {
             return Err(Trouble::fault("is given again what it did not forget"));
         }
         Ok(given)

@@ -31,7 +31,7 @@ pub struct Row {
     /// Operators among them that are decided otherwise, and have next to no work.
     pub others: usize,
     /// Those that backward computes again.
-    pub again: usize,
+    pub recomputed: usize,
     /// Those of which what is kept for backward is on the host meanwhile.
     pub offloaded: usize,
     /// What of the model's operations theirs are.
@@ -48,7 +48,7 @@ pub fn rows(graph: &Graph, analysis: &Analysis, plan: &Plan, shares: Option<&[Sh
     let view = rows::View {
         decided: &decided,
         costs: &costs,
-        again: marks(plan, &plan.recompute),
+        recomputed: marks(plan, &plan.recompute),
         offloaded: marks(plan, &plan.offload),
     };
     let all: f64 = costs.iter().sum();

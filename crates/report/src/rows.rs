@@ -12,7 +12,7 @@ const LITTLE: f64 = 0.01;
 pub(crate) struct View<'v> {
     pub(crate) decided: &'v [Decided],
     pub(crate) costs: &'v [f64],
-    pub(crate) again: Vec<bool>,
+    pub(crate) recomputed: Vec<bool>,
     pub(crate) offloaded: Vec<bool>,
 }
 
@@ -21,7 +21,7 @@ impl View<'_> {
     pub(crate) fn of(&self, module: &Module) -> Vec<Row> {
         // Which layers are computed again is worth rows of their own, which of a layer's operators are is not.
         let is_told =
-            |row: &Row| !module.has_layers() || row.is_even(row.again) && row.is_even(row.offloaded);
+            |row: &Row| !module.has_layers() || row.is_even(row.recomputed) && row.is_even(row.offloaded);
         if let Some(row) = self.whole(&module.ops()).filter(is_told) {
             return vec![row];
         }
@@ -61,7 +61,7 @@ impl View<'_> {
             ops: ops.to_vec(),
             decided: self.decided[alike[0].index()].clone(),
             others: ops.len() - alike.len(),
-            again: count(&self.again),
+            recomputed: count(&self.recomputed),
             offloaded: count(&self.offloaded),
             work: 0.0,
             share: None,
@@ -133,7 +133,7 @@ impl Row {
     fn join(&mut self, other: Row) {
         self.ops.extend(other.ops);
         self.others += other.others;
-        self.again += other.again;
+        self.recomputed += other.recomputed;
         self.offloaded += other.offloaded;
     }
 
@@ -150,7 +150,7 @@ impl Row {
 
 fn is_alike(a: &Row, b: &Row) -> bool {
     a.decided == b.decided
-        && a.extent(a.again) == b.extent(b.again)
+        && a.extent(a.recomputed) == b.extent(b.recomputed)
         && a.extent(a.offloaded) == b.extent(b.offloaded)
 }
 

@@ -44,7 +44,7 @@ fn table(count: usize, lines: &str) -> String {
 fn line(row: &Row) -> String {
     let path = |path: &String| if path.is_empty() { "the rest".to_owned() } else { path.clone() };
     let modules: Vec<String> = row.modules.iter().map(path).collect();
-    let (modules, more) = (modules.join(" "), (row.others, row.again, row.offloaded));
+    let (modules, more) = (modules.join(" "), (row.others, row.recomputed, row.offloaded));
     format!("{modules}: {} on {} {more:?}\n", row.decided, row.decided.placed())
 }
 

@@ -151,8 +151,8 @@ impl Row {
     }
 
     /// Seconds in which some rank computes again, at most.
-    fn again(&self) -> f64 {
-        self.estimate.simulation.ranks.iter().map(|rank| rank.again).fold(0.0, f64::max)
+    fn recomputed(&self) -> f64 {
+        self.estimate.simulation.ranks.iter().map(|rank| rank.recomputed).fold(0.0, f64::max)
     }
 }
 

@@ -8,7 +8,7 @@
 use diag::Result;
 use plan::Plan;
 
-use crate::layers::{Layers, named, without_again};
+use crate::layers::{Layers, named, without_recompute};
 use crate::{Looked, Question, Row, estimated};
 
 /// So many of the plans that would be quickest if nothing were computed again are looked at.
@@ -38,7 +38,7 @@ pub(crate) fn rows<'r>(
 
 /// Seconds of a step if nothing were computed again.
 fn once(row: &Row) -> f64 {
-    row.seconds() - row.again()
+    row.seconds() - row.recomputed()
 }
 
 struct Offloading<'r, 'q, 'w> {
@@ -67,11 +67,11 @@ impl Offloading<'_, '_, '_> {
     }
 
     /// With so many layers of each block on the host, and the others computed again or kept. With none it is no other plan.
-    fn with(&mut self, counts: &[usize], again: bool) -> Result<Option<Row>> {
+    fn with(&mut self, counts: &[usize], recomputed: bool) -> Result<Option<Row>> {
         if counts.iter().all(|count| *count == 0) {
             return Ok(None);
         }
-        let plan = offload(&self.row.plan, &self.layers.between(counts), again);
+        let plan = offload(&self.row.plan, &self.layers.between(counts), recomputed);
         if self.question.respected(plan.clone()).is_err() {
             return Ok(None);
         }
@@ -94,13 +94,13 @@ impl Offloading<'_, '_, '_> {
 
     /// The share of layers that takes no time, if all of them are on their way for so long.
     fn hidden(&self, seconds: f64) -> f64 {
-        let again = self.row.again();
+        let recomputed = self.row.recomputed();
         let ranks = &self.row.estimate.simulation.ranks;
         let forward = ranks.iter().map(|rank| rank.forward).fold(f64::INFINITY, f64::min);
         // They go there while forward computes, unless it takes longer to compute them again; and computing all others again
         // takes as long as bringing them, too.
-        let there = if again < seconds / 2.0 { forward / (seconds / 2.0) } else { 1.0 };
-        there.min(self.row.seconds() / (seconds + again))
+        let there = if recomputed < seconds / 2.0 { forward / (seconds / 2.0) } else { 1.0 };
+        there.min(self.row.seconds() / (seconds + recomputed))
     }
 
     /// With as few layers on the host as memory asks for.
@@ -113,13 +113,13 @@ impl Offloading<'_, '_, '_> {
 }
 
 /// What these layers keep goes to the host, and the others are computed again or keep it.
-fn offload(plan: &Plan, layers: &[usize], again: bool) -> Plan {
+fn offload(plan: &Plan, layers: &[usize], recomputed: bool) -> Plan {
     let all = plan.recompute.len();
     let is_offloaded = |number: &usize| layers.binary_search(number).is_ok();
     let spans = |numbers: Vec<usize>| numbers.into_iter().map(|at| plan.recompute[at].clone()).collect();
     let recompute: Vec<_> =
-        if again { spans((0..all).filter(|at| !is_offloaded(at)).collect()) } else { vec![] };
-    let base = if recompute.is_empty() { without_again(&plan.name) } else { plan.name.clone() };
+        if recomputed { spans((0..all).filter(|at| !is_offloaded(at)).collect()) } else { vec![] };
+    let base = if recompute.is_empty() { without_recompute(&plan.name) } else { plan.name.clone() };
     let name = named(&base, &format!("{} of {all} layers on the host", layers.len()));
     Plan { name, recompute, offload: spans(layers.to_vec()), ..plan.clone() }
 }

@@ -8,7 +8,7 @@
 use diag::Result;
 use plan::Plan;
 
-use crate::layers::{Layers, named, without_again};
+use crate::layers::{Layers, named, without_recompute};
 use crate::{Looked, Question, Row, estimated};
 
 /// So many of the quickest plans are looked at.
@@ -21,7 +21,7 @@ pub(crate) fn rows(question: &Question<'_>, rows: &[Row], watch: &mut dyn FnMut(
     let mut order: Vec<&Row> = rows.iter().filter(|row| row.fits()).collect();
     order.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
     let best = order.first().map_or(f64::INFINITY, |row| row.seconds());
-    let may_be_best = |row: &&Row| row.plan.recompute.len() > 1 && row.seconds() - row.again() < best;
+    let may_be_best = |row: &&Row| row.plan.recompute.len() > 1 && row.seconds() - row.recomputed() < best;
     let few = order.into_iter().filter(may_be_best).take(FEW);
     let found = few.map(|row| fewer(question, row, watch));
     Ok(found.collect::<Result<Vec<Option<Row>>>>()?.into_iter().flatten().collect())
@@ -44,7 +44,7 @@ fn fewer(question: &Question<'_>, row: &Row, watch: &mut dyn FnMut(&str)) -> Res
             break;
         }
         let mut looked = Looked::default();
-        let plan = again(&row.plan, layers.first(&counts));
+        let plan = recomputed(&row.plan, layers.first(&counts));
         looked.at(question, std::iter::once(row.with(plan)), watch)?;
         match looked.rows.pop() {
             Some(better) if better.fits() => {
@@ -61,9 +61,9 @@ fn fewer(question: &Question<'_>, row: &Row, watch: &mut dyn FnMut(&str)) -> Res
 }
 
 /// With so many of the layers alone.
-fn again(plan: &Plan, layers: Vec<usize>) -> Plan {
+fn recomputed(plan: &Plan, layers: Vec<usize>) -> Plan {
     let name = match layers.len() {
-        0 => without_again(&plan.name),
+        0 => without_recompute(&plan.name),
         some => named(&plan.name, &format!("{some} of {} layers again", plan.recompute.len())),
     };
     let recompute = layers.into_iter().map(|number| plan.recompute[number].clone()).collect();

@@ -13,7 +13,7 @@ pub(crate) const WAYS: &str = "megatron";
 /// How parameters are held where there are copies, from what sends least to what needs least.
 const HELD: [&str; 3] = ["data", "zero1", "zero3"];
 /// What is computed again, from nothing to everything, and that in turns.
-const AGAIN: [&str; 4] = ["", "recompute:selective", "recompute", "coshard x recompute"];
+const RECOMPUTED: [&str; 4] = ["", "recompute:selective", "recompute", "coshard x recompute"];
 /// What is on the host instead of computed again.
 const KEPT: &str = "offload:activations";
 /// What is on the host besides, where nothing else fits.
@@ -47,7 +47,7 @@ impl Shape {
     }
 
     pub(crate) fn ladder(&self, held: &str, schedule: &str) -> Vec<String> {
-        AGAIN.iter().map(|again| self.name(held, schedule, again)).collect()
+        RECOMPUTED.iter().map(|recomputed| self.name(held, schedule, recomputed)).collect()
     }
 
     /// With what layers keep on the host, if all that does not fit on the devices.

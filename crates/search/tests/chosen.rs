@@ -377,8 +377,8 @@ fn where_a_layer_does_not_fit_its_parts_take_turns() {
         let told = estimate(of, &plan, question.boundary, &setting).expect("an estimate");
         told.memory[0].total()
     };
-    let (again, turns) = (needs("replicate x recompute"), needs("replicate x coshard x recompute"));
-    assert!(turns < again, "{turns} {again}");
+    let (recomputed, turns) = (needs("replicate x recompute"), needs("replicate x coshard x recompute"));
+    assert!(turns < recomputed, "{turns} {recomputed}");
     let tight = Question { memory: Some(turns), ..question };
     let chosen = &found(&tight).rows[0];
     assert!(chosen.fits() && chosen.plan.name == "replicate x coshard x recompute", "{}", chosen.plan.name);

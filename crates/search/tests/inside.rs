@@ -91,14 +91,15 @@ fn what_is_found_is_proved_and_not_below_the_bound() {
 fn names(devices: u32) -> Vec<String> {
     let half = devices / 2;
     let own = ["data", "zero1", "zero3", "megatron", "replicate"].map(|name| format!("{name}:{devices}"));
-    let again = [format!("data:{devices} x recompute"), format!("zero2:{devices} x recompute:selective")];
+    let recomputed =
+        [format!("data:{devices} x recompute"), format!("zero2:{devices} x recompute:selective")];
     let both = [
         format!("data:{half} x megatron:2"),
         format!("zero3:2 x megatron:{half}"),
         format!("megatron:2 x data:{half}"),
         format!("zero2:{half} x megatron:2 x recompute"),
     ];
-    own.into_iter().chain(again).chain(both).collect()
+    own.into_iter().chain(recomputed).chain(both).collect()
 }
 
 #[test]
@@ -162,10 +163,11 @@ fn any_member_is_proved_and_takes_no_less_than_its_least() {
     let mut looked_at = 0;
     for model in models() {
         for cluster in clusters() {
-            for (batches, again) in [(2, ""), (1, ""), (2, "recompute"), (3, "recompute:selective")] {
+            for (batches, recomputed) in [(2, ""), (1, ""), (2, "recompute"), (3, "recompute:selective")] {
                 let question = model.question(&cluster, cluster.devices(), batches);
                 let byte = [0.0, 1e3, 1e9][pick(3)];
-                let found = member(&question, again, byte, Count::Least, &mut pick).expect("it is a plan");
+                let found =
+                    member(&question, recomputed, byte, Count::Least, &mut pick).expect("it is a plan");
                 let Some(found) = found else { continue };
                 is_no_less(&question, &found);
                 looked_at += 1;

@@ -32,14 +32,15 @@ fn no_more_layers_are_computed_again_than_memory_asks_for() {
     let free = compare(&question, None, &mut |_| ()).expect("plans");
     assert!(!free.rows.iter().any(is_mixed), "all fit: nothing is computed again");
     let all = compare(&Question { memory: Some(1), ..question }, None, &mut |_| ()).expect("plans");
-    let (none, again) = (of(&all.rows, "replicate"), of(&all.rows, "replicate x recompute"));
-    let middle = u64::midpoint(none.memory.1, again.memory.1) + (none.memory.1 - again.memory.1) / 8;
+    let (none, recomputed) = (of(&all.rows, "replicate"), of(&all.rows, "replicate x recompute"));
+    let middle =
+        u64::midpoint(none.memory.1, recomputed.memory.1) + (none.memory.1 - recomputed.memory.1) / 8;
     let tight = Question { memory: Some(middle), ..question };
     let first = &best(&tight, None, &mut |_| ()).expect("plans").rows[0];
     assert!(is_mixed(first) && first.fits(), "{}", first.plan.name);
     assert_eq!(first.plan.recompute.len(), 1, "one of two layers");
     let seconds = |row: &Row| row.seconds();
-    assert!(seconds(none) < seconds(first) && seconds(first) < seconds(again));
+    assert!(seconds(none) < seconds(first) && seconds(first) < seconds(recomputed));
 }
 
 #[test]

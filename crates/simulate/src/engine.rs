@@ -242,7 +242,7 @@ impl<'s> Engine<'s> {
         let (pass, kind) = (rank.pass(turn), rank.body.codes[turn.code].instrs[instr].kind());
         let spent = match kind {
             Kind::Call if pass == Pass::Forward => &mut rank.lane.forward,
-            Kind::Call => &mut rank.lane.again,
+            Kind::Call => &mut rank.lane.recomputed,
             Kind::Grad => &mut rank.lane.backward,
             _ => &mut rank.lane.copies,
         };

@@ -95,7 +95,7 @@ pub struct Lane {
     pub forward: f64,
     pub backward: f64,
     /// What backward computes a second time.
-    pub again: f64,
+    pub recomputed: f64,
     /// Slices, sums, what goes to the host, and what the runtime and messages take of the device meanwhile.
     pub copies: f64,
     /// It waits for a communication that goes on.
@@ -162,7 +162,7 @@ impl Lane {
             rank,
             forward: 0.0,
             backward: 0.0,
-            again: 0.0,
+            recomputed: 0.0,
             copies: 0.0,
             exposed: 0.0,
             idle: 0.0,
@@ -175,7 +175,7 @@ impl Lane {
         [
             &mut self.forward,
             &mut self.backward,
-            &mut self.again,
+            &mut self.recomputed,
             &mut self.copies,
             &mut self.exposed,
             &mut self.idle,
@@ -189,7 +189,7 @@ impl Lane {
         [
             ("forward", self.forward),
             ("backward", self.backward),
-            ("again", self.again),
+            ("again", self.recomputed),
             ("copies", self.copies),
             ("exposed", self.exposed),
             ("idle", self.idle),

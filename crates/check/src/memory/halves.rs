@@ -23,7 +23,7 @@ pub(super) struct Left {
     /// Operators whose backward is left, or some of it, the last one first.
     ops: Vec<Later>,
     /// What the call was given again.
-    again: Vec<Block>,
+    recomputed: Vec<Block>,
 }
 
 struct Later {
@@ -141,14 +141,14 @@ impl Walk<'_, '_> {
         let left = self.left.entry(call.0).or_default();
         match left.leaves.iter().position(|(known, _)| *known == leaf) {
             None => left.leaves.push((leaf, kept)),
-            Some(_) => self.ledger.forget(kept),
+            Some(_) => self.ledger.drop_block(kept),
         }
     }
 
-    pub(super) fn leave_again(&mut self, grad: &Grad) {
-        let blocks = grad.again.iter().filter_map(|buf| self.values[buf.index()]).collect::<Vec<_>>();
-        let again = blocks.into_iter().map(|block| self.ledger.keep(block)).collect();
-        self.left.entry(grad.call.0).or_default().again = again;
+    pub(super) fn leave_recomputed(&mut self, grad: &Grad) {
+        let blocks = grad.recomputed.iter().filter_map(|buf| self.values[buf.index()]).collect::<Vec<_>>();
+        let recomputed = blocks.into_iter().map(|block| self.ledger.keep(block)).collect();
+        self.left.entry(grad.call.0).or_default().recomputed = recomputed;
     }
 
     /// The second half.
@@ -158,14 +158,14 @@ impl Walk<'_, '_> {
         let left = self.left.remove(&id.0).unwrap_or_default();
         for (leaf, block) in left.leaves {
             let held = self.ledger.hold(block);
-            self.ledger.forget(block);
+            self.ledger.drop_block(block);
             self.arrives_at_leaf(leaf, held);
         }
         for later in left.ops {
             let Some(part) = self.rank.parts[first + later.offset] else { continue };
             self.back_later(&call.ops[later.offset], &part, later);
         }
-        left.again.into_iter().for_each(|block| self.ledger.forget(block));
+        left.recomputed.into_iter().for_each(|block| self.ledger.drop_block(block));
         self.release_arriving(call);
     }
 
@@ -179,8 +179,8 @@ impl Walk<'_, '_> {
             .collect();
         let meanwhile = self.cost(part).meanwhile.backward + self.stand_in(part, &later.saved);
         self.ledger.meanwhile(if there { meanwhile } else { 0 }, crate::purpose::Purpose::Working);
-        later.saved.into_iter().for_each(|block| self.ledger.forget(block));
-        later.given.into_iter().flatten().for_each(|block| self.ledger.forget(block));
+        later.saved.into_iter().for_each(|block| self.ledger.drop_block(block));
+        later.given.into_iter().flatten().for_each(|block| self.ledger.drop_block(block));
         arrived.into_iter().for_each(|block| self.ledger.release(block));
         for (buf, block) in made {
             match self.code().leaf_of.get(&buf).copied() {

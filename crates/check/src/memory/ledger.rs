@@ -84,7 +84,7 @@ impl Ledger {
         self.hold(block)
     }
 
-    pub(super) fn forget(&mut self, block: Block) {
+    pub(super) fn drop_block(&mut self, block: Block) {
         self.change(block, |state| state.kept -= 1);
         self.release(block);
     }

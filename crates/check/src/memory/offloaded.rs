@@ -23,7 +23,7 @@ impl Walk<'_, '_> {
             if known.insert(block, ()).is_none() {
                 sent.push((block, self.ledger.bytes(block)));
             }
-            self.ledger.forget(block);
+            self.ledger.drop_block(block);
         }
         sent.iter().for_each(|(_, bytes)| self.ledger.send(*bytes));
         self.sent.insert(what, sent.iter().map(|(_, bytes)| bytes).sum());

@@ -269,7 +269,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                 let kept = self.kept.remove(&id.0).into_iter().flatten().flatten();
                 for (buf, block) in to.iter().zip(kept) {
                     self.values[buf.index()] = Some(self.ledger.hold(block));
-                    self.ledger.forget(block);
+                    self.ledger.drop_block(block);
                 }
             }
             Instr::Fetch { what } => self.fetch(*what),

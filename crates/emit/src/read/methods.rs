@@ -84,8 +84,8 @@ impl<'a> Methods<'a, '_> {
             "grad_weights" => {
                 let call = CallId(self.id(args.args.next())?);
                 self.end(targets, 0, unpack, &args)?;
-                let (from, to, again) = Default::default();
-                Ok(Instr::Grad(Grad { call, which: Which::Weights, from, to, again }))
+                let (from, to, recomputed) = Default::default();
+                Ok(Instr::Grad(Grad { call, which: Which::Weights, from, to, recomputed }))
             }
             "exchange" => self.exchange(targets, unpack, &mut args),
             "send" => {
@@ -287,11 +287,11 @@ impl<'a> Methods<'a, '_> {
         for (name, tensor) in targets.iter().zip(tensors) {
             to.push(if *name == "_" { None } else { Some(self.new_buf(name, tensor, true)?) });
         }
-        let again = match args.named("again") {
+        let recomputed = match args.named("again") {
             None => vec![],
             some => self.list(some, |item| self.buf(item))?,
         };
-        Ok(Instr::Grad(Grad { call, which, from, to, again }))
+        Ok(Instr::Grad(Grad { call, which, from, to, recomputed }))
     }
 
     fn exchange(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {

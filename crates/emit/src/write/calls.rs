@@ -141,14 +141,14 @@ impl<'n> Words<'n> {
         let args = std::iter::once(call_id(grad.call)).chain(from).collect();
         let targets: Vec<_> = grad.to.iter().map(|buf| buf.map_or("_", |buf| self.name(buf))).collect();
         let unpack = targets.len() > 1;
-        let again = grad.again.iter().map(|buf| self.buf(*buf)).collect::<Vec<_>>();
-        let again = (!again.is_empty()).then_some(("again", Expr::List(again)));
+        let recomputed = grad.recomputed.iter().map(|buf| self.buf(*buf)).collect::<Vec<_>>();
+        let recomputed = (!recomputed.is_empty()).then_some(("again", Expr::List(recomputed)));
         let name = match grad.which {
             Which::Both => "grad",
             Which::Inputs => "grad_inputs",
             Which::Weights => "grad_weights",
         };
-        statement(targets, unpack, method(name, args, again.into_iter().collect()))
+        statement(targets, unpack, method(name, args, recomputed.into_iter().collect()))
     }
 
     fn slice(&self, slice: &'n Slice) -> Stmt<'n> {

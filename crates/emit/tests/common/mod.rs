@@ -182,7 +182,7 @@ impl<'g> Builder<'g> {
             which: Which::Both,
             from: some(from),
             to: some(to),
-            again: vec![],
+            recomputed: vec![],
         }));
     }
 

@@ -9,8 +9,8 @@ use rules::families::{self, View};
 use rules::local::{self, LocalArg};
 use rules::{Kind, Rule};
 
-use super::again::Begun;
 use super::columns::{Asked, NumbersId, agreed};
+use super::recomputed::Begun;
 use super::{Made, Owner, Projector};
 use crate::place::Placement;
 use crate::uses::{Reader, UseId};
@@ -152,7 +152,7 @@ impl Projector<'_> {
         let learns = outputs.iter().any(|(t, _)| self.global.cx.needs_grad[t.index()]);
         let own = &self.global.segments.all[segment];
         if own.offloaded.is_some() {
-            self.again.goes(id);
+            self.recomputed.goes(id);
         }
         // A part may need none of the values that its operator reads, as one without what is added once.
         let reads_values = inputs.iter().any(|(buf, _)| !self.leaf_of.contains_key(buf));
@@ -162,7 +162,7 @@ impl Projector<'_> {
             outputs: outputs.iter().map(|key| self.written[key]).collect(),
             ops,
             recompute: learns && own.forgets,
-            forgets: learns && own.reads_again && reads_values,
+            forgets: learns && own.reads_recomputed && reads_values,
             offloads: learns && own.offloads && !own.forgets,
         };
         self.begins(Begun::Call(id));
@@ -323,7 +323,7 @@ impl Projector<'_> {
 
     /// The backward of a segment's calls, each of which is made again first if forward kept nothing of it, or
     /// is given again what it reads.
-    pub(super) fn grad(&mut self, segment: usize, again: bool) -> Asked<()> {
+    pub(super) fn grad(&mut self, segment: usize, recomputed: bool) -> Asked<()> {
         for mut made in self.made.remove(&segment).unwrap_or_default().into_iter().rev() {
             let needs = |t: TensorId| self.global.cx.needs_grad[t.index()];
             let learning: Vec<(TensorId, usize)> =
@@ -331,9 +331,9 @@ impl Projector<'_> {
             if learning.is_empty() {
                 continue;
             }
-            let reads_again = again && self.global.segments.all[segment].reads_again;
-            if again && !reads_again {
-                made.id = self.made_again(made.first, true);
+            let reads_recomputed = recomputed && self.global.segments.all[segment].reads_recomputed;
+            if recomputed && !reads_recomputed {
+                made.id = self.recomputed_value(made.first, true);
             }
             let mut from = vec![];
             for (tensor, entry) in learning {
@@ -351,9 +351,9 @@ impl Projector<'_> {
                     to.push(None);
                 }
             }
-            let again = if reads_again { self.read_again(made.first) } else { vec![] };
-            self.push(Instr::Grad(Grad { call: made.id, which: Which::Both, from, to, again }));
-            self.again.forget_taken();
+            let recomputed = if reads_recomputed { self.read_recomputed(made.first) } else { vec![] };
+            self.push(Instr::Grad(Grad { call: made.id, which: Which::Both, from, to, recomputed }));
+            self.recomputed.drop_taken();
         }
         Ok(())
     }

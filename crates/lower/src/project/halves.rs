@@ -74,7 +74,7 @@ fn waiting(body: &Body, learns: impl Fn(&BufId) -> bool) -> HashMap<CallId, bool
 }
 
 fn weights(call: CallId) -> Grad {
-    Grad { call, which: Which::Weights, from: vec![], to: vec![], again: vec![] }
+    Grad { call, which: Which::Weights, from: vec![], to: vec![], recomputed: vec![] }
 }
 
 /// Whether it is about gradients that leaves and shards have.

@@ -1,13 +1,13 @@
 //! From the global schedule to what ranks execute that do the same.
 
 mod across;
-mod again;
 mod alike;
 mod calls;
 mod columns;
 mod fetches;
 mod halves;
 mod leaves;
+mod recomputed;
 mod sooner;
 mod transfers;
 
@@ -91,7 +91,7 @@ struct Projector<'a> {
     inputs: HashMap<TensorId, Vec<(RegionsId, BufId)>>,
     made: HashMap<usize, Vec<Made>>,
     variants: calls::Variants,
-    again: again::Again,
+    recomputed: recomputed::Recomputed,
     calls: usize,
     /// What was sent of a use, or of the gradient that it gives back: the shards that pieces are taken from.
     sent: HashMap<(UseId, Pass), Vec<Option<BufId>>>,
@@ -130,7 +130,7 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
         inputs: HashMap::new(),
         made: HashMap::new(),
         variants: calls::Variants::default(),
-        again: again::Again::default(),
+        recomputed: recomputed::Recomputed::default(),
         calls: 0,
         sent: HashMap::new(),
         block: 0,
@@ -175,9 +175,9 @@ impl Projector<'_> {
             Event::Receive { id, crossing } => self.receive(*id, crossing),
             Event::ReceiveGrad { id, crossing } => self.receive_gradient(*id, crossing),
             Event::Update { id, number } => self.update(*id, *number),
-            Event::Again { segment, saves } => self.call_again(*segment, *saves),
-            Event::MoveAgain { id, way } => self.transfer_again(*id, way),
-            Event::Grad { segment, again } => self.grad(*segment, *again),
+            Event::Recompute { segment, saves } => self.recompute_call(*segment, *saves),
+            Event::MoveRecomputed { id, way } => self.recompute_transfer(*id, way),
+            Event::Grad { segment, recomputed } => self.grad(*segment, *recomputed),
             Event::MoveGrad { id, way } => self.transfer_gradient(*id, way),
             Event::GiveBack { id, way } => self.give_back(*id, way),
             Event::Reduce { group, uses } => self.reduce(*group, uses),

@@ -3,9 +3,9 @@
 use program::{Arg, BufId, Collective, Cut, How, Instr, Pass, Slice};
 use rules::Reduction;
 
-use super::again::Begun;
 use super::alike::MoveHere;
 use super::columns::{Asked, RegionsId};
+use super::recomputed::Begun;
 use super::{Owner, Projector};
 use crate::event::{Crossing, Leg, Way};
 use crate::layout::{LayoutId, bytes};
@@ -220,14 +220,14 @@ impl Projector<'_> {
     fn overlaps(&self, id: UseId, given: RegionsId, how: &How) -> bool {
         let cx = self.global.cx;
         let is_sum = matches!(how, How::AllReduce(Reduction::Sum) | How::ReduceScatter(_));
-        let is_gradient = self.pass == Pass::Backward && !self.again.moves;
+        let is_gradient = self.pass == Pass::Backward && !self.recomputed.moves;
         let tensor = self.global.uses.get(id).tensor;
         let is_large = |region| bytes(cx.graph, tensor, region) >= cx.plan.overlap;
         is_sum && is_gradient && self.alike.columns.region(given).values().iter().all(is_large)
     }
 
     fn move_buf(&mut self, id: UseId) -> BufId {
-        let gradient = self.pass == Pass::Backward && !self.again.moves;
+        let gradient = self.pass == Pass::Backward && !self.recomputed.moves;
         self.buf(self.global.uses.get(id).tensor, gradient)
     }
 

@@ -321,7 +321,7 @@ fn instr(instr: &mut Instr, v: &mut Visit<'_>) {
             v.id("the call of a backward", &mut it.call.0);
             v.maybe_bufs("gradients that are given", &mut it.from);
             v.maybe_bufs("gradients that are taken", &mut it.to);
-            v.bufs("what is given again", &mut it.again);
+            v.bufs("what is given again", &mut it.recomputed);
         }
         Instr::Slice(it) => {
             v.id("a buf", &mut it.from.0);

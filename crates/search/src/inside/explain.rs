@@ -47,7 +47,7 @@ pub fn explain(question: &Question<'_>, found: &Claim, op: OpId, most: usize) ->
     let digits = Digits::of(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, Count::Alone);
     let operators = Operators::of(question);
-    let Some(spans) = spans(question, found.again) else { return Ok(None) };
+    let Some(spans) = spans(question, found.recomputed) else { return Ok(None) };
     let Some(space) = Space::new(question, (&operators, &digits, &messages), &spans) else { return Ok(None) };
     let objective = Objective::new(&space, found.weights)?;
     let problem = objective.problem();

@@ -19,7 +19,7 @@ pub(crate) type Part = (i64, i64);
 
 /// A value is on the account of the first that keeps it; what lies in another's memory is the other.
 pub(crate) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> Vec<Keeps> {
-    let again = needed(graph, costs, span_of);
+    let recomputed = needed(graph, costs, span_of);
     let mut lies_in: Vec<TensorId> = graph.tensor_ids().collect();
     let mut seen: BTreeSet<TensorId> = BTreeSet::new();
     let mut found = vec![];
@@ -44,7 +44,7 @@ pub(crate) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) ->
         };
         let mut keeps = Keeps { more: own.is_none(), ..Keeps::default() };
         // A span keeps all that it reads from others, if backward needs something of it.
-        let is_needed = own.is_some_and(|span| again.contains(&span));
+        let is_needed = own.is_some_and(|span| recomputed.contains(&span));
         let read = (0..inputs.len()).filter(|at| cost.kept.inputs.contains(at) || is_needed);
         let sizes = |tensor: TensorId| {
             let (all, own) = (graph.tensor(tensor).numel(), graph.tensor(lies_in[tensor.index()]).numel());
@@ -83,8 +83,8 @@ pub(crate) fn spans_of(graph: &Graph, spans: &[Vec<OpId>], needs_grad: &[bool]) 
 
 /// The spans of which backward needs something again.
 fn needed(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> BTreeSet<usize> {
-    let again = repeated(graph, costs, span_of);
-    let needs = |op: &OpId| again.ops[op.index()] || again.inputs[op.index()].contains(&true);
+    let recomputed = repeated(graph, costs, span_of);
+    let needs = |op: &OpId| recomputed.ops[op.index()] || recomputed.inputs[op.index()].contains(&true);
     graph.op_ids().filter(needs).filter_map(|op| span_of[op.index()]).collect()
 }
 
@@ -106,9 +106,9 @@ pub(super) fn repeated(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>])
         let mut brought = vec![];
         for (at, tensor) in it.inputs().into_iter().enumerate() {
             let span = graph.producer(tensor).and_then(|(maker, _)| span_of[maker.index()]);
-            let again = span.is_some() && own == span && (is_repeated || kept.inputs.contains(&at));
-            brought.push(again);
-            read_again[tensor.index()] |= again;
+            let recomputed = span.is_some() && own == span && (is_repeated || kept.inputs.contains(&at));
+            brought.push(recomputed);
+            read_again[tensor.index()] |= recomputed;
         }
         (found.ops[op.index()], found.inputs[op.index()]) = (is_repeated, brought);
     }

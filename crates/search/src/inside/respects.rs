@@ -232,8 +232,8 @@ impl Skeleton {
                 ties.push((who, equal((one, other), &first, &second)));
             }
         }
-        let again = spans(question, "").is_some_and(|spans| !spans.is_empty());
-        let never = constraints.no_recompute().filter(|_| again).into_iter().collect();
+        let recomputed = spans(question, "").is_some_and(|spans| !spans.is_empty());
+        let never = constraints.no_recompute().filter(|_| recomputed).into_iter().collect();
         Ok(Self { bundles, ties, never })
     }
 

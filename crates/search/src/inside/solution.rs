@@ -36,7 +36,7 @@ const NEAR: f64 = 2e-3;
 /// How often the price of a byte is halved until memory is just enough.
 const HALVINGS: usize = 6;
 /// What is computed again, from nothing to everything.
-pub(crate) const AGAIN: [&str; 3] = ["", "recompute:selective", "recompute"];
+pub(crate) const RECOMPUTED: [&str; 3] = ["", "recompute:selective", "recompute"];
 
 /// What was found.
 #[derive(Default)]
@@ -68,7 +68,7 @@ pub struct Candidate {
 pub struct Claim {
     pub totals: Totals,
     /// What it computes again, and what it is least in.
-    pub(super) again: &'static str,
+    pub(super) recomputed: &'static str,
     pub(super) weights: Weights,
 }
 
@@ -81,13 +81,19 @@ pub fn find(question: &Question<'_>) -> Result<Inside> {
     let mut inside = Inside::default();
     let floor = crate::bound(question)?;
     let (mut looked, mut promised) = (vec![], f64::INFINITY);
-    for again in AGAIN {
-        let Some(spans) = spans(question, again).filter(|spans| may_recompute(question, spans)) else {
+    for recomputed in RECOMPUTED {
+        let Some(spans) = spans(question, recomputed).filter(|spans| may_recompute(question, spans)) else {
             continue;
         };
         let Some(space) = Space::new(question, (&operators, &digits, &messages), &spans) else { break };
-        let mut rung =
-            Rung { space: &space, spans: &spans, again, floor, inside: &mut inside, promised: (0.0, None) };
+        let mut rung = Rung {
+            space: &space,
+            spans: &spans,
+            recomputed,
+            floor,
+            inside: &mut inside,
+            promised: (0.0, None),
+        };
         let is_tight = rung.climb()?;
         promised = promised.min(rung.promised.0);
         looked.push(Looked { weights: rung.promised.1, is_tight, spans });
@@ -131,8 +137,9 @@ pub(super) fn may_recompute(question: &Question<'_>, spans: &[Vec<OpId>]) -> boo
 }
 
 /// What backward computes again; none where the model has no layers for it.
-pub(super) fn spans(question: &Question<'_>, again: &str) -> Option<Vec<Vec<OpId>>> {
-    let name = if again.is_empty() { "replicate".to_owned() } else { format!("replicate x {again}") };
+pub(super) fn spans(question: &Question<'_>, recomputed: &str) -> Option<Vec<Vec<OpId>>> {
+    let name =
+        if recomputed.is_empty() { "replicate".to_owned() } else { format!("replicate x {recomputed}") };
     sets::named(&name, question.graph, question.analysis, 1).ok().map(|plan| plan.recompute)
 }
 
@@ -140,7 +147,7 @@ pub(super) fn spans(question: &Question<'_>, again: &str) -> Option<Vec<Vec<OpId
 struct Rung<'r, 'q> {
     space: &'r Space<'q>,
     spans: &'r [Vec<OpId>],
-    again: &'static str,
+    recomputed: &'static str,
     /// Seconds that no plan can beat.
     floor: f64,
     inside: &'r mut Inside,
@@ -243,13 +250,13 @@ impl Rung<'_, '_> {
 
     fn keep(&mut self, found: &Found) -> Result<()> {
         let objective = Objective::new(self.space, found.weights)?;
-        let plan = plan(&objective, &found.least.values, (self.again, self.spans))?;
+        let plan = plan(&objective, &found.least.values, (self.recomputed, self.spans))?;
         let same = |other: &Candidate| {
             let other = &other.plan;
             other.ops == plan.ops && other.homes == plan.homes && other.recompute == plan.recompute
         };
         if !self.inside.plans.iter().any(same) {
-            let claim = Claim { totals: found.totals, again: self.again, weights: found.weights };
+            let claim = Claim { totals: found.totals, recomputed: self.recomputed, weights: found.weights };
             self.inside.plans.push(Candidate { plan, claim });
         }
         Ok(())
@@ -257,9 +264,13 @@ impl Rung<'_, '_> {
 }
 
 /// The plan that choices mean.
-fn plan(objective: &Objective<'_>, values: &[usize], (again, spans): (&str, &[Vec<OpId>])) -> Result<Plan> {
+fn plan(
+    objective: &Objective<'_>,
+    values: &[usize],
+    (recomputed, spans): (&str, &[Vec<OpId>]),
+) -> Result<Plan> {
     let question = &objective.space.question;
-    let name = if again.is_empty() { "auto".to_owned() } else { format!("auto x {again}") };
+    let name = if recomputed.is_empty() { "auto".to_owned() } else { format!("auto x {recomputed}") };
     let mut draft = Draft::new(question.graph, question.analysis, &name, question.devices);
     for (bundle, value) in values.iter().enumerate() {
         write(objective, &mut draft, (bundle, *value), 0)?;
@@ -304,7 +315,7 @@ pub(super) fn write(
 /// held by.
 pub fn member(
     question: &Question<'_>,
-    again: &'static str,
+    recomputed: &'static str,
     byte: f64,
     count: Count,
     pick: &mut dyn FnMut(usize) -> usize,
@@ -312,13 +323,13 @@ pub fn member(
     let digits = Digits::of(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, count);
     let operators = Operators::of(question);
-    let Some(spans) = spans(question, again) else { return Ok(None) };
+    let Some(spans) = spans(question, recomputed) else { return Ok(None) };
     let Some(space) = Space::new(question, (&operators, &digits, &messages), &spans) else { return Ok(None) };
     let values: Vec<usize> = space.bundles.iter().map(|bundle| pick(bundle.choices.len())).collect();
     let values = space.ties.spread(&values);
     let weights = Weights { look: FIRST[1], byte };
     let objective = Objective::new(&space, weights)?;
-    let plan = plan(&objective, &values, (again, &spans))?;
-    let claim = Claim { totals: objective.totals(&values), again, weights };
+    let plan = plan(&objective, &values, (recomputed, &spans))?;
+    let claim = Claim { totals: objective.totals(&values), recomputed, weights };
     Ok(Some(Candidate { plan, claim }))
 }

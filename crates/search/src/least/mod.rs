@@ -183,14 +183,19 @@ impl Ground {
 }
 
 /// What a rank of each stage computes of a micro-batch: of its first and its last one the one that computes longer.
-fn busiest(parts: &mut Parts, of: Of<'_>, plan: &Plan, (stages, again): (&Stages<'_>, &[bool])) -> Vec<Load> {
+fn busiest(
+    parts: &mut Parts,
+    of: Of<'_>,
+    plan: &Plan,
+    (stages, recomputed): (&Stages<'_>, &[bool]),
+) -> Vec<Load> {
     let mut ends = vec![[Load::default(); 2]; stages.count];
     for op in of.graph.op_ids() {
         let stage = stages.of[op.index()];
         for (load, device) in ends[stage].iter_mut().zip(stages.ends[stage]) {
             let (forward, backward) = parts.on(of, (plan, op), device);
             load.forward += forward;
-            load.backward += backward + if again[op.index()] { forward } else { 0.0 };
+            load.backward += backward + if recomputed[op.index()] { forward } else { 0.0 };
         }
     }
     let longer = |[a, b]: [Load; 2]| if a.forward + a.backward < b.forward + b.backward { b } else { a };

@@ -31,7 +31,7 @@ struct Reading {
     value: Spread,
     gradient: Option<Made>,
     /// Whether it is brought a second time for backward.
-    again: bool,
+    recomputed: bool,
 }
 
 impl Maker<'_> {
@@ -51,14 +51,14 @@ impl Maker<'_> {
             let read = read(self.question.analysis, *op, *input, &self.loops[op.index()][at]);
             let learns = learns(self.graph(), &self.operators.needs_grad, *op, *input);
             let gradient = learns.then(|| Made::of(read.gradient));
-            let again = self.repeated.inputs[op.index()][*input];
+            let recomputed = self.repeated.inputs[op.index()][*input];
             let differ = |known: Option<Made>| gradient.is_some() && known.is_some() && known != gradient;
             match found.iter_mut().find(|it| it.value == read.value && !differ(it.gradient)) {
                 Some(known) => {
                     known.gradient = known.gradient.or(gradient);
-                    known.again |= again;
+                    known.recomputed |= recomputed;
                 }
-                None => found.push(Reading { value: read.value, gradient, again }),
+                None => found.push(Reading { value: read.value, gradient, recomputed }),
             }
         }
         found
@@ -96,14 +96,14 @@ impl Maker<'_> {
         forward: Price,
         back: impl FnOnce(Made) -> Price,
     ) -> Price {
-        let again = if reading.again { forward.backward() } else { Price::default() };
-        let Some(gradient) = reading.gradient else { return forward + again };
+        let recomputed = if reading.recomputed { forward.backward() } else { Price::default() };
+        let Some(gradient) = reading.gradient else { return forward + recomputed };
         // Each that makes the value has a part of its gradient, which it may pass on.
         let passes = self.operators.passes[tensor.index()] && gradient.whole == written.whole;
         if passes && self.messages.count == Count::Least {
-            return forward + again;
+            return forward + recomputed;
         }
-        forward + again + back(gradient).backward()
+        forward + recomputed + back(gradient).backward()
     }
 
     /// The same of all ways to write a tensor and to read it. Many of them differ in the gradient alone, or not in it: each

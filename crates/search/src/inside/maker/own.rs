@@ -94,8 +94,8 @@ impl Maker<'_> {
         for op in &wanted {
             let loops = self.loops[op.index()][at].clone();
             let part = self.part(*op, &loops);
-            let again = if self.repeated.ops[op.index()] { part.forward } else { 0.0 };
-            let back = part.backward + again;
+            let recomputed = if self.repeated.ops[op.index()] { part.forward } else { 0.0 };
+            let back = part.backward + recomputed;
             if self.messages.count == Count::Alone || !self.is_rewritten(*op, &loops) {
                 all.price = all.price + Price { work: part.forward + back, back, ..Price::default() };
                 all.kept += self.kept(*op, &loops, &part.cost);

@@ -59,9 +59,9 @@ impl Maker<'_> {
             };
             let outputs: Vec<_> =
                 self.graph().op(*op).outputs.iter().map(|tensor| tensor.as_ref().map(goes)).collect();
-            let again = (self.repeated.ops[op.index()], &self.repeated.inputs[op.index()]);
+            let recomputed = (self.repeated.ops[op.index()], &self.repeated.inputs[op.index()]);
             text += &format!(
-                "\n{} {inputs:?} {outputs:?} {along:?} {:?} {span:?} {again:?} {}",
+                "\n{} {inputs:?} {outputs:?} {along:?} {:?} {span:?} {recomputed:?} {}",
                 self.operators.likeness[op.index()],
                 self.keeps[op.index()],
                 self.operators.wanted[op.index()],

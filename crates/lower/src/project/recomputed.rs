@@ -18,7 +18,7 @@ pub(super) enum Begun {
 }
 
 #[derive(Default)]
-pub(super) struct Again {
+pub(super) struct Recomputed {
     /// In which block's forward it begins, and where in it.
     begun: HashMap<Begun, (u32, usize)>,
     /// What was made again, by what it was in forward.
@@ -33,9 +33,9 @@ pub(super) struct Again {
     pub(super) moves: bool,
 }
 
-impl Again {
+impl Recomputed {
     /// What is made again later takes what it needs itself, even if that is the same: so layers stay alike.
-    pub(super) fn forget_taken(&mut self) {
+    pub(super) fn drop_taken(&mut self) {
         self.taken.clear();
     }
 
@@ -47,13 +47,13 @@ impl Again {
 impl Projector<'_> {
     pub(super) fn begins(&mut self, what: Begun) {
         let at = self.body.code(self.block, Pass::Forward).map_or(0, |code| code.instrs.len());
-        self.again.begun.insert(what, (self.block, at));
+        self.recomputed.begun.insert(what, (self.block, at));
     }
 
-    pub(super) fn call_again(&mut self, segment: usize, saves: bool) -> Asked<()> {
+    pub(super) fn recompute_call(&mut self, segment: usize, saves: bool) -> Asked<()> {
         let mut all = self.made.remove(&segment).unwrap_or_default();
         for made in &mut all {
-            let id = self.made_again(made.first, saves);
+            let id = self.recomputed_value(made.first, saves);
             if saves {
                 made.id = id;
             }
@@ -63,8 +63,8 @@ impl Projector<'_> {
     }
 
     /// Makes a call of forward once more, keeping what its backward needs or not.
-    pub(super) fn made_again(&mut self, first: CallId, saves: bool) -> CallId {
-        let at = self.again.begun[&Begun::Call(first)];
+    pub(super) fn recomputed_value(&mut self, first: CallId, saves: bool) -> CallId {
+        let at = self.recomputed.begun[&Begun::Call(first)];
         let Instr::Call(mut call) = self.body.code_mut(at.0, Pass::Forward).instrs[at.1].clone() else {
             unreachable!("a call begins with itself")
         };
@@ -73,7 +73,7 @@ impl Projector<'_> {
         self.take(at, &reads);
         for output in call.ops.iter().flat_map(|op| &op.outputs).flatten() {
             let fresh = self.body.another(*output);
-            self.again.made.insert(*output, fresh);
+            self.recomputed.made.insert(*output, fresh);
         }
         self.renamed(&mut call);
         let learns = |buf: &BufId| self.global.cx.needs_grad[self.body.buf(*buf).tensor.index()];
@@ -87,8 +87,8 @@ impl Projector<'_> {
     }
 
     /// What a call of forward reads, leaves apart, as it was made again or is taken.
-    pub(super) fn read_again(&mut self, first: CallId) -> Vec<BufId> {
-        let at = self.again.begun[&Begun::Call(first)];
+    pub(super) fn read_recomputed(&mut self, first: CallId) -> Vec<BufId> {
+        let at = self.recomputed.begun[&Begun::Call(first)];
         let Instr::Call(call) = &self.body.code_mut(at.0, Pass::Forward).instrs[at.1] else {
             unreachable!("a call begins with itself")
         };
@@ -98,19 +98,19 @@ impl Projector<'_> {
         reads.into_iter().map(|buf| self.now(buf)).collect()
     }
 
-    pub(super) fn transfer_again(&mut self, id: UseId, way: &Way) -> Asked<()> {
+    pub(super) fn recompute_transfer(&mut self, id: UseId, way: &Way) -> Asked<()> {
         let sources = self.written_for(id, way)?;
         let reads: Vec<BufId> = sources.iter().map(|(_, buf)| *buf).collect();
-        self.take(self.again.begun[&Begun::Move(id)], &reads);
+        self.take(self.recomputed.begun[&Begun::Move(id)], &reads);
         let sources = sources.into_iter().map(|(shard, buf)| (shard, self.now(buf))).collect();
         let arrives = self.alike.arrives(self.global.uses.get(id).ports, way.to)?;
-        self.again.moves = true;
+        self.recomputed.moves = true;
         let arrived = self.run(id, way, sources);
-        self.again.moves = false;
+        self.recomputed.moves = false;
         for (shard, buf) in arrived? {
             for port in &arrives[shard] {
                 let before = self.ports[&(id, *port)];
-                self.again.made.insert(before, buf);
+                self.recomputed.made.insert(before, buf);
             }
         }
         Ok(())
@@ -118,7 +118,8 @@ impl Projector<'_> {
 
     /// Takes what is read of forward and was not made again.
     fn take(&mut self, at: (u32, usize), reads: &[BufId]) {
-        let there = |buf: &BufId| self.again.made.contains_key(buf) || self.again.taken.contains_key(buf);
+        let there =
+            |buf: &BufId| self.recomputed.made.contains_key(buf) || self.recomputed.taken.contains_key(buf);
         let mut from: Vec<BufId> = vec![];
         for buf in reads {
             if !there(buf) && !from.contains(buf) {
@@ -129,16 +130,16 @@ impl Projector<'_> {
             return;
         }
         let to: Vec<BufId> = from.iter().map(|buf| self.body.another(*buf)).collect();
-        self.again.taken.extend(from.iter().copied().zip(to.iter().copied()));
-        let id = KeepId::new(self.again.kept.len());
-        self.again.kept.push((at, from));
+        self.recomputed.taken.extend(from.iter().copied().zip(to.iter().copied()));
+        let id = KeepId::new(self.recomputed.kept.len());
+        self.recomputed.kept.push((at, from));
         self.push(Instr::Take { id, to });
     }
 
     /// What stands in backward for a value of forward.
     fn now(&self, buf: BufId) -> BufId {
-        let again = &self.again;
-        again.made.get(&buf).or(again.taken.get(&buf)).copied().unwrap_or(buf)
+        let recomputed = &self.recomputed;
+        recomputed.made.get(&buf).or(recomputed.taken.get(&buf)).copied().unwrap_or(buf)
     }
 
     fn renamed(&self, call: &mut Call) {
@@ -160,7 +161,7 @@ impl Projector<'_> {
 
     /// Keeps in forward what backward takes, each where it is read first; numbered in this order.
     pub(super) fn keep(&mut self) {
-        let kept = std::mem::take(&mut self.again.kept);
+        let kept = std::mem::take(&mut self.recomputed.kept);
         if kept.is_empty() {
             return;
         }
@@ -208,6 +209,6 @@ impl Projector<'_> {
         let call = |instr: &Instr| if let Instr::Call(call) = instr { Some(call.id) } else { None };
         let forward = self.body.code(at.0, Pass::Forward).map_or(&[][..], |code| &code.instrs);
         let reader = forward[at.1.min(forward.len())..].iter().find_map(call);
-        reader.is_some_and(|call| self.again.offloaded.contains(&call)) && from.iter().any(made)
+        reader.is_some_and(|call| self.recomputed.offloaded.contains(&call)) && from.iter().any(made)
     }
 }
