@@ -41,7 +41,7 @@ fn in_halves(text: &str) -> Program {
 }
 
 fn weights(call: CallId) -> Instr {
-    Instr::Grad(Grad { call, which: Which::Weights, from: vec![], to: vec![], again: vec![] })
+    Instr::Grad(Grad { call, which: Which::Weights, from: vec![], to: vec![], recomputed: vec![] })
 }
 
 fn faults_of(text: &str, plant: impl Fn(&mut Body)) -> Vec<Fault> {

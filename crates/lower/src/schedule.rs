@@ -11,10 +11,10 @@ use crate::buckets::{Across, Buckets, Message};
 use crate::event::{Crossing, Event, Leg, Way};
 use crate::exchange;
 use crate::gathers;
-use crate::homes::{self, Arrives, Divided, Homes};
 use crate::layout::{Entry, Interner, Layout, LayoutId, Middle, PortsId, bytes};
 use crate::legs;
 use crate::moves::{self, Get, Method, Move};
+use crate::param_sharding::{self, Arrives, Divided, ParamShardings};
 use crate::recompute::{self, Recomputed};
 use crate::segments::Segments;
 use crate::uses::{Context, Reader, UseId, Uses};
@@ -26,7 +26,7 @@ type Moves = Rc<[(LayoutId, Rc<Move>)]>;
 pub struct Asked<'a> {
     pub cx: &'a Context<'a>,
     pub uses: &'a Uses,
-    pub homes: &'a Homes,
+    pub param_shardings: &'a ParamShardings,
     pub segments: &'a Segments,
 }
 
@@ -82,13 +82,13 @@ impl Leaves {
 }
 
 pub fn schedule(asked: &Asked<'_>, interner: &mut Interner, groupings: IndexSet<Grouping>) -> Schedule {
-    let Asked { cx, homes, segments, .. } = *asked;
+    let Asked { cx, param_shardings, segments, .. } = *asked;
     let mut it = Schedule { groupings, ..Schedule::default() };
-    it.end_code(0, Pass::Begin, gathers::once(cx, homes));
+    it.end_code(0, Pass::Begin, gathers::once(cx, param_shardings));
     it.forward(asked, interner);
     it.backward(asked, interner);
     for code in it.codes.iter_mut().filter(|code| matches!(code.pass, Pass::Forward | Pass::Backward)) {
-        code.events = gathers::in_passing((cx, homes, segments), std::mem::take(&mut code.events));
+        code.events = gathers::in_passing((cx, param_shardings, segments), std::mem::take(&mut code.events));
     }
     it
 }
@@ -377,7 +377,7 @@ impl Schedule {
         interner: &mut Interner,
         (buckets, end): (&mut Buckets, &mut Buckets),
     ) {
-        let Asked { cx, uses, homes, segments } = *asked;
+        let Asked { cx, uses, param_shardings, segments } = *asked;
         let it = uses.get(id);
         if !it.carries_grad || it.direct {
             return;
@@ -385,7 +385,7 @@ impl Schedule {
         let written = uses.written[it.tensor.index()];
         let late = uses.in_several_blocks(cx, it.tensor);
         let buckets = if late { end } else { buckets };
-        if let Some(divided) = homes.of(it.tensor) {
+        if let Some(divided) = param_shardings.of(it.tensor) {
             return self.reduce_to_parts(asked, (id, divided), interner, buckets);
         }
         let held = cx.wanted[it.tensor.index()].unwrap_or_else(|| self.completed(written, interner));
@@ -456,7 +456,7 @@ impl Schedule {
             self.events.push(Event::ReduceExactly { id, exchange, plan: Rc::new(plan), when });
             return;
         };
-        let (unit, group) = (asked.homes.in_passing(tensor), summed.then_some(divided.group));
+        let (unit, group) = (asked.param_shardings.in_passing(tensor), summed.then_some(divided.group));
         let across = across.map(|group| Across { group, early: all.len() == 1 });
         let of = Message::Scatter { group, across, when, unit };
         let size = bytes(cx.graph, tensor, &interner.get(leaves).entries[0].region);
@@ -476,7 +476,7 @@ impl Schedule {
             return *known;
         }
         let layouts = (interner.get(key.0), interner.get(read));
-        let found = homes::arrives(divided, layouts, interner, &mut self.groupings);
+        let found = param_sharding::arrives(divided, layouts, interner, &mut self.groupings);
         *self.known_arrivals.entry(key).or_insert(found)
     }
 

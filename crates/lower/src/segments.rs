@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use graph::{OpId, Source};
 
-use crate::homes::{Homes, layer};
 use crate::layout::{Interner, bytes};
+use crate::param_sharding::{ParamShardings, layer};
 use crate::recompute::{self, Inside};
 use crate::uses::{Context, Reader, UseId, Uses};
 
@@ -67,7 +67,7 @@ impl Segments {
     }
 }
 
-pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) -> Segments {
+pub fn cut(cx: &Context<'_>, uses: &Uses, param_shardings: &ParamShardings, interner: &Interner) -> Segments {
     let (spans, offloaded) = (recompute::spans(cx), offloaded(cx));
     let first = |op: &OpId| Segment::new(&spans[op.index()], offloaded[op.index()], cx.plan.block(*op));
     let mut all: Vec<Segment> = cx.order.first().map(first).into_iter().collect();
@@ -97,8 +97,13 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) ->
         let changes_turn = all[current].ops.last().is_some_and(|last| turn(last) != placement.in_turn);
         let inside = &spans[op.index()];
         let changes_span = all[current].inside != *inside || all[current].offloaded != offloaded[op.index()];
-        let units: BTreeSet<usize> =
-            cx.graph.op(op).inputs().into_iter().filter_map(|tensor| homes.in_passing(tensor)).collect();
+        let units: BTreeSet<usize> = cx
+            .graph
+            .op(op)
+            .inputs()
+            .into_iter()
+            .filter_map(|tensor| param_shardings.in_passing(tensor))
+            .collect();
         let before = &all[current].units;
         let changes_unit = !before.is_empty() && !units.is_subset(before);
         if needed.iter().any(made_here)

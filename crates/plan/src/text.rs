@@ -34,7 +34,8 @@ use rules::Analysis;
 
 use crate::select::{clip, select};
 use crate::{
-    Draft, MOST, On, Plan, blocks, homes, no_device, offload, overlap, recompute, sets, tokens, turns,
+    Draft, MOST, On, Plan, blocks, no_device, offload, overlap, param_sharding, recompute, sets, tokens,
+    turns,
 };
 
 /// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
@@ -112,9 +113,16 @@ pub(crate) fn rest(plan: &Plan, graph: &Graph) -> String {
     let offload = recompute::lines("offload", &plan.offload, graph, handle);
     let offloaded = offload::print_parameters(plan, graph);
     let turns = turns::print(&plan.before, &plan.timetables);
-    let homes = homes::print(plan, graph);
+    let param_shardings = param_sharding::print(plan, graph);
     let overlap = overlap::print(plan);
-    orders + &homes + &recompute + &offload + &offloaded + &blocks::print(plan, handle) + &overlap + &turns
+    orders
+        + &param_shardings
+        + &recompute
+        + &offload
+        + &offloaded
+        + &blocks::print(plan, handle)
+        + &overlap
+        + &turns
 }
 
 /// The name by which a file speaks of one operator: its first output.

@@ -5,8 +5,8 @@
 
 mod coverage;
 mod decided;
-mod homes;
 mod modules;
+mod param_sharding;
 mod rows;
 
 use graph::{Graph, OpId};
@@ -17,7 +17,7 @@ use simulate::{Share, Shares};
 
 pub use coverage::{Amount, Coverage, Lack, Planned, Unruled, coverage};
 pub use decided::Decided;
-pub use homes::{Kept, kept};
+pub use param_sharding::{Kept, kept};
 
 use modules::Module;
 

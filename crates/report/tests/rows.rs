@@ -94,7 +94,7 @@ fn stages_are_told_by_their_devices() {
         found.lines().filter_map(|line| line.split(" on ").nth(1)?.split(' ').next()).collect();
     assert_eq!(devices, ["0..2", "2..4"], "{found}");
     let graph = layers(4);
-    let homes = kept(&graph, &plan(&graph, lines));
-    let told: Vec<_> = homes.iter().map(|it| (it.over, it.count, it.bytes)).collect();
+    let param_shardings = kept(&graph, &plan(&graph, lines));
+    let told: Vec<_> = param_shardings.iter().map(|it| (it.over, it.count, it.bytes)).collect();
     assert_eq!(told, [(2, 3, 4 * (16 * 16 + 2 * 64 * 16))]);
 }

@@ -484,7 +484,7 @@ impl<'a> Reader<'a> {
                     which: Which::Both,
                     from: self.optional(left),
                     to: self.optional(right),
-                    again,
+                    recomputed: again,
                 })
             }
             "keep" | "keep_away" => Instr::Keep {

@@ -12,9 +12,9 @@ use program::{Column, RankId};
 use rules::Region;
 
 use super::columns::{Asked, Columns, RegionsId, agreed};
-use crate::homes::Divided;
 use crate::layout::{Entry, Interner, LayoutId, PortsId};
 use crate::moves::{Get, Method, Move, on_rank};
+use crate::param_sharding::Divided;
 use crate::place::Placement;
 use crate::schedule::Leaves;
 

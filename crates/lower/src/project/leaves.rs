@@ -7,8 +7,8 @@ use program::{BufId, ExchangeId, Gathered, GroupingId, Instr, Leaf, LeafId, Of, 
 
 use super::Projector;
 use super::columns::Asked;
-use crate::homes::Divided;
 use crate::moves::Move;
+use crate::param_sharding::Divided;
 use crate::uses::UseId;
 
 impl Projector<'_> {
@@ -18,7 +18,7 @@ impl Projector<'_> {
             if matches!(global.cx.graph.tensor(tensor).source, Source::Op { .. } | Source::Input { .. }) {
                 continue;
             }
-            let divided = global.homes.of(tensor);
+            let divided = global.param_shardings.of(tensor);
             let held = divided.map_or(global.uses.written[tensor.index()], |it| it.held);
             for index in 0..self.alike.shards(held)? {
                 let region = self.alike.shard(held, index)?;

@@ -17,8 +17,8 @@ use graph::{Source, TensorId};
 use program::{Body, Buf, BufId, CallId, Column, Inputs, Instr, Pass, RankId, Table};
 
 use crate::event::Event;
-use crate::homes::Homes;
 use crate::layout::{Interner, LayoutId};
+use crate::param_sharding::ParamShardings;
 use crate::schedule::{Codes, Schedule};
 use crate::segments::Segments;
 use crate::uses::{Context, Reader, UseId, Uses};
@@ -30,7 +30,7 @@ use columns::{Apart, Asked, RegionsId};
 pub struct Global<'a> {
     pub cx: &'a Context<'a>,
     pub uses: &'a Uses,
-    pub homes: &'a Homes,
+    pub param_shardings: &'a ParamShardings,
     pub segments: &'a Segments,
     pub schedule: &'a Schedule,
     pub interner: &'a Interner,

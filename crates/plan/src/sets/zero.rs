@@ -8,7 +8,7 @@ use graph::{Graph, OpId, TensorId};
 use rules::Kind;
 
 use super::{Along, Model, Place, Set, data};
-use crate::homes::{Gather, Home, Reduce, names};
+use crate::param_sharding::{Gather, ParamSharding, Reduce, names};
 use crate::{Draft, On};
 
 pub(super) const ONE: Set = Set {
@@ -57,13 +57,16 @@ fn divide(
     if place.size == 1 {
         return Ok(());
     }
-    let groups = Home::over(draft.devices(), place.size, place.stride);
+    let groups = ParamSharding::over(draft.devices(), place.size, place.stride);
     let graph = model.graph;
     let uses = graph.uses();
     for tensor in graph.tensor_ids().filter(|tensor| !names(graph, *tensor).is_empty()) {
         let alike = uses[tensor.index()].iter().all(|(op, input)| reads_alike(model, place, *op, *input));
         if alike && divisible(graph, tensor, place.size) {
-            draft.home(tensor, Some(Home { groups: Arc::clone(&groups), dim: None, gather, reduce }));
+            draft.sharding(
+                tensor,
+                Some(ParamSharding { groups: Arc::clone(&groups), dim: None, gather, reduce }),
+            );
         }
     }
     Ok(())

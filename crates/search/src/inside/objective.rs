@@ -7,8 +7,8 @@ use compiler::{SUM, states, updated};
 use diag::Result;
 use elimination::{Problem, Term};
 
-use super::homes::{Costs, Held, Terms, Way, ways};
 use super::messages::Price;
+use super::param_sharding::{Costs, Held, Terms, Way, ways};
 use super::space::{Space, Unary};
 
 /// Costs are whole numbers of this: of a second.

@@ -7,14 +7,14 @@ use std::time::Instant;
 use diag::Result;
 use elimination::{Least, NEVER, Problem, Solver};
 use graph::OpId;
-use plan::{Draft, Home, Plan, sets};
+use plan::{Draft, ParamSharding, Plan, sets};
 
 use super::certificate::{Looked, bound};
 use super::digits::Digits;
-use super::homes::Way;
 use super::maker::Operators;
 use super::messages::{Count, Messages};
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
+use super::param_sharding::Way;
 use super::rows::limit;
 use super::space::Space;
 use super::spread::splits;
@@ -253,7 +253,9 @@ impl Rung<'_, '_> {
         let plan = plan(&objective, &found.least.values, (self.recomputed, self.spans))?;
         let same = |other: &Candidate| {
             let other = &other.plan;
-            other.ops == plan.ops && other.homes == plan.homes && other.recompute == plan.recompute
+            other.ops == plan.ops
+                && other.param_shardings == plan.param_shardings
+                && other.recompute == plan.recompute
         };
         if !self.inside.plans.iter().any(same) {
             let claim = Claim { totals: found.totals, recomputed: self.recomputed, weights: found.weights };
@@ -300,13 +302,13 @@ pub(super) fn write(
         own.map(|group| group.into_iter().map(|device| first + device).collect()).collect::<Vec<Vec<u32>>>()
     };
     for (tensor, held) in bundle.params.iter().zip(&bundle.unary[value].held) {
-        let home = objective.way(held).map(|way| Home {
+        let sharding = objective.way(held).map(|way| ParamSharding {
             groups: Arc::from(groups(way)),
             dim: None,
             gather: way.gather,
             reduce: way.reduce,
         });
-        draft.home(*tensor, home);
+        draft.sharding(*tensor, sharding);
     }
     Ok(())
 }

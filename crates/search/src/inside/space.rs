@@ -9,9 +9,9 @@ use plan::classes::Classes;
 
 use super::choices::{Choice, loops};
 use super::digits::Digits;
-use super::homes::Held;
 use super::maker::{Ground, Maker};
 use super::messages::{Messages, Price};
+use super::param_sharding::Held;
 use super::respects::{Ties, left, own_marks};
 use super::spread::Loops;
 use crate::Question;

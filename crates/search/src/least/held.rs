@@ -5,7 +5,7 @@ use cluster::{Device, Effort, Pattern};
 use compiler::{SUM, states, updated, with_optimizer};
 use diag::Result;
 use graph::{Dtype, OpId, Source, TensorId};
-use plan::{Gather, Home, Reduce, has_state_on_host, home_of, lives_on_host};
+use plan::{Gather, ParamSharding, Reduce, has_state_on_host, lives_on_host, param_sharding_of};
 
 use super::chains::Chains;
 use super::stages::{Axes, loop_of};
@@ -86,21 +86,22 @@ fn parameter(
 ) {
     let graph = question.graph;
     let uses = &ground.uses[tensor.index()];
-    let home = home_of(chains.plan, graph, tensor);
+    let sharding = param_sharding_of(chains.plan, graph, tensor);
     for (stage, totals) in all.iter_mut().enumerate() {
         let here = || uses.iter().filter(|(op, _)| chains.stages.of[op.index()] == stage);
         let size = |(op, input): &(OpId, usize)| chains.costs[op.index()].inputs[*input];
         let Some(bytes) = here().map(size).min() else { continue };
         let read = graph.tensor(tensor);
         let held = bytes / read.dtype.bytes() as u64 * held_as(read, question.masters).bytes() as u64;
-        let own = home.map_or(held, |home| held / parts(home));
+        let own = sharding.map_or(held, |sharding| held / parts(sharding));
         // Where it is gathered for a while it may be gone when most is held.
-        let is_gone = home.is_some_and(|home| home.gather == Gather::Pass);
+        let is_gone = sharding.is_some_and(|sharding| sharding.gather == Gather::Pass);
         totals.held += if is_gone { own } else { held };
         if trained {
             totals.gradients += own;
             // Of what is sent with each micro-batch a part adds up.
-            let adds = if home.is_some_and(|home| home.reduce == Reduce::Each) { own } else { held };
+            let adds =
+                if sharding.is_some_and(|sharding| sharding.reduce == Reduce::Each) { own } else { held };
             if lives_on_host(chains.plan, graph, tensor) {
                 totals.on_host += own;
             } else {
@@ -112,18 +113,19 @@ fn parameter(
         }
         let [(op, input)] = here().copied().collect::<Vec<_>>()[..] else { continue };
         let axes = summed(chains, op, input);
-        match home {
+        match sharding {
             // Along several axes they may be summed in any order, and then there is less of them.
             None if trained && axes.is_power_of_two() => totals.sums[axes][0] += held,
             None => {}
-            Some(home) => {
-                let within = |set: &Axes| set & !axes == 0 && chains.line.are((stage, *set), &home.groups);
+            Some(sharding) => {
+                let within =
+                    |set: &Axes| set & !axes == 0 && chains.line.are((stage, *set), &sharding.groups);
                 let Some(set) = (1..=axes).find(within) else { continue };
                 if trained {
                     // Those that lie along other axes are summed besides, before or after.
-                    totals.sums[axes][if home.reduce == Reduce::Last { 1 } else { 2 }] += held;
+                    totals.sums[axes][if sharding.reduce == Reduce::Last { 1 } else { 2 }] += held;
                 }
-                let (cost, once) = (&chains.costs[op.index()], home.gather == Gather::Step);
+                let (cost, once) = (&chains.costs[op.index()], sharding.gather == Gather::Step);
                 let passes = if !once && trained && cost.kept.contains(&input) { 2 } else { 1 };
                 totals.gathers[set][usize::from(!once)] += bytes * passes;
             }
@@ -131,8 +133,8 @@ fn parameter(
     }
 }
 
-fn parts(home: &Home) -> u64 {
-    home.groups.iter().map(Vec::len).max().unwrap_or(1).max(1) as u64
+fn parts(sharding: &ParamSharding) -> u64 {
+    sharding.groups.iter().map(Vec::len).max().unwrap_or(1).max(1) as u64
 }
 
 /// The axes along which the gradients of a parameter are summed: its reader is split, and reads all of it.

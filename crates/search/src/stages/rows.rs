@@ -257,7 +257,7 @@ fn written(
     draft.schedule(schedule);
     draft.recompute(vec![]);
     for tensor in shared(question, &blocks) {
-        draft.home(tensor, None);
+        draft.sharding(tensor, None);
     }
     Ok((draft.finish()?, claimed.into()))
 }

@@ -6,8 +6,8 @@ use rules::{Cost, Kind};
 
 use super::super::choices::dims;
 use super::super::digits::{PARTIAL, Set};
-use super::super::homes::Held;
 use super::super::messages::{Count, Price};
+use super::super::param_sharding::Held;
 use super::super::respects::pinned;
 use super::super::space::Unary;
 use super::super::spread::{Loops, Spread, elements, read, splits, written};

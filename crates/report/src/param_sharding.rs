@@ -21,9 +21,11 @@ pub fn kept(graph: &Graph, plan: &Plan) -> Vec<Kept> {
     let mut found: BTreeMap<(usize, Gather, Reduce), (usize, u64)> = BTreeMap::new();
     for tensor in &graph.tensors {
         let Source::Param { names, .. } = &tensor.source else { continue };
-        let Some(home) = names.first().and_then(|name| plan.homes.get(name)) else { continue };
-        let over = home.groups.first().map_or(1, Vec::len);
-        let entry = found.entry((over, home.gather, home.reduce)).or_default();
+        let Some(sharding) = names.first().and_then(|name| plan.param_shardings.get(name)) else {
+            continue;
+        };
+        let over = sharding.groups.first().map_or(1, Vec::len);
+        let entry = found.entry((over, sharding.gather, sharding.reduce)).or_default();
         entry.0 += 1;
         entry.1 += tensor.numel().unsigned_abs() * tensor.dtype.bytes() as u64;
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use graph::{OpId, TensorId};
 use indexmap::{IndexMap, IndexSet};
-use plan::{Gather, Home, Reduce, home_of, lives_on_host};
+use plan::{Gather, ParamSharding, Reduce, lives_on_host, param_sharding_of};
 use program::{Grouping, GroupingId, RankId};
 use rules::{Interval, Region};
 
@@ -45,7 +45,7 @@ impl Divided {
 
 /// For each tensor how it is divided, if it is.
 #[derive(Default)]
-pub struct Homes {
+pub struct ParamShardings {
     pub of: Vec<Option<Rc<Divided>>>,
     /// For each of them what it is gathered with.
     unit: HashMap<TensorId, usize>,
@@ -55,20 +55,21 @@ pub struct Homes {
 type Key = (LayoutId, Vec<PortsId>, Option<*const Vec<u32>>, Wanted, Vec<i64>);
 type Known = HashMap<Key, Option<Rc<Divided>>>;
 
-impl Homes {
+impl ParamShardings {
     /// What devices read of a parameter may not be what its plan could know, since operators are rewritten, or the
     /// plan was made for another graph of the model: where they read different parts, it is held whole.
     pub fn find(
         (cx, uses): (&Context<'_>, &Uses),
         interner: &mut Interner,
         groupings: &mut IndexSet<Grouping>,
-    ) -> Homes {
-        let mut homes = Homes { of: vec![None; cx.graph.tensors.len()], unit: HashMap::new() };
+    ) -> ParamShardings {
+        let mut param_shardings =
+            ParamShardings { of: vec![None; cx.graph.tensors.len()], unit: HashMap::new() };
         let (mut known, mut units) = (Known::new(), IndexSet::new());
         for tensor in cx.graph.tensor_ids() {
-            let home = home_of(cx.plan, cx.graph, tensor);
+            let sharding = param_sharding_of(cx.plan, cx.graph, tensor);
             let on_host = lives_on_host(cx.plan, cx.graph, tensor);
-            if home.is_none() && !on_host {
+            if sharding.is_none() && !on_host {
                 continue;
             }
             let Some(first) = first_reader(uses, tensor) else { continue };
@@ -79,22 +80,22 @@ impl Homes {
             let read = uses.written[tensor.index()];
             let flat = cx.analysis.flat(tensor);
             let ports = uses.of[tensor.index()].iter().map(|id| uses.get(*id).ports).collect();
-            let wanted = Wanted::of(home, on_host);
-            let key = (read, ports, home.map(|home| home.groups.as_ptr()), wanted, flat);
+            let wanted = Wanted::of(sharding, on_host);
+            let key = (read, ports, sharding.map(|sharding| sharding.groups.as_ptr()), wanted, flat);
             let found = match known.get(&key) {
                 Some(found) => found.clone(),
-                None => divided((cx, uses), (tensor, home, wanted), interner)
+                None => divided((cx, uses), (tensor, sharding, wanted), interner)
                     .map(|it| Rc::new(it.settle(interner, groupings))),
             };
             known.insert(key, found.clone());
             if found.is_some() {
                 // Of a layer that is cut each block gathers its own.
                 let path = layer(cx, first).unwrap_or(&cx.graph.op(first).module);
-                homes.unit.insert(tensor, units.insert_full((path, cx.plan.block(first))).0);
+                param_shardings.unit.insert(tensor, units.insert_full((path, cx.plan.block(first))).0);
             }
-            homes.of[tensor.index()] = found;
+            param_shardings.of[tensor.index()] = found;
         }
-        homes
+        param_shardings
     }
 
     pub fn of(&self, tensor: TensorId) -> Option<&Rc<Divided>> {
@@ -167,9 +168,9 @@ struct Wanted {
 
 impl Wanted {
     /// What lives on the host is brought for each use, and its gradients go there with each micro-batch.
-    fn of(home: Option<&Home>, on_host: bool) -> Wanted {
-        let dim = home.and_then(|home| home.dim);
-        let said = home.filter(|_| !on_host).map(|home| (home.gather, home.reduce));
+    fn of(sharding: Option<&ParamSharding>, on_host: bool) -> Wanted {
+        let dim = sharding.and_then(|sharding| sharding.dim);
+        let said = sharding.filter(|_| !on_host).map(|sharding| (sharding.gather, sharding.reduce));
         let (gather, reduce) = said.unwrap_or((Gather::Pass, Reduce::Each));
         Wanted { dim, gather, reduce, on_host }
     }
@@ -205,7 +206,7 @@ impl Parts {
 /// there then as it is read.
 fn divided(
     (cx, uses): (&Context<'_>, &Uses),
-    (tensor, home, wanted): (TensorId, Option<&Home>, Wanted),
+    (tensor, sharding, wanted): (TensorId, Option<&ParamSharding>, Wanted),
     interner: &Interner,
 ) -> Option<Parts> {
     let read = interner.get(uses.written[tensor.index()]);
@@ -218,7 +219,7 @@ fn divided(
     if several && !wanted.on_host || !uses.of[tensor.index()].iter().all(|id| reads_all(*id)) {
         return None;
     }
-    let among = home.filter(|_| !several).and_then(|home| sharing(home, read));
+    let among = sharding.filter(|_| !several).and_then(|sharding| sharing(sharding, read));
     let cut = among.and_then(|groups| Some((factor(cx, tensor, wanted.dim, read, &groups)?, groups)));
     let (factor, groups) = match cut {
         Some((factor, groups)) if wanted.on_host => (factor, with_the_others(groups, read)),
@@ -247,9 +248,9 @@ fn divided(
 }
 
 /// The groups of a home that read something, unless some of a group read another part.
-fn sharing(home: &Home, read: &Layout) -> Option<Vec<Vec<RankId>>> {
+fn sharing(sharding: &ParamSharding, read: &Layout) -> Option<Vec<Vec<RankId>>> {
     let mut groups: Vec<Vec<RankId>> = vec![];
-    for group in home.groups.iter().filter(|group| group.len() > 1) {
+    for group in sharding.groups.iter().filter(|group| group.len() > 1) {
         let first = region(read, RankId(group[0]));
         if group.iter().any(|device| region(read, RankId(*device)) != first) {
             return None;

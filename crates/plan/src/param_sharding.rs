@@ -31,7 +31,7 @@ pub type Groups = Arc<[Vec<u32>]>;
 
 /// How one parameter is divided among devices that would hold the same of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Home {
+pub struct ParamSharding {
     /// No device is in two.
     pub groups: Groups,
     /// The dim that is cut; else the first that divides evenly, or the longest.
@@ -59,7 +59,7 @@ pub enum Reduce {
 }
 
 /// The homes of a plan, by the first name of a parameter.
-pub type Homes = BTreeMap<String, Home>;
+pub type ParamShardings = BTreeMap<String, ParamSharding>;
 
 /// Parameters whose update is computed of the whole, by their first names.
 pub type Wholes = BTreeSet<String>;
@@ -68,12 +68,12 @@ pub type Wholes = BTreeSet<String>;
 pub(crate) struct Said {
     pub names: Vec<String>,
     /// Where they live, if that is said; `None` in it is whole.
-    pub home: Option<Option<Home>>,
+    pub sharding: Option<Option<ParamSharding>>,
     /// Whether their update is computed of the whole, if that is said.
     pub update_whole: Option<bool>,
 }
 
-impl Home {
+impl ParamSharding {
     /// In neighbourhoods of `size` devices that are `stride` apart.
     pub fn over(devices: u32, size: u32, stride: u32) -> Groups {
         let first = (0..devices).filter(|device| device / stride % size == 0);
@@ -91,9 +91,9 @@ pub fn names(graph: &Graph, tensor: TensorId) -> &[String] {
 
 /// Where a parameter lives, if that is said. One that forward writes is held by whoever reads it, as buffers are: what
 /// is gathered of parts would have the old value.
-pub fn home_of<'p>(plan: &'p Plan, graph: &Graph, tensor: TensorId) -> Option<&'p Home> {
+pub fn param_sharding_of<'p>(plan: &'p Plan, graph: &Graph, tensor: TensorId) -> Option<&'p ParamSharding> {
     let names = names(graph, tensor).iter().filter(|_| graph.new_value(tensor).is_none());
-    names.into_iter().find_map(|name| plan.homes.get(name))
+    names.into_iter().find_map(|name| plan.param_shardings.get(name))
 }
 
 /// Whether forward writes a parameter, named by its first name.
@@ -168,7 +168,7 @@ pub(crate) fn refuse(
 ) -> Result<()> {
     for tensor in graph.tensor_ids() {
         let Some(name) = names(graph, tensor).first().filter(|name| asked.contains(*name)) else { continue };
-        let Some(home) = plan.homes.get(name) else { continue };
+        let Some(sharding) = plan.param_shardings.get(name) else { continue };
         if is_written(graph, name) {
             return Err(Error::new(
                 "SW0143",
@@ -179,10 +179,10 @@ pub(crate) fn refuse(
                 "leave the line out, or write `whole` for it, or keep what the forward writes in a buffer",
             ));
         }
-        let parts = home.groups.iter().map(Vec::len).max().unwrap_or(0);
+        let parts = sharding.groups.iter().map(Vec::len).max().unwrap_or(0);
         let shape = &graph.tensor(tensor).shape;
-        let length = home.dim.map(|dim| shape.get(dim).copied().unwrap_or(0));
-        if let (Some(dim), Some(length)) = (home.dim, length) {
+        let length = sharding.dim.map(|dim| shape.get(dim).copied().unwrap_or(0));
+        if let (Some(dim), Some(length)) = (sharding.dim, length) {
             if usize::try_from(length).unwrap_or(0) < parts {
                 return Err(Error::new(
                     "SW0322",
@@ -197,7 +197,7 @@ pub(crate) fn refuse(
             let other = group.iter().find(|device| reads.get(*device) != reads.get(&group[0]));
             other.map(|other| (group[0], *other))
         };
-        if let Some((one, other)) = home.groups.iter().find_map(apart) {
+        if let Some((one, other)) = sharding.groups.iter().find_map(apart) {
             return Err(Error::new(
                 "SW0321",
                 format!("`{name}` cannot be divided between devices {one} and {other}"),
@@ -212,9 +212,11 @@ pub(crate) fn refuse(
 /// Refuses devices that are not there, or are named twice.
 pub(crate) fn validate(plan: &Plan) -> Result<()> {
     let mut seen: BTreeSet<*const Vec<u32>> = BTreeSet::new();
-    for (name, home) in plan.homes.iter().filter(|(_, home)| seen.insert(home.groups.as_ptr())) {
+    for (name, sharding) in
+        plan.param_shardings.iter().filter(|(_, sharding)| seen.insert(sharding.groups.as_ptr()))
+    {
         let mut known = vec![false; plan.devices as usize];
-        for &device in home.groups.iter().flatten() {
+        for &device in sharding.groups.iter().flatten() {
             match known.get_mut(device as usize) {
                 None => return Err(no_device(i64::from(device), plan.devices)),
                 Some(true) => {
@@ -233,12 +235,15 @@ pub(crate) fn validate(plan: &Plan) -> Result<()> {
 }
 
 /// The homes of several units of devices.
-pub(crate) fn repeated(homes: &Homes, unit: u32, units: u32) -> Homes {
-    let moved = |home: &Home| -> Groups {
-        let all = (0..units).flat_map(|u| home.groups.iter().map(move |group| (u * unit, group)));
+pub(crate) fn repeated(param_shardings: &ParamShardings, unit: u32, units: u32) -> ParamShardings {
+    let moved = |sharding: &ParamSharding| -> Groups {
+        let all = (0..units).flat_map(|u| sharding.groups.iter().map(move |group| (u * unit, group)));
         all.map(|(by, group)| group.iter().map(|device| device + by).collect()).collect()
     };
-    homes.iter().map(|(name, home)| (name.clone(), Home { groups: moved(home), ..home.clone() })).collect()
+    param_shardings
+        .iter()
+        .map(|(name, sharding)| (name.clone(), ParamSharding { groups: moved(sharding), ..sharding.clone() }))
+        .collect()
 }
 
 /// What a line of a plan file says.
@@ -252,20 +257,20 @@ pub(crate) fn read(line: &str, graph: &Graph, devices: u32) -> Result<Said> {
     let pattern = who.trim().strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     let names = select(pattern.ok_or_else(|| bad(who))?, graph)?;
     let mut words = what.split(',').map(str::trim).peekable();
-    let mut said = Said { names, home: None, update_whole: None };
+    let mut said = Said { names, sharding: None, update_whole: None };
     if let Some(place) = words.next_if(|word| !word.starts_with("update")) {
-        let home = (place != "whole").then(|| read_place(place, devices).ok_or_else(|| bad(place)));
-        let made = |(dim, groups)| Home { groups, dim, gather: Gather::Pass, reduce: Reduce::Each };
-        said.home = Some(home.transpose()?.map(made));
+        let sharding = (place != "whole").then(|| read_place(place, devices).ok_or_else(|| bad(place)));
+        let made = |(dim, groups)| ParamSharding { groups, dim, gather: Gather::Pass, reduce: Reduce::Each };
+        said.sharding = Some(sharding.transpose()?.map(made));
     }
     for word in words {
-        let home = said.home.as_mut().and_then(Option::as_mut);
-        match (word.split_whitespace().collect::<Vec<_>>()[..].as_ref(), home) {
-            (["gather", when], Some(home)) => {
-                home.gather = parse(&Gather::NAMES, when).ok_or_else(|| bad(word))?;
+        let sharding = said.sharding.as_mut().and_then(Option::as_mut);
+        match (word.split_whitespace().collect::<Vec<_>>()[..].as_ref(), sharding) {
+            (["gather", when], Some(sharding)) => {
+                sharding.gather = parse(&Gather::NAMES, when).ok_or_else(|| bad(word))?;
             }
-            (["reduce", when], Some(home)) => {
-                home.reduce = parse(&Reduce::NAMES, when).ok_or_else(|| bad(word))?;
+            (["reduce", when], Some(sharding)) => {
+                sharding.reduce = parse(&Reduce::NAMES, when).ok_or_else(|| bad(word))?;
             }
             (["update", of], _) => {
                 said.update_whole = Some(parse(&UPDATES, of).ok_or_else(|| bad(word))?);
@@ -297,7 +302,7 @@ fn read_place(place: &str, devices: u32) -> Option<(Option<usize>, Groups)> {
     };
     let block = u64::from(size) * u64::from(stride);
     let fits = block > 0 && block <= u64::from(MOST) && u64::from(devices) % block == 0;
-    fits.then(|| (dim, Home::over(devices, size, stride)))
+    fits.then(|| (dim, ParamSharding::over(devices, size, stride)))
 }
 
 /// The first names of the parameters that a glob means.
@@ -325,7 +330,7 @@ pub(crate) fn select(pattern: &str, graph: &Graph) -> Result<Vec<String>> {
 /// Lines that say this of parameters.
 pub(crate) fn print(plan: &Plan, graph: &Graph) -> String {
     let names: Vec<&String> =
-        plan.homes.keys().chain(&plan.wholes).collect::<BTreeSet<_>>().into_iter().collect();
+        plan.param_shardings.keys().chain(&plan.wholes).collect::<BTreeSet<_>>().into_iter().collect();
     folded(&names, graph, |name| decision(plan, name), |pattern, said| format!("param {pattern:?}: {said}\n"))
 }
 
@@ -368,18 +373,18 @@ pub(crate) fn folded(
 }
 
 fn decision(plan: &Plan, name: &str) -> String {
-    let home = plan.homes.get(name).map(|home| lives(home, plan.devices));
+    let sharding = plan.param_shardings.get(name).map(|sharding| lives(sharding, plan.devices));
     let update = plan.wholes.contains(name).then(|| format!("update {}", name_of(&UPDATES, true)));
-    home.into_iter().chain(update).collect::<Vec<_>>().join(", ")
+    sharding.into_iter().chain(update).collect::<Vec<_>>().join(", ")
 }
 
-fn lives(home: &Home, devices: u32) -> String {
-    let dim = home.dim.map_or_else(String::new, |dim| format!("dim {dim} "));
-    let over = regular(&home.groups, devices).unwrap_or_else(|| {
+fn lives(sharding: &ParamSharding, devices: u32) -> String {
+    let dim = sharding.dim.map_or_else(String::new, |dim| format!("dim {dim} "));
+    let over = regular(&sharding.groups, devices).unwrap_or_else(|| {
         let group = |group: &Vec<u32>| format!("({})", devices_text(group));
-        home.groups.iter().map(group).collect::<Vec<_>>().join(" ")
+        sharding.groups.iter().map(group).collect::<Vec<_>>().join(" ")
     });
-    format!("{dim}over {over}, gather {}, reduce {}", home.gather.name(), home.reduce.name())
+    format!("{dim}over {over}, gather {}, reduce {}", sharding.gather.name(), sharding.reduce.name())
 }
 
 fn regular(groups: &Groups, devices: u32) -> Option<String> {
@@ -389,7 +394,7 @@ fn regular(groups: &Groups, devices: u32) -> Option<String> {
     let block = size.checked_mul(stride).filter(|block| *block > 0 && devices % block == 0)?;
     debug_assert!(block <= devices);
     let by = if stride == 1 { String::new() } else { format!(" by {stride}") };
-    (Home::over(devices, size, stride) == *groups).then(|| format!("{size}{by}"))
+    (ParamSharding::over(devices, size, stride) == *groups).then(|| format!("{size}{by}"))
 }
 
 const UPDATES: [(bool, &str); 2] = [(true, "whole"), (false, "part")];
