@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use graph::OpId;
-use program::{BufId, Column, Table};
+use program::{BufId, PerRank, Table};
 use rules::local::unchanged;
 use rules::{Analysis, Cost, Interval, Kind, Passes, Reduction, Region, View, families};
 
@@ -423,7 +423,7 @@ pub(crate) fn drawn_by<'t>(
     table: &'t Table,
     facts: &Facts<'_>,
     (op, slot): (OpId, i64),
-) -> Option<&'t Column<Region>> {
+) -> Option<&'t PerRank<Region>> {
     let mut slots = table.random.iter().filter(|(other, _)| facts.canon(*other) == Some(op));
     slots.find_map(|(_, regions)| regions.get(usize::try_from(slot).ok()?))
 }

@@ -4,14 +4,14 @@
 //! tables, the ranks that are followed show what slices give, and that this moves on; here it is seen that the numbers do, all along the
 //! axis, and that no slice leaves what it slices. Nothing else may depend on where a rank is.
 
-use program::{Arg, Column, Instr, Role, Slice};
+use program::{Arg, Instr, PerRank, Role, Slice};
 use rules::Interval;
 
 use crate::axis::{Lines, moved};
 
 /// Whether all numbers of a role are as they must be for a few ranks to stand for all.
 pub(crate) fn numbers(role: &Role, lines: &Lines) -> bool {
-    let moves: Vec<bool> = role.table.constants.iter().map(|column| !lines.constant(column)).collect();
+    let moves: Vec<bool> = role.table.constants.iter().map(|per_rank| !lines.constant(per_rank)).collect();
     if !moves.contains(&true) {
         return true;
     }
@@ -23,7 +23,7 @@ pub(crate) fn numbers(role: &Role, lines: &Lines) -> bool {
 }
 
 struct Numbers<'r> {
-    constants: &'r [Column<i64>],
+    constants: &'r [PerRank<i64>],
     /// Which of them are not the same along the axis.
     moves: &'r [bool],
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use graph::{Graph, Source, TensorId};
 use program::{
-    Arg, Body, BufId, Call, CallId, Code, Collective, Column, Grad, Inputs, Instr, Leaf, Of, Output, Own,
-    Pass, Program, RankId, Role, Update, Which,
+    Arg, Body, BufId, Call, CallId, Code, Collective, Grad, Inputs, Instr, Leaf, Of, Output, Own, Pass,
+    PerRank, Program, RankId, Role, Update, Which,
 };
 use rules::{Analysis, Region};
 
@@ -207,7 +207,7 @@ impl Roles<'_> {
             self.faults.push(Fault::new("SW0502", what).at(self.role.ranks[0], None));
             return;
         }
-        let alike = self.role.table.regions().all(|column| matches!(column, Column::Same(_)));
+        let alike = self.role.table.regions().all(|per_rank| matches!(per_rank, PerRank::Same(_)));
         for at in 0..if alike { 1 } else { self.role.ranks.len() } {
             if let Err(what) = self.table(self.role.own(at)) {
                 self.faults.push(Fault::new("SW0502", what).at(self.role.ranks[at], None));

@@ -68,8 +68,8 @@ grad 0 de ->
 #[test]
 fn a_gradient_has_the_shape_of_the_part_that_was_computed() {
     proof(&graph(VIEWED), SQUARE);
-    let column = SQUARE.replace("[[2, 2]] lo..hi, 0..2", "[[2, 2]] 0..2, lo..hi");
-    breaks(VIEWED, &column, "[2, 2] 0 [1, 1]", "[2, 2] 1 [1, 1]", "SW0509");
+    let turned = SQUARE.replace("[[2, 2]] lo..hi, 0..2", "[[2, 2]] 0..2, lo..hi");
+    breaks(VIEWED, &turned, "[2, 2] 0 [1, 1]", "[2, 2] 1 [1, 1]", "SW0509");
 }
 
 const EXPANDED: &str = "input %x f64[4,1] 0

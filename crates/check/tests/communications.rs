@@ -43,9 +43,9 @@ fn apart(made: Program) -> Program {
 }
 
 fn alone(role: &Role, at: usize) -> Role {
-    let only = |column: &Column<Region>| Column::Same(column.get(at).clone());
+    let only = |per_rank: &PerRank<Region>| PerRank::Same(per_rank.get(at).clone());
     let mut table = role.table.clone();
-    table.constants = table.constants.iter().map(|column| Column::Same(*column.get(at))).collect();
+    table.constants = table.constants.iter().map(|per_rank| PerRank::Same(*per_rank.get(at))).collect();
     table.shards.iter_mut().for_each(|shard| shard.region = only(&shard.region));
     table.copies.iter_mut().for_each(|copy| copy.region = only(&copy.region));
     table.leaves.iter_mut().for_each(|(_, region)| *region = only(region));

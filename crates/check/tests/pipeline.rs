@@ -244,7 +244,7 @@ fn ranks_that_wait_for_each_other_are_found() {
 fn alone(role: &Role, at: usize) -> Role {
     let mut table = role.table.clone();
     for region in table.inputs.iter_mut().chain(table.outputs.iter_mut().flatten()) {
-        *region = Column::Same(region.get(at).clone());
+        *region = PerRank::Same(region.get(at).clone());
     }
     Role { table, ..role.clone() }
 }

@@ -10,9 +10,9 @@
 
 mod body;
 mod code;
-mod columns;
 mod json;
 mod methods;
+mod per_rank;
 mod reader;
 mod tables;
 mod timetable;

@@ -1,13 +1,13 @@
 //! A program to text.
 
 mod calls;
-mod columns;
 mod comments;
 mod functions;
 mod group;
 mod modules;
 mod naming;
 mod outline;
+mod per_rank;
 mod role;
 mod rolled;
 mod spread;

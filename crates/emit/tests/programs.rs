@@ -6,8 +6,8 @@ use common::{Builder, graph, program, roundtrip, single, stable, text};
 use emit::{File, emit, read};
 use graph::Graph;
 use program::{
-    Arg, CallId, Collective, Column, Cut, Does, Exchange, ExchangeId, GroupingId, How, Instr, KeepId, Leaf,
-    Loop, Of, Offloaded, Pass, Piece, Program, RankId, Settle, Slice, Steps, Task, Timetable, Update, When,
+    Arg, CallId, Collective, Cut, Does, Exchange, ExchangeId, GroupingId, How, Instr, KeepId, Leaf, Loop, Of,
+    Offloaded, Pass, PerRank, Piece, Program, RankId, Settle, Slice, Steps, Task, Timetable, Update, When,
 };
 use rules::{Interval, Reduction, Region};
 use serde_json::Value;
@@ -106,15 +106,15 @@ fn megatron(graph: &Graph) -> Program {
     let mut program = program(graph, 2);
     program.groupings.push(vec![vec![RankId(0), RankId(1)]]);
     let mut role = b.role(0..2);
-    let halves = |of: &dyn Fn((i64, i64)) -> Region| Column::of(vec![of((0, 16)), of((16, 32))]);
-    let columns = [
+    let halves = |of: &dyn Fn((i64, i64)) -> Region| PerRank::of(vec![of((0, 16)), of((16, 32))]);
+    let per_rank = [
         halves(&|half| region(&[half, (0, 8)])),
         halves(&|half| region(&[half])),
         halves(&|half| region(&[(0, 8), half])),
     ];
-    for (index, column) in columns.into_iter().enumerate() {
-        role.table.shards[index].region = column.clone();
-        role.table.leaves[index].1 = column;
+    for (index, per_rank) in per_rank.into_iter().enumerate() {
+        role.table.shards[index].region = per_rank.clone();
+        role.table.leaves[index].1 = per_rank;
     }
     program.roles.push(role);
     program
@@ -256,14 +256,14 @@ fn mixed(graph: &Graph) -> Program {
     program.exchanges = vec![exchange(Reduction::Sum), exchange(Reduction::Any)];
     let mut role = b.role(0..2);
     role.ranks[1] = RankId(2);
-    role.table.constants = vec![Column::of(vec![0, 5]), Column::Same(7)];
+    role.table.constants = vec![PerRank::of(vec![0, 5]), PerRank::Same(7)];
     role.body.timetable.begins = true;
     role.table.leaves[0].0 = Of::Copy(0);
     let all = role.table.shards[0].region.clone();
     role.table.copies = vec![program::Gathered { shard: 0, region: all, factor: 1, parts: 2 }];
     role.table.leaves[3].0 = Of::Shard(1);
     role.table.shards.truncate(3);
-    role.table.random = vec![(graph::OpId(8), vec![Column::Same(region(&[(0, 4), (0, 12)]))])];
+    role.table.random = vec![(graph::OpId(8), vec![PerRank::Same(region(&[(0, 4), (0, 12)]))])];
     program.roles.push(role);
     program
 }

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use graph::{Graph, OpId, TensorId};
-use program::{Arg, Body, BufId, Call, CallId, Collective, Column, Cut, Grad, How, Instr, KeepId, LocalOp};
+use program::{Arg, Body, BufId, Call, CallId, Collective, Cut, Grad, How, Instr, KeepId, LocalOp, PerRank};
 use program::{Pass, Program, Role, Slice};
 use rules::families::local_of;
 use rules::{Analysis, Interval, Kind, LocalArg, OpDims, Region, View};
@@ -41,7 +41,7 @@ impl<'a> Spreads<'a> {
         let leaves =
             body.leaves.iter().map(|leaf| leaf.buf).zip(role.table.leaves.iter().map(|leaf| &leaf.1));
         let inputs = body.takes(Pass::Forward).zip(&role.table.inputs);
-        leaves.chain(inputs).for_each(|(buf, column)| follow.given(buf, column));
+        leaves.chain(inputs).for_each(|(buf, per_rank)| follow.given(buf, per_rank));
         body.instrs().for_each(|instr| follow.instr(instr));
         follow.spreads
     }
@@ -144,9 +144,9 @@ struct Follow<'a, 'p> {
 
 impl<'a> Follow<'a, '_> {
     /// What all ranks have as much of.
-    fn given(&mut self, buf: BufId, column: &Column<Region>) {
+    fn given(&mut self, buf: BufId, per_rank: &PerRank<Region>) {
         let lengths = |region: &Region| -> Vec<i64> { region.0.iter().map(|part| part.len()).collect() };
-        let (first, rest) = column.values().split_first().expect("a role has a rank");
+        let (first, rest) = per_rank.values().split_first().expect("a role has a rank");
         let first = lengths(first);
         let same = rest.iter().all(|other| other.0.iter().map(|part| part.len()).eq(first.iter().copied()));
         self.spreads.set(buf, same.then_some(Spread { lengths: first, parts: 1 }));

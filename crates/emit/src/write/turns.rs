@@ -260,16 +260,16 @@ impl Lines {
         }
         let (mut steps, mut indices) = (vec![], vec![]);
         for (at, first) in rounds[0].iter().enumerate() {
-            let column: Vec<&Item> = rounds.iter().map(|items| items[at]).collect();
+            let of_rounds: Vec<&Item> = rounds.iter().map(|items| items[at]).collect();
             match first {
                 Item::Def(_) => {}
                 Item::Int(value, index) => {
-                    let step = step(&column)?;
+                    let step = step(&of_rounds)?;
                     steps.push(step);
                     indices.extend((*index && step.abs() == 1).then_some((*value, step)));
                 }
                 Item::Use(name) => {
-                    if let Some(carried) = source(&column, &made)? {
+                    if let Some(carried) = source(&of_rounds, &made)? {
                         values[carried].push(name.clone());
                     }
                 }
@@ -338,18 +338,18 @@ fn are_of_one_kind(lines: &[Vec<&Item>]) -> Option<()> {
 }
 
 /// How much a number grows, if evenly.
-fn step(column: &[&Item]) -> Option<i64> {
+fn step(of_rounds: &[&Item]) -> Option<i64> {
     let values: Vec<i64> =
-        column.iter().filter_map(|i| if let Item::Int(v, _) = i { Some(*v) } else { None }).collect();
+        of_rounds.iter().filter_map(|i| if let Item::Int(v, _) = i { Some(*v) } else { None }).collect();
     let step = values[1] - values[0];
     values.windows(2).all(|pair| pair[1] - pair[0] == step).then_some(step)
 }
 
 /// Where the name in a place comes from in all turns, if it is the same: `Some(None)` for the same turn or one
 /// value for all, `Some(Some(number))` for what the turn before makes.
-fn source(column: &[&Item], made: &HashMap<&str, (usize, usize)>) -> Option<Option<usize>> {
+fn source(of_rounds: &[&Item], made: &HashMap<&str, (usize, usize)>) -> Option<Option<usize>> {
     let names: Vec<&str> =
-        column.iter().filter_map(|i| if let Item::Use(n) = i { Some(n.as_str()) } else { None }).collect();
+        of_rounds.iter().filter_map(|i| if let Item::Use(n) = i { Some(n.as_str()) } else { None }).collect();
     let of = |turn: usize| made.get(names[turn]).copied();
     match (of(0), of(1)) {
         (Some((0, number)), _) => {

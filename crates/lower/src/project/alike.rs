@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use program::{Column, RankId};
+use program::{PerRank, RankId};
 use rules::Region;
 
 use super::columns::{Asked, Columns, RegionsId, agreed};
@@ -100,7 +100,7 @@ impl<'a> Alike<'a> {
         }
         let (spots, entries) = (self.spots(layout)?, &self.interner.get(layout).entries);
         let regions = spots.starts.iter().map(|start| entries[start + shard].region.clone()).collect();
-        let found = self.columns.add(Column::of(regions));
+        let found = self.columns.add(PerRank::of(regions));
         Ok(*self.known.entries.entry((layout, shard)).or_insert(found))
     }
 
@@ -115,7 +115,7 @@ impl<'a> Alike<'a> {
         }
         let (spots, entries) = (self.port_spots(ports)?, &self.interner.get_ports(ports).entries);
         let regions = spots.starts.iter().map(|start| entries[start + port].region.clone()).collect();
-        let found = self.columns.add(Column::of(regions));
+        let found = self.columns.add(PerRank::of(regions));
         Ok(*self.known.reads.entry((ports, port)).or_insert(found))
     }
 
@@ -282,8 +282,8 @@ impl<'a> Alike<'a> {
             shape.member.as_ref().and_then(|_| self.ranks.iter().map(own).collect::<Option<Vec<_>>>());
         let found = MoveHere {
             shape,
-            middle: columns.into_iter().map(|column| self.columns.add(Column::of(column))).collect(),
-            result: result.map(|regions| self.columns.add(Column::of(regions))),
+            middle: columns.into_iter().map(|per_rank| self.columns.add(PerRank::of(per_rank))).collect(),
+            result: result.map(|regions| self.columns.add(PerRank::of(regions))),
         };
         Ok(Rc::clone(self.known.moves.entry(key).or_insert(Rc::new(found))))
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use graph::{OpId, TensorId};
-use program::{Arg, BufId, Call, CallId, Column, Grad, Instr, LocalOp, Which};
+use program::{Arg, BufId, Call, CallId, Grad, Instr, LocalOp, PerRank, Which};
 use rules::families::{self, View};
 use rules::local::{self, LocalArg};
 use rules::{Kind, Rule};
@@ -269,8 +269,8 @@ impl Projector<'_> {
         let key = (Rc::as_ptr(alternatives), values);
         let known = self.variants.columns.get(&key).copied();
         let id = known.unwrap_or_else(|| {
-            let column = Column::of(alternatives.of.iter().map(|of| key.1[*of]).collect());
-            self.alike.columns.number(column)
+            let per_rank = PerRank::of(alternatives.of.iter().map(|of| key.1[*of]).collect());
+            self.alike.columns.number(per_rank)
         });
         self.variants.columns.insert(key, id);
         self.alike.columns.arg(id)

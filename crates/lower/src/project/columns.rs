@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use indexmap::IndexSet;
-use program::{Arg, Column, RankId};
+use program::{Arg, PerRank, RankId};
 use rules::Region;
 
 graph::id!(
@@ -44,8 +44,8 @@ pub fn agreed<T: PartialEq>(ranks: &[RankId], mut answer: impl FnMut(usize) -> T
 
 pub struct Columns<'a> {
     ranks: &'a [RankId],
-    regions: IndexSet<Column<Region>>,
-    numbers: IndexSet<Column<i64>>,
+    regions: IndexSet<PerRank<Region>>,
+    numbers: IndexSet<PerRank<i64>>,
     same: HashMap<(RegionsId, RegionsId), bool>,
     contains: HashMap<(RegionsId, RegionsId), bool>,
     lengths: HashMap<RegionsId, Rc<Vec<NumbersId>>>,
@@ -65,27 +65,27 @@ impl<'a> Columns<'a> {
         }
     }
 
-    pub fn region(&self, id: RegionsId) -> &Column<Region> {
+    pub fn region(&self, id: RegionsId) -> &PerRank<Region> {
         &self.regions[id.index()]
     }
 
-    pub fn add(&mut self, column: Column<Region>) -> RegionsId {
-        RegionsId::new(self.regions.insert_full(column).0)
+    pub fn add(&mut self, per_rank: PerRank<Region>) -> RegionsId {
+        RegionsId::new(self.regions.insert_full(per_rank).0)
     }
 
-    pub fn number(&mut self, column: Column<i64>) -> NumbersId {
-        NumbersId::new(self.numbers.insert_full(column).0)
+    pub fn number(&mut self, per_rank: PerRank<i64>) -> NumbersId {
+        NumbersId::new(self.numbers.insert_full(per_rank).0)
     }
 
     /// Until the role's holes are named, a number that differs is the hole of its column.
     pub fn arg(&self, id: NumbersId) -> Arg {
         match &self.numbers[id.index()] {
-            Column::Same(number) => Arg::Int(*number),
-            Column::Each(_) => Arg::Hole(id.0),
+            PerRank::Same(number) => Arg::Int(*number),
+            PerRank::Each(_) => Arg::Hole(id.0),
         }
     }
 
-    pub fn into_numbers(self) -> Vec<Column<i64>> {
+    pub fn into_numbers(self) -> Vec<PerRank<i64>> {
         self.numbers.into_iter().collect()
     }
 
@@ -115,8 +115,8 @@ impl<'a> Columns<'a> {
         if let Some(known) = self.lengths.get(&region) {
             return Rc::clone(known);
         }
-        let column = self.region(region).clone();
-        let found = self.each(&[&column], |regions| regions[0].0.iter().map(|i| i.len()).collect());
+        let per_rank = self.region(region).clone();
+        let found = self.each(&[&per_rank], |regions| regions[0].0.iter().map(|i| i.len()).collect());
         Rc::clone(self.lengths.entry(region).or_insert(Rc::new(found)))
     }
 
@@ -135,13 +135,13 @@ impl<'a> Columns<'a> {
     }
 
     /// As many numbers for each rank, as columns.
-    fn each(&mut self, columns: &[&Column<Region>], of: impl Fn(&[&Region]) -> Vec<i64>) -> Vec<NumbersId> {
-        let alike = columns.iter().all(|column| matches!(column, Column::Same(_)));
+    fn each(&mut self, columns: &[&PerRank<Region>], of: impl Fn(&[&Region]) -> Vec<i64>) -> Vec<NumbersId> {
+        let alike = columns.iter().all(|per_rank| matches!(per_rank, PerRank::Same(_)));
         let ranks = if alike { 1 } else { self.ranks.len() };
-        let own = |at: usize| of(&columns.iter().map(|column| column.get(at)).collect::<Vec<_>>());
+        let own = |at: usize| of(&columns.iter().map(|per_rank| per_rank.get(at)).collect::<Vec<_>>());
         let rows: Vec<Vec<i64>> = (0..ranks).map(own).collect();
-        let column = |i: usize| Column::of(rows.iter().map(|row| row[i]).collect());
-        let all: Vec<Column<i64>> = (0..rows[0].len()).map(column).collect();
-        all.into_iter().map(|column| self.number(column)).collect()
+        let per_rank = |i: usize| PerRank::of(rows.iter().map(|row| row[i]).collect());
+        let all: Vec<PerRank<i64>> = (0..rows[0].len()).map(per_rank).collect();
+        all.into_iter().map(|per_rank| self.number(per_rank)).collect()
     }
 }

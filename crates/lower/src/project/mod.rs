@@ -14,7 +14,7 @@ mod transfers;
 use std::collections::{HashMap, HashSet};
 
 use graph::{Source, TensorId};
-use program::{Body, Buf, BufId, CallId, Column, Inputs, Instr, Pass, RankId, Table};
+use program::{Body, Buf, BufId, CallId, Inputs, Instr, Pass, PerRank, RankId, Table};
 
 use crate::event::Event;
 use crate::layout::{Interner, LayoutId};
@@ -41,7 +41,7 @@ pub struct Projected {
     pub ranks: Vec<RankId>,
     pub body: Body,
     pub table: Table,
-    pub numbers: Vec<Column<i64>>,
+    pub numbers: Vec<PerRank<i64>>,
 }
 
 /// Whose gradient an input of a call gives. Shards and ports are counted from the first one of the rank.
@@ -114,7 +114,7 @@ pub fn all(global: &Global<'_>, world: u32) -> Vec<Projected> {
     found
 }
 
-fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Column<i64>>)> {
+fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<PerRank<i64>>)> {
     let mut it = Projector {
         global,
         alike: Alike::new(ranks, global.interner),

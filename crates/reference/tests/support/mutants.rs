@@ -355,13 +355,13 @@ fn constant(p: &mut Program, r: &mut Random) -> Option<()> {
 }
 
 fn each<T: Clone + PartialEq>(
-    column: &mut Column<T>,
+    column: &mut PerRank<T>,
     r: &mut Random,
     f: impl FnOnce(&mut T, &mut Random) -> Option<()>,
 ) -> Option<()> {
     match column {
-        Column::Same(value) => f(value, r),
-        Column::Each(values) => {
+        PerRank::Same(value) => f(value, r),
+        PerRank::Each(values) => {
             let mut all = values.to_vec();
             let n = all.len();
             f(&mut all[r.below(n)], r)?;
@@ -371,7 +371,7 @@ fn each<T: Clone + PartialEq>(
     }
 }
 
-fn moved(column: &mut Column<Region>, r: &mut Random) -> Option<()> {
+fn moved(column: &mut PerRank<Region>, r: &mut Random) -> Option<()> {
     each(column, r, shift)
 }
 

@@ -110,14 +110,14 @@ impl Visit<'_> {
         region.0 = all.into();
     }
 
-    fn column(&mut self, column: &mut Column<Region>) {
+    fn column(&mut self, column: &mut PerRank<Region>) {
         let mut all = column.values().to_vec();
         self.list("a column", &mut all);
         all.iter_mut().for_each(|region| self.region(region));
         match column {
-            Column::Same(own) => all.into_iter().next().into_iter().for_each(|region| *own = region),
-            Column::Each(own) if **own != *all => *own = all.into(),
-            Column::Each(_) => {}
+            PerRank::Same(own) => all.into_iter().next().into_iter().for_each(|region| *own = region),
+            PerRank::Each(own) if **own != *all => *own = all.into(),
+            PerRank::Each(_) => {}
         }
     }
 
@@ -251,7 +251,7 @@ fn table(table: &mut Table, v: &mut Visit<'_>) {
     v.list("the parts of outputs", &mut table.outputs);
     for region in &mut table.outputs {
         region.iter_mut().for_each(|region| v.column(region));
-        v.maybe("the part of an output", region, &Column::Same(Region(Box::new([]))));
+        v.maybe("the part of an output", region, &PerRank::Same(Region(Box::new([]))));
     }
     v.list("random parts", &mut table.random);
     for (op, regions) in &mut table.random {

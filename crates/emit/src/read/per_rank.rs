@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use diag::Result;
-use program::{Column, Grouping, RankId};
+use program::{Grouping, PerRank, RankId};
 use rules::{Interval, Region};
 
 use super::json::{Node, index, int};
@@ -14,7 +14,7 @@ use crate::rows::Row;
 pub(super) struct Regions {
     all: Vec<Entry>,
     /// Columns as they were made for roles of so many ranks: equal ones are one in memory.
-    made: RefCell<HashMap<(usize, usize), Column<Region>>>,
+    made: RefCell<HashMap<(usize, usize), PerRank<Region>>>,
 }
 
 enum Entry {
@@ -39,22 +39,22 @@ impl Regions {
     }
 
     /// The regions of so many ranks.
-    pub(super) fn column(&self, node: &Node<'_>, ranks: usize) -> Result<Column<Region>> {
+    pub(super) fn per_rank(&self, node: &Node<'_>, ranks: usize) -> Result<PerRank<Region>> {
         let number = node.index()?;
         if let Some(known) = self.made.borrow().get(&(number, ranks)) {
             return Ok(known.clone());
         }
         let entry = self.all.get(number).ok_or_else(|| node.refuse("there is no region of this number"))?;
-        let column = self.expanded(entry, ranks);
-        let column =
-            column.ok_or_else(|| node.refuse(format!("the region is not one for each of {ranks} ranks")))?;
-        self.made.borrow_mut().insert((number, ranks), column.clone());
-        Ok(column)
+        let per_rank = self.expanded(entry, ranks);
+        let per_rank = per_rank
+            .ok_or_else(|| node.refuse(format!("the region is not one for each of {ranks} ranks")))?;
+        self.made.borrow_mut().insert((number, ranks), per_rank.clone());
+        Ok(per_rank)
     }
 
-    fn expanded(&self, entry: &Entry, ranks: usize) -> Option<Column<Region>> {
+    fn expanded(&self, entry: &Entry, ranks: usize) -> Option<PerRank<Region>> {
         let regions: Vec<Region> = match entry {
-            Entry::One(region) => return Some(Column::Same(region.clone())),
+            Entry::One(region) => return Some(PerRank::Same(region.clone())),
             Entry::Factors(factors) => {
                 let moved = |(interval, row): &(Interval, Option<Row>)| match row {
                     None => Some(vec![*interval; ranks]),
@@ -65,8 +65,8 @@ impl Regions {
                     }
                     Some(_) => None,
                 };
-                let columns: Vec<Vec<Interval>> = factors.iter().map(moved).collect::<Option<_>>()?;
-                (0..ranks).map(|at| Region(columns.iter().map(|column| column[at]).collect())).collect()
+                let factors: Vec<Vec<Interval>> = factors.iter().map(moved).collect::<Option<_>>()?;
+                (0..ranks).map(|at| Region(factors.iter().map(|of_factor| of_factor[at]).collect())).collect()
             }
             Entry::Named(of, row) => {
                 let at: Vec<usize> = match row {
@@ -83,7 +83,7 @@ impl Regions {
                 at.into_iter().map(one).collect::<Option<_>>()?
             }
         };
-        (regions.len() == ranks && ranks > 0).then(|| Column::of(regions))
+        (regions.len() == ranks && ranks > 0).then(|| PerRank::of(regions))
     }
 }
 
@@ -120,14 +120,14 @@ fn row(from: i64, by: &Node<'_>) -> Result<Row> {
 }
 
 /// A number for each of so many ranks.
-pub(super) fn numbers(node: &Node<'_>, ranks: usize) -> Result<Column<i64>> {
+pub(super) fn numbers(node: &Node<'_>, ranks: usize) -> Result<PerRank<i64>> {
     if node.is_int() {
-        return Ok(Column::Same(node.int()?));
+        return Ok(PerRank::Same(node.int()?));
     }
     let numbers = list(node, ranks)?;
     let fits = numbers.len() == ranks && ranks > 0;
     if fits {
-        Ok(Column::of(numbers))
+        Ok(PerRank::of(numbers))
     } else {
         Err(node.refuse(format!("there must be a number for each of {ranks} ranks")))
     }

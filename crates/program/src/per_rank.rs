@@ -8,44 +8,44 @@ use crate::{Of, Table};
 
 /// A value for each rank of a role, in their order. What is the same for all is there once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Column<T> {
+pub enum PerRank<T> {
     Same(T),
     /// Not all of them are equal.
     Each(Arc<[T]>),
 }
 
-impl<T: PartialEq> Column<T> {
+impl<T: PartialEq> PerRank<T> {
     /// Of one value for each rank; there is at least one rank.
     pub fn of(mut values: Vec<T>) -> Self {
         if values.iter().all(|value| *value == values[0]) {
-            Column::Same(values.swap_remove(0))
+            PerRank::Same(values.swap_remove(0))
         } else {
-            Column::Each(values.into())
+            PerRank::Each(values.into())
         }
     }
 }
 
-impl<T> Column<T> {
+impl<T> PerRank<T> {
     pub fn get(&self, at: usize) -> &T {
         match self {
-            Column::Same(value) => value,
-            Column::Each(values) => &values[at],
+            PerRank::Same(value) => value,
+            PerRank::Each(values) => &values[at],
         }
     }
 
     /// What occurs, some of it more than once.
     pub fn values(&self) -> &[T] {
         match self {
-            Column::Same(value) => std::slice::from_ref(value),
-            Column::Each(values) => values,
+            PerRank::Same(value) => std::slice::from_ref(value),
+            PerRank::Each(values) => values,
         }
     }
 
     /// Whether there is a value for each of so many ranks.
     pub fn fits(&self, ranks: usize) -> bool {
         match self {
-            Column::Same(_) => true,
-            Column::Each(values) => values.len() == ranks,
+            PerRank::Same(_) => true,
+            PerRank::Each(values) => values.len() == ranks,
         }
     }
 }
@@ -60,7 +60,7 @@ pub struct Own<'a> {
 
 impl<'a> Own<'a> {
     pub fn constant(self, hole: u32) -> Option<i64> {
-        self.table.constants.get(hole as usize).map(|column| *column.get(self.at))
+        self.table.constants.get(hole as usize).map(|per_rank| *per_rank.get(self.at))
     }
 
     pub fn shard(self, number: usize) -> &'a Region {

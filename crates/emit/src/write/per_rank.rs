@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use program::Column;
+use program::PerRank;
 use rules::{Interval, Region};
 
 use crate::rows::Row;
@@ -31,10 +31,10 @@ impl<'a> Regions<'a> {
         number
     }
 
-    pub(super) fn column(&mut self, column: &'a Column<Region>) -> usize {
-        let regions = match column {
-            Column::Same(region) => return self.one(region),
-            Column::Each(regions) => &**regions,
+    pub(super) fn per_rank(&mut self, per_rank: &'a PerRank<Region>) -> usize {
+        let regions = match per_rank {
+            PerRank::Same(region) => return self.one(region),
+            PerRank::Each(regions) => &**regions,
         };
         if let Some(known) = self.seen.get(&regions.as_ptr()) {
             return *known;
@@ -93,10 +93,10 @@ fn factors(regions: &[Region]) -> Option<String> {
 }
 
 /// A number for each rank of a role.
-pub(super) fn numbers(column: &Column<i64>) -> String {
-    match column {
-        Column::Same(number) => number.to_string(),
-        Column::Each(numbers) => row(numbers).unwrap_or_else(|| listed(&**numbers)),
+pub(super) fn numbers(per_rank: &PerRank<i64>) -> String {
+    match per_rank {
+        PerRank::Same(number) => number.to_string(),
+        PerRank::Each(numbers) => row(numbers).unwrap_or_else(|| listed(&**numbers)),
     }
 }
 
