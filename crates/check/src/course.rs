@@ -27,14 +27,14 @@ pub struct Course {
     pub rank: RankId,
     pub role: usize,
     /// One for each instruction of the role's codes, one code after the other. Ranks that do the same share them.
-    pub deeds: Rc<[Deed]>,
+    pub deeds: Rc<[InstrCost]>,
     /// What it has in each turn, if that is asked for.
     pub held: Vec<Phase>,
 }
 
 /// What an instruction takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Deed {
+pub struct InstrCost {
     /// Operators and copies on the device, in their order.
     pub work: Vec<Work>,
     /// Bytes that a communication moves, and of which type.
@@ -70,7 +70,7 @@ pub(crate) fn of_all<'a>(
     offloaded: &[OffloadedBytes],
 ) -> Vec<Course> {
     let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
-    let mut known: BTreeMap<usize, (BTreeSet<usize>, Lists<Deed>)> = BTreeMap::new();
+    let mut known: BTreeMap<usize, (BTreeSet<usize>, Lists<InstrCost>)> = BTreeMap::new();
     let course = |(rank, offloaded): (&Rank<'a>, &OffloadedBytes)| {
         let (leaving, known) = known.entry(rank.role).or_insert_with(|| (leaving(rank.body), Lists::new()));
         let deeds = Watch { cx, rank, held: &held, offloaded, leaving }.deeds();
@@ -98,11 +98,11 @@ struct Watch<'w, 'a> {
 }
 
 impl<'a> Watch<'_, 'a> {
-    fn deeds(mut self) -> Vec<Deed> {
-        self.rank.body.instrs().enumerate().map(|(index, instr)| self.deed(index, instr)).collect()
+    fn deeds(mut self) -> Vec<InstrCost> {
+        self.rank.body.instrs().enumerate().map(|(index, instr)| self.instr_cost(index, instr)).collect()
     }
 
-    fn deed(&mut self, index: usize, instr: &'a Instr) -> Deed {
+    fn instr_cost(&mut self, index: usize, instr: &'a Instr) -> InstrCost {
         let copies = |count: u64, buf: BufId| self.copied(count, self.bytes(buf), self.dtype(buf));
         match instr {
             Instr::Call(call) => self.call(index, call),
@@ -111,20 +111,20 @@ impl<'a> Watch<'_, 'a> {
             Instr::Add { from, to } => copies(from.len() as u64 + 1, *to),
             Instr::Collective(collective) => self.collective(collective),
             Instr::Exchange { exchange, .. } | Instr::Send { exchange, .. } => self.exchange(*exchange),
-            Instr::Receive { exchange, .. } => self.of_exchange(*exchange, Deed::default()),
+            Instr::Receive { exchange, .. } => self.of_exchange(*exchange, InstrCost::default()),
             Instr::ReduceGradients { leaves, .. } => self.gradients(leaves),
             Instr::Scatter { leaves, .. } => {
-                let deed = self.gradients(leaves);
-                self.arriving(instr, &self.shards_of(leaves), deed)
+                let instr_cost = self.gradients(leaves);
+                self.arriving(instr, &self.shards_of(leaves), instr_cost)
             }
             Instr::ExchangeGradients { exchange, shards, .. } => {
-                let deed = self.exchange(*exchange);
-                self.arriving(instr, shards, deed)
+                let instr_cost = self.exchange(*exchange);
+                self.arriving(instr, shards, instr_cost)
             }
             Instr::Gather { copies, .. } => self.gather(copies),
             Instr::Part { leaves, .. } => {
-                let deed = Deed { moved: 0, ..self.gradients(leaves) };
-                self.arriving(instr, &self.shards_of(leaves), deed)
+                let instr_cost = InstrCost { moved: 0, ..self.gradients(leaves) };
+                self.arriving(instr, &self.shards_of(leaves), instr_cost)
             }
             Instr::ReduceShards { shards, .. } => self.shards(shards),
             Instr::Update { shard, .. } => {
@@ -134,11 +134,11 @@ impl<'a> Watch<'_, 'a> {
             }
             Instr::Keep { id, .. } => self.of_host(Offloaded::Kept(*id)),
             Instr::Fetch { what } => self.of_host(*what),
-            Instr::Take { .. } | Instr::Release { .. } => Deed::default(),
+            Instr::Take { .. } | Instr::Release { .. } => InstrCost::default(),
         }
     }
 
-    fn call(&mut self, index: usize, call: &'a Call) -> Deed {
+    fn call(&mut self, index: usize, call: &'a Call) -> InstrCost {
         let first = self.cx.codes[self.rank.role].first_op[index];
         let mut work = vec![];
         for offset in 0..call.ops.len() {
@@ -147,18 +147,18 @@ impl<'a> Watch<'_, 'a> {
             work.extend(self.work(&part, cost.flops, cost.forward.read + cost.forward.written));
         }
         let op = call.ops.first().map(|op| op.op);
-        Deed { work, op, ..self.of_host(Offloaded::Call(call.id)) }
+        InstrCost { work, op, ..self.of_host(Offloaded::Call(call.id)) }
     }
 
     /// What goes to the host, or comes back: nothing of what stays.
-    fn of_host(&self, what: Offloaded) -> Deed {
-        Deed { to_host: self.offloaded.get(&what).copied().unwrap_or(0), ..Deed::default() }
+    fn of_host(&self, what: Offloaded) -> InstrCost {
+        InstrCost { to_host: self.offloaded.get(&what).copied().unwrap_or(0), ..InstrCost::default() }
     }
 
     /// The backward of a call, the last operator first.
-    fn grad(&mut self, grad: &Grad) -> Deed {
+    fn grad(&mut self, grad: &Grad) -> InstrCost {
         let Some((index, call)) = self.cx.codes[self.rank.role].call(grad.call) else {
-            return Deed::default();
+            return InstrCost::default();
         };
         let first = self.cx.codes[self.rank.role].first_op[index];
         let (mut work, mut leaves) = (vec![], BTreeMap::new());
@@ -170,7 +170,7 @@ impl<'a> Watch<'_, 'a> {
             self.leaves(&part, grad.which, &mut leaves);
         }
         let added = leaves.into_values().sum();
-        Deed { work, added, op: call.ops.last().map(|op| op.op), ..Deed::default() }
+        InstrCost { work, added, op: call.ops.last().map(|op| op.op), ..InstrCost::default() }
     }
 
     /// The bytes of the leaves of which gradients arise in this half, by where they are.
@@ -186,7 +186,7 @@ impl<'a> Watch<'_, 'a> {
     }
 
     /// With the gradients of shards that are there then, and what of them goes to the host.
-    fn arriving(&self, instr: &Instr, shards: &[usize], deed: Deed) -> Deed {
+    fn arriving(&self, instr: &Instr, shards: &[usize], instr_cost: InstrCost) -> InstrCost {
         let own = self.rank.own;
         let bytes = |on_host: bool| -> u64 {
             let is =
@@ -195,7 +195,7 @@ impl<'a> Watch<'_, 'a> {
         };
         let (here, there) = (bytes(false), bytes(true));
         let is_added = u64::from(!instr.settles());
-        Deed { to_host: there, added: is_added * here, added_on_host: is_added * there, ..deed }
+        InstrCost { to_host: there, added: is_added * here, added_on_host: is_added * there, ..instr_cost }
     }
 
     fn shards_of(&self, leaves: &[LeafId]) -> Vec<usize> {
@@ -222,48 +222,52 @@ impl<'a> Watch<'_, 'a> {
         (mine, all)
     }
 
-    fn collective(&self, collective: &Collective) -> Deed {
+    fn collective(&self, collective: &Collective) -> InstrCost {
         let bufs =
             if matches!(collective.how, How::AllGather(_)) { &collective.to } else { &collective.from };
         self.moved(bufs.iter().map(|buf| self.bytes(*buf)).sum(), bufs[0])
     }
 
-    fn moved(&self, moved: u64, buf: BufId) -> Deed {
+    fn moved(&self, moved: u64, buf: BufId) -> InstrCost {
         let of = self.tensor(buf);
         let op = self.cx.facts.graph.producer(of).map(|(op, _)| op);
-        Deed { moved, dtype: Some(self.dtype(buf)), op, ..Deed::default() }
+        InstrCost { moved, dtype: Some(self.dtype(buf)), op, ..InstrCost::default() }
     }
 
-    fn exchange(&mut self, id: ExchangeId) -> Deed {
+    fn exchange(&mut self, id: ExchangeId) -> InstrCost {
         let all = count::sent(self.cx, id);
         let (sent, moved) = (all.by(self.rank.id).collect(), all.given(self.rank.id));
-        self.of_exchange(id, Deed { sent, moved, ..Deed::default() })
+        self.of_exchange(id, InstrCost { sent, moved, ..InstrCost::default() })
     }
 
-    fn of_exchange(&self, id: ExchangeId, deed: Deed) -> Deed {
+    fn of_exchange(&self, id: ExchangeId, instr_cost: InstrCost) -> InstrCost {
         let of = self.cx.program.exchanges[id.index()].tensor;
         let graph = self.cx.facts.graph;
-        Deed { dtype: Some(graph.tensor(of).dtype), op: graph.producer(of).map(|(op, _)| op), ..deed }
+        InstrCost {
+            dtype: Some(graph.tensor(of).dtype),
+            op: graph.producer(of).map(|(op, _)| op),
+            ..instr_cost
+        }
     }
 
     /// The gradients of leaves, in one message.
-    fn gradients(&self, leaves: &[LeafId]) -> Deed {
+    fn gradients(&self, leaves: &[LeafId]) -> InstrCost {
         let moved = leaves.iter().map(|leaf| self.rank.bytes_of_gradient(leaf.index(), self.held)).sum();
         let dtype = leaves.first().map(|leaf| self.held[self.rank.body.leaves[leaf.index()].tensor.index()]);
-        Deed { moved, dtype, ..Deed::default() }
+        InstrCost { moved, dtype, ..InstrCost::default() }
     }
 
-    fn shards(&self, shards: &[usize]) -> Deed {
+    fn shards(&self, shards: &[usize]) -> InstrCost {
         let tensor = |number: usize| self.rank.own.table.shards[number].tensor;
         let dtype = shards.first().map(|number| self.held[tensor(*number).index()]);
         let moved = shards.iter().map(|number| self.rank.bytes_of_shard(*number, self.held)).sum();
         // What is on the host comes, and goes back.
         let there = shards.iter().filter(|number| self.cx.program.lives_on_host(tensor(**number)));
         let to_host = 2 * there.map(|number| self.rank.bytes_of_shard(*number, self.held)).sum::<u64>();
-        Deed { moved, dtype, to_host, ..Deed::default() }
+        InstrCost { moved, dtype, to_host, ..InstrCost::default() }
     }
 
-    fn gather(&self, copies: &[usize]) -> Deed {
+    fn gather(&self, copies: &[usize]) -> InstrCost {
         let tensor = |copy: usize| self.rank.own.table.shards[self.rank.own.table.copies[copy].shard].tensor;
         let moved =
             copies.iter().map(|copy| self.bytes_of(tensor(*copy), &self.rank.own.copy(*copy).0)).sum();
@@ -273,12 +277,12 @@ impl<'a> Watch<'_, 'a> {
             let shard = self.rank.own.table.copies[*copy].shard;
             self.bytes_of(tensor(*copy), &self.rank.own.shard(shard).0)
         };
-        Deed { moved, dtype, to_host: copies.iter().filter(host).map(own).sum(), ..Deed::default() }
+        InstrCost { moved, dtype, to_host: copies.iter().filter(host).map(own).sum(), ..InstrCost::default() }
     }
 
-    fn copied(&self, count: u64, bytes: u64, dtype: Dtype) -> Deed {
+    fn copied(&self, count: u64, bytes: u64, dtype: Dtype) -> InstrCost {
         let work = Work { op: None, operations: 0, bytes: count * bytes, dtype };
-        Deed { work: vec![work], ..Deed::default() }
+        InstrCost { work: vec![work], ..InstrCost::default() }
     }
 
     fn work(&self, part: &Part, operations: u64, bytes: u64) -> Option<Work> {

@@ -93,7 +93,7 @@ mod uniform;
 mod versions;
 
 pub use axis::{Axis, Folding, LONG};
-pub use course::{Course, Deed, Work};
+pub use course::{Course, InstrCost, Work};
 pub use fault::{Fault, Place};
 pub use memory::held_as;
 pub use proof::{Computed, Issued, Proof, Traffic};

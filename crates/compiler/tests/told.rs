@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use check::{Course, Deed, Folding, Masters, Memory, Proof, Purpose};
+use check::{Course, Folding, InstrCost, Masters, Memory, Proof, Purpose};
 use graph::{Dtype, Graph, Source};
 use plan::sets;
 use program::{Boundary, Inputs, Output, Program};
@@ -103,18 +103,18 @@ fn memory(text: &mut String, memory: &Memory) {
 
 /// What all instructions take, and a number for what each of them does.
 fn deeds(text: &mut String, course: &Course) {
-    let sum = |of: &dyn Fn(&Deed) -> u64| course.deeds.iter().map(of).sum::<u64>();
+    let sum = |of: &dyn Fn(&InstrCost) -> u64| course.deeds.iter().map(of).sum::<u64>();
     writeln!(
         text,
         "  {} instructions: {} operations, {} bytes, {} moved, {} sent, {} to or from the host, {} added, {} there; {:x}",
         course.deeds.len(),
-        sum(&|deed| deed.work.iter().map(|work| work.operations).sum()),
-        sum(&|deed| deed.work.iter().map(|work| work.bytes).sum()),
-        sum(&|deed| deed.moved),
-        sum(&|deed| deed.sent.iter().map(|(_, bytes)| bytes).sum()),
-        sum(&|deed| deed.to_host),
-        sum(&|deed| deed.added),
-        sum(&|deed| deed.added_on_host),
+        sum(&|instr_cost| instr_cost.work.iter().map(|work| work.operations).sum()),
+        sum(&|instr_cost| instr_cost.work.iter().map(|work| work.bytes).sum()),
+        sum(&|instr_cost| instr_cost.moved),
+        sum(&|instr_cost| instr_cost.sent.iter().map(|(_, bytes)| bytes).sum()),
+        sum(&|instr_cost| instr_cost.to_host),
+        sum(&|instr_cost| instr_cost.added),
+        sum(&|instr_cost| instr_cost.added_on_host),
         fingerprint(&format!("{:?}", course.deeds)),
     )
     .expect("a string");

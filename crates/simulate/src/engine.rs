@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use check::Deed;
-use cluster::Effort;
+use check::InstrCost;
+use cluster::OpCost;
 use diag::{Error, Result};
 use program::{Body, BufId, CallId, ExchangeId, Instr, Kind, Offloaded, Pass, RankId, Which};
 
@@ -223,7 +223,7 @@ impl<'s> Engine<'s> {
         self.prices[at][rank.number(turn, rank.at.1)]
     }
 
-    pub(crate) fn deed(&self, at: usize, turn: Turn) -> &'s Deed {
+    pub(crate) fn instr_cost(&self, at: usize, turn: Turn) -> &'s InstrCost {
         let rank = &self.ranks[at];
         &rank.course.deeds[rank.number(turn, rank.at.1)]
     }
@@ -277,8 +277,8 @@ impl<'s> Engine<'s> {
         let id = rank.course.rank;
         let device = self.scene.cluster.device(id.0);
         let updates = self.scene.updates.get(id.index()).copied().unwrap_or_default();
-        let effort = Effort { operations: 0.0, bytes: updates.here as f64 };
-        let mut seconds = device.seconds_of(effort, step());
+        let op_cost = OpCost { operations: 0.0, bytes: updates.here as f64 };
+        let mut seconds = device.seconds_of(op_cost, step());
         let comes = device.seconds_to_host(updates.comes as f64);
         if comes > 0.0 {
             seconds += rank.copies_for(comes) - rank.clock + comes;

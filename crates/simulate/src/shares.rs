@@ -3,7 +3,7 @@
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 
-use check::Deed;
+use check::InstrCost;
 use program::{Kind, Pass, RankId};
 
 use crate::price::seconds_of;
@@ -74,8 +74,8 @@ pub fn shares(scene: &Scene<'_>, operators: usize, simulation: &Simulation) -> V
             let codes = &scene.program.roles[course.role].body.codes;
             let instrs =
                 codes.iter().flat_map(|code| code.instrs.iter().map(move |instr| (code.pass, instr)));
-            for ((pass, instr), deed) in instrs.zip(course.deeds.iter()) {
-                shares.works(scene, deed, instr.kind(), pass);
+            for ((pass, instr), instr_cost) in instrs.zip(course.deeds.iter()) {
+                shares.works(scene, instr_cost, instr.kind(), pass);
             }
             for part in parts {
                 let told = &simulation.messages[part.message];
@@ -96,10 +96,10 @@ pub fn shares(scene: &Scene<'_>, operators: usize, simulation: &Simulation) -> V
 }
 
 impl Shares {
-    fn works(&mut self, scene: &Scene<'_>, deed: &Deed, kind: Kind, pass: Pass) {
+    fn works(&mut self, scene: &Scene<'_>, instr_cost: &InstrCost, kind: Kind, pass: Pass) {
         let times = if matches!(pass, Pass::Begin | Pass::End) { 1 } else { scene.batches };
         let device = scene.cluster.device(self.rank.0);
-        for work in &deed.work {
+        for work in &instr_cost.work {
             let works = seconds_of(work, kind, device, scene.kinds) * f64::from(times);
             *self.whose(work.op) += Share { works, ..Share::default() };
         }

@@ -1,9 +1,9 @@
 //! What ranks have to do with each other: meetings, messages, and waiting for them.
 
-use cluster::Crowd;
+use cluster::Contention;
 use program::{BufId, ExchangeId, Instr, Kind, RankId};
 
-use check::Deed;
+use check::InstrCost;
 
 use crate::engine::Engine;
 use crate::meeting::{Key, Meeting};
@@ -68,7 +68,7 @@ impl<'s> Engine<'s> {
     /// Comes to a meeting, and gives its key; none where there is nobody to meet. What of its time is not hidden this rank
     /// spends at once, while it goes on.
     fn come(&mut self, at: usize, turn: Turn, instr: &'s Instr, hidden: f64) -> Option<Key> {
-        let (deed, id) = (self.deed(at, turn), self.ranks[at].course.rank);
+        let (instr_cost, id) = (self.instr_cost(at, turn), self.ranks[at].course.rank);
         let key = match (instr.group(), instr.exchange()) {
             (Some(grouping), _) => {
                 let number = self.groups.number(grouping, id)?;
@@ -79,13 +79,13 @@ impl<'s> Engine<'s> {
         };
         // Who comes first says who is expected: groups are large, and all of them come.
         if !self.meetings.contains_key(&key) {
-            self.begin(key, instr.kind(), deed)?;
+            self.begin(key, instr.kind(), instr_cost)?;
         }
         let (seconds, least) = match key {
             Key::Group(grouping, number, _) => {
-                (self.groups.seconds(grouping, number, instr.kind(), deed.moved), 0.0)
+                (self.groups.seconds(grouping, number, instr.kind(), instr_cost.moved), 0.0)
             }
-            Key::Exchange(exchange, _) => self.leaves(exchange, id, deed),
+            Key::Exchange(exchange, _) => self.leaves(exchange, id, instr_cost),
         };
         let runtime = self.scene.cluster.device(id.0).runtime;
         self.ranks[at].is_told(runtime.launch.map_or(0.0, |_| runtime.call));
@@ -95,7 +95,7 @@ impl<'s> Engine<'s> {
         meeting.here.push((at, clock));
         meeting.seconds = meeting.seconds.max(seconds);
         meeting.least = meeting.least.max(least);
-        meeting.bytes = meeting.bytes.max(deed.moved);
+        meeting.bytes = meeting.bytes.max(instr_cost.moved);
         let (message, line) = (*message, meeting.line);
         self.takes_part(at, turn, message, instr.kind());
         self.ranks[at].queues[line].push_back(key);
@@ -104,7 +104,7 @@ impl<'s> Engine<'s> {
     }
 
     /// A meeting to which somebody comes; none where there is nobody to meet.
-    fn begin(&mut self, key: Key, kind: Kind, deed: &Deed) -> Option<()> {
+    fn begin(&mut self, key: Key, kind: Kind, instr_cost: &InstrCost) -> Option<()> {
         let members = match key {
             Key::Group(grouping, number, _) => self.groups.group(grouping, number).to_vec(),
             Key::Exchange(exchange, _) => self.members(exchange),
@@ -115,7 +115,7 @@ impl<'s> Engine<'s> {
         let expected = members.iter().filter(|rank| self.places.contains_key(rank)).count();
         let node = |rank: &RankId| self.scene.cluster.node(rank.0);
         let line = usize::from(members.iter().any(|rank| node(rank) != node(&members[0])));
-        let message = self.notes(|| Message::of(kind, members, deed));
+        let message = self.notes(|| Message::of(kind, members, instr_cost));
         let meeting = Meeting { expected, line, ..Meeting::default() };
         self.meetings.insert(key, (meeting, message));
         Some(())
@@ -131,7 +131,7 @@ impl<'s> Engine<'s> {
 
     fn takes_part(&mut self, at: usize, turn: Turn, message: Option<usize>, kind: Kind) {
         let Some(message) = message else { return };
-        let op = self.deed(at, turn).op;
+        let op = self.instr_cost(at, turn).op;
         let rank = &mut self.ranks[at];
         let code = &rank.body.codes[turn.code];
         let (block, pass, instr) = (code.block, code.pass, rank.at.1);
@@ -149,14 +149,14 @@ impl<'s> Engine<'s> {
     }
 
     /// How long a rank sends in an exchange, and how long its bytes alone take.
-    fn leaves(&self, exchange: ExchangeId, from: RankId, deed: &Deed) -> (f64, f64) {
-        let (cluster, crowd) = (self.scene.cluster, self.groups.crowd_of(exchange));
+    fn leaves(&self, exchange: ExchangeId, from: RankId, instr_cost: &InstrCost) -> (f64, f64) {
+        let (cluster, contention) = (self.scene.cluster, self.groups.contention_of(exchange));
         let one = |(to, bytes): &(RankId, u64)| {
             let bytes = *bytes as f64;
-            let least = cluster.least_of_message(from.0, to.0, Crowd(1), bytes);
-            (cluster.message(from.0, to.0, crowd, bytes), least)
+            let least = cluster.least_of_message(from.0, to.0, Contention(1), bytes);
+            (cluster.message(from.0, to.0, contention, bytes), least)
         };
-        deed.sent.iter().map(one).fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1))
+        instr_cost.sent.iter().map(one).fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1))
     }
 
     /// Holds a meeting if all are there and have nothing before it, and then those that waited for it.
@@ -232,10 +232,10 @@ impl<'s> Engine<'s> {
     }
 
     pub(crate) fn send(&mut self, at: usize, turn: Turn, exchange: ExchangeId) -> bool {
-        let (deed, from) = (self.deed(at, turn), self.ranks[at].course.rank);
-        let crowd = self.groups.crowd_of(exchange);
-        for &(to, bytes) in &deed.sent {
-            let seconds = self.scene.cluster.message(from.0, to.0, crowd, bytes as f64);
+        let (instr_cost, from) = (self.instr_cost(at, turn), self.ranks[at].course.rank);
+        let contention = self.groups.contention_of(exchange);
+        for &(to, bytes) in &instr_cost.sent {
+            let seconds = self.scene.cluster.message(from.0, to.0, contention, bytes as f64);
             let hidden = self.scene.cluster.device(from.0).runtime.hidden * seconds;
             let rank = &mut self.ranks[at];
             rank.takes(seconds - hidden);
@@ -244,9 +244,9 @@ impl<'s> Engine<'s> {
             let (letter, end) = ((exchange, turn.batch, from, to), start + seconds);
             let cluster = self.scene.cluster;
             let message = self.notes(|| {
-                let of = Message::of(Kind::Send, vec![from, to], deed);
+                let of = Message::of(Kind::Send, vec![from, to], instr_cost);
                 let mut told = Message { bytes, start, end, ..of };
-                told.uses(cluster.least_of_message(from.0, to.0, Crowd(1), bytes as f64));
+                told.uses(cluster.least_of_message(from.0, to.0, Contention(1), bytes as f64));
                 told
             });
             self.takes_part(at, turn, message, Kind::Send);
@@ -278,8 +278,16 @@ impl<'s> Engine<'s> {
 
 impl Message {
     /// Before it is known when it is.
-    fn of(kind: Kind, group: Vec<RankId>, deed: &Deed) -> Self {
-        Self { kind, group, bytes: deed.moved, dtype: deed.dtype, start: 0.0, end: 0.0, share: 0.0 }
+    fn of(kind: Kind, group: Vec<RankId>, instr_cost: &InstrCost) -> Self {
+        Self {
+            kind,
+            group,
+            bytes: instr_cost.moved,
+            dtype: instr_cost.dtype,
+            start: 0.0,
+            end: 0.0,
+            share: 0.0,
+        }
     }
 
     /// Its bytes alone take up its slowest link for so long. What was measured may be quicker than that.

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use cluster::{COPIES as OF_COPIES, Cluster, Crowd, Device, Effort, Pattern, Sort};
+use cluster::{COPIES as OF_COPIES, Cluster, Contention, Device, OpCost, Pattern, Sort};
 use graph::Dtype;
 use indexmap::IndexSet;
 
@@ -47,7 +47,7 @@ pub(crate) struct Messages<'c> {
     pub(super) count: Count,
     pub(super) kinds: Vec<&'c Device>,
     pub(super) digits: &'c Digits,
-    groups: RefCell<Map<Set, (Vec<u32>, Crowd)>>,
+    groups: RefCell<Map<Set, (Vec<u32>, Contention)>>,
     known: RefCell<BTreeMap<(Pattern, Set, u64), f64>>,
     sizes: RefCell<IndexSet<Sizes>>,
     /// By number the spreads of tensors of some sizes.
@@ -140,11 +140,11 @@ impl<'c> Messages<'c> {
             return *known;
         }
         let mut groups = self.groups.borrow_mut();
-        let (group, crowd) = groups.entry(set).or_insert_with(|| {
+        let (group, contention) = groups.entry(set).or_insert_with(|| {
             let all = self.digits.groups(set);
-            (all[0].clone(), self.cluster.crowd(all.iter().map(Vec::as_slice)))
+            (all[0].clone(), self.cluster.contention(all.iter().map(Vec::as_slice)))
         });
-        let seconds = self.cluster.collective(pattern, group, *crowd, bytes);
+        let seconds = self.cluster.collective(pattern, group, *contention, bytes);
         self.known.borrow_mut().insert(key, seconds);
         seconds
     }
@@ -159,9 +159,9 @@ impl<'c> Messages<'c> {
 
     /// Seconds to read and write so many bytes on the slowest device.
     fn copies(&self, bytes: f64) -> f64 {
-        let effort = Effort { operations: 0.0, bytes };
+        let op_cost = OpCost { operations: 0.0, bytes };
         let sort = Sort { kinds: [OF_COPIES, OF_COPIES], dtype: Dtype::F32, way: cluster::Way::Forward };
-        self.kinds.iter().map(|kind| kind.seconds_of(effort, sort)).fold(0.0, f64::max)
+        self.kinds.iter().map(|kind| kind.seconds_of(op_cost, sort)).fold(0.0, f64::max)
     }
 
     /// Spreads as they are asked for.

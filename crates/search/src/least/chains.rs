@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use cluster::{Cluster, Crowd, Pattern};
+use cluster::{Cluster, Contention, Pattern};
 use graph::{Graph, OpId, TensorId};
 use plan::{On, Plan};
 use rules::{Analysis, Kind};
@@ -37,7 +37,7 @@ pub(super) struct Line<'c> {
 /// The groups along some axes, of those that lie alike one, and how many of them share links if all communicate at once.
 struct Along {
     groups: Vec<Vec<u32>>,
-    crowd: Crowd,
+    contention: Contention,
 }
 
 /// What must be waited for before a value is there: complete, or one of its parts, which has so many bytes.
@@ -55,12 +55,12 @@ impl<'c> Line<'c> {
         let equal = cluster.nodes.windows(2).all(|two| two[0] == two[1]);
         let along = |stage: usize, set: Axes| {
             let mut groups = stages.groups(plan, stage, set);
-            let crowd = cluster.crowd(groups.iter().map(Vec::as_slice));
+            let contention = cluster.contention(groups.iter().map(Vec::as_slice));
             if equal {
                 groups.sort_by_cached_key(|group| shape(cluster, group));
                 groups.dedup_by_key(|group| shape(cluster, group));
             }
-            Along { groups, crowd }
+            Along { groups, contention }
         };
         let of_stage = |stage: usize| (0..1 << axes).map(|set| along(stage, set)).collect();
         Self { cluster, along: (0..stages.count).map(of_stage).collect(), axes }
@@ -90,23 +90,23 @@ impl<'c> Line<'c> {
     }
 
     fn in_one(&self, (stage, set): (usize, Axes), bytes: f64) -> f64 {
-        let Along { groups, crowd } = &self.along[stage][set];
-        least(groups.iter().map(|group| self.scatters(group, *crowd, bytes)))
+        let Along { groups, contention } = &self.along[stage][set];
+        least(groups.iter().map(|group| self.scatters(group, *contention, bytes)))
     }
 
     fn in_group(&self, group: &[u32], pattern: Pattern, bytes: f64) -> f64 {
-        let half = self.scatters(group, Crowd(1), bytes);
+        let half = self.scatters(group, Contention(1), bytes);
         match pattern {
             Pattern::AllReduce if group.len() > 1 && bytes > 0.0 => {
-                (2.0 * half).min(self.cluster.collective(Pattern::AllReduce, group, Crowd(1), bytes))
+                (2.0 * half).min(self.cluster.collective(Pattern::AllReduce, group, Contention(1), bytes))
             }
             _ => half,
         }
     }
 
-    fn scatters(&self, group: &[u32], crowd: Crowd, bytes: f64) -> f64 {
+    fn scatters(&self, group: &[u32], contention: Contention, bytes: f64) -> f64 {
         match group.len() > 1 && bytes > 0.0 {
-            true => self.cluster.least_of_scattered(group, crowd, bytes),
+            true => self.cluster.least_of_scattered(group, contention, bytes),
             false => 0.0,
         }
     }

@@ -1,7 +1,7 @@
 //! Parameters: what ranks hold of them, gather, sum gradients of, and update.
 
 use check::{Memory, held_as};
-use cluster::{Device, Effort, Pattern};
+use cluster::{Device, OpCost, Pattern};
 use compiler::{SUM, states, updated, with_optimizer};
 use diag::Result;
 use graph::{Dtype, OpId, Source, TensorId};
@@ -51,7 +51,7 @@ pub(super) fn hold(it: On<'_>, chains: &Chains<'_>, loads: &mut [Load]) -> Resul
             load.memory = all.held + all.gradients + state;
             load.gradients = all.gradients;
         }
-        let least = |device: &Device, bytes: f64| device.least(Effort { operations: 0.0, bytes }, Dtype::F32);
+        let least = |device: &Device, bytes: f64| device.least(OpCost { operations: 0.0, bytes }, Dtype::F32);
         let (here, there) =
             (updated(all.trained, optimizer)? as f64, updated(all.on_host, optimizer)? as f64);
         let comes = (all.from_host * states(optimizer)?) as f64;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use cluster::{Device, Effort};
+use cluster::{Device, OpCost};
 use compiler::{Costs, PartCost};
 use graph::{Arg, Dtype, Graph, OpId};
 use plan::{On, Plan, Split};
@@ -14,8 +14,8 @@ use crate::Question;
 /// Of one part of an operator.
 #[derive(Clone, Debug)]
 pub(super) struct Cost {
-    pub(super) forward: Effort,
-    pub(super) backward: Effort,
+    pub(super) forward: OpCost,
+    pub(super) backward: OpCost,
     dtype: Dtype,
     /// Bytes of each input and output; nothing of an operator that is rewritten.
     pub(super) inputs: Vec<u64>,
@@ -91,7 +91,7 @@ impl Parts {
 
     /// Forward and backward.
     pub(super) fn seconds(&self, cost: &Cost) -> (f64, f64) {
-        let of = |effort: Effort| self.least_on_any(|device| device.least(effort, cost.dtype));
+        let of = |op_cost: OpCost| self.least_on_any(|device| device.least(op_cost, cost.dtype));
         (of(cost.forward), of(cost.backward))
     }
 
@@ -128,7 +128,7 @@ impl Of<'_> {
 
     fn cost(self, op: OpId, part: &PartCost) -> Cost {
         let (graph, cost) = (self.graph, &part.cost);
-        let effort = |operations: u64, bytes: compiler::Bytes| Effort {
+        let op_cost = |operations: u64, bytes: compiler::Bytes| OpCost {
             operations: operations as f64,
             bytes: (bytes.read + bytes.written) as f64,
         };
@@ -139,8 +139,8 @@ impl Of<'_> {
         let sizes = part.inputs.iter().zip(&read);
         let made = part.outputs.iter().zip(&graph.op(op).outputs);
         Cost {
-            forward: effort(cost.flops, cost.forward),
-            backward: effort(cost.gradients.iter().sum(), cost.backward),
+            forward: op_cost(cost.flops, cost.forward),
+            backward: op_cost(cost.gradients.iter().sum(), cost.backward),
             dtype: graph.computes_in(op).unwrap_or(Dtype::F32),
             inputs: sizes.map(|(shape, tensor)| bytes(shape, graph.tensor(*tensor).dtype)).collect(),
             outputs: made
@@ -155,8 +155,8 @@ impl Of<'_> {
     fn rewritten(self, op: OpId) -> Cost {
         let (inputs, outputs) = (self.graph.op(op).inputs().len(), self.graph.op(op).outputs.len());
         Cost {
-            forward: Effort::default(),
-            backward: Effort::default(),
+            forward: OpCost::default(),
+            backward: OpCost::default(),
             dtype: Dtype::F32,
             inputs: vec![0; inputs],
             outputs: vec![0; outputs],

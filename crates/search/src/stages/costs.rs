@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use cluster::Crowd;
+use cluster::Contention;
 use diag::{Error, Result};
 use elimination::Solver;
 
@@ -251,9 +251,9 @@ impl Costs for Found<'_> {
         let near = |run: Run, at: u32| {
             (run.devices.0..run.devices.1).filter(|other| cluster.node(*other) == cluster.node(at)).count()
         };
-        let crowd = if cluster.network.shared { near(from, here).min(near(to, there)) } else { 1 };
-        let crowd = Crowd(u32::try_from(crowd).unwrap_or(u32::MAX));
-        let seconds = |bytes: f64| cluster.message(here, there, crowd, bytes);
+        let contention = if cluster.network.shared { near(from, here).min(near(to, there)) } else { 1 };
+        let contention = Contention(u32::try_from(contention).unwrap_or(u32::MAX));
+        let seconds = |bytes: f64| cluster.message(here, there, contention, bytes);
         (seconds(flow.takes / size(from)), seconds(stage.gives / size(to)))
     }
 
