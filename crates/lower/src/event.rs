@@ -104,7 +104,7 @@ pub enum Event {
 /// Moves one after another, and the layouts between which they go.
 #[derive(Clone)]
 pub struct Way {
-    pub legs: Vec<Leg>,
+    pub reshard_steps: Vec<ReshardStep>,
     pub from: LayoutId,
     pub to: LayoutId,
 }
@@ -113,11 +113,11 @@ pub struct Way {
 #[derive(Clone)]
 pub struct Crossing {
     pub inside: Way,
-    pub leg: Leg,
+    pub step: ReshardStep,
 }
 
 #[derive(Clone)]
-pub struct Leg {
+pub struct ReshardStep {
     pub plan: Rc<Move>,
     /// Its table, if it goes region by region.
     pub exchange: Option<ExchangeId>,

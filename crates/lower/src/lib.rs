@@ -6,7 +6,7 @@
 //! rewritten ([`rules::rewriting`]) and the plan carried over; [`place`] says where every part is and what it
 //! reads and writes; [`gradients`] where partial gradients are completed; [`uses`] groups readers; [`param_sharding`] says
 //! which parameters are divided between steps;
-//! [`segments`] cuts the operators where something must move; [`moves`] finds how, with [`legs`] where one
+//! [`segments`] cuts the operators where something must move; [`moves`] finds how, with [`reshard_steps`] where one
 //! collective does not do, and [`exchange`] where no pattern fits; [`schedule`] fixes the one global order, with [`buckets`] of gradients,
 //! what backward computes again ([`recompute`]) and what is gathered for how long ([`gathers`]); and
 //! [`project`] gives what ranks execute, once for all that do the same, which are [`roles`], with what can be communicated
@@ -22,7 +22,6 @@ mod gathers;
 mod going_on;
 mod gradients;
 mod layout;
-mod legs;
 mod moves;
 mod order;
 mod param_sharding;
@@ -30,6 +29,7 @@ mod pipeline;
 mod place;
 mod project;
 mod recompute;
+mod reshard_steps;
 mod roles;
 mod schedule;
 mod segments;

@@ -2,7 +2,7 @@
 //!
 //! In this order: nothing, local sums and slices, one collective over regular groups (and a local
 //! slice of its result), and where no pattern fits an exact exchange, region by region, which may still be
-//! [`crate::legs`].
+//! [`crate::reshard_steps`].
 
 use std::collections::{BTreeMap, BTreeSet};
 

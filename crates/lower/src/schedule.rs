@@ -8,14 +8,14 @@ use indexmap::IndexSet;
 use program::{Exchange, ExchangeId, Grouping, GroupingId, Pass, Piece, RankId, Settle};
 
 use crate::buckets::{Across, Buckets, Message};
-use crate::event::{Crossing, Event, Leg, Way};
+use crate::event::{Crossing, Event, ReshardStep, Way};
 use crate::exchange;
 use crate::gathers;
 use crate::layout::{Entry, Interner, Layout, LayoutId, Middle, PortsId, bytes};
-use crate::legs;
 use crate::moves::{self, Get, Method, Move};
 use crate::param_sharding::{self, Arrives, Divided, ParamShardings};
 use crate::recompute::{self, Recomputed};
+use crate::reshard_steps;
 use crate::segments::Segments;
 use crate::uses::{Context, Reader, UseId, Uses};
 
@@ -174,10 +174,10 @@ impl Schedule {
         let plan = self.exchanged(cx, (complete, to), interner);
         let exchange = self.exchange(tensor, &plan, interner.get(to));
         let inside = match complete == from {
-            true => Way { legs: vec![], from, to: from },
+            true => Way { reshard_steps: vec![], from, to: from },
             false => self.way(cx, tensor, (from, complete), interner),
         };
-        Some(Crossing { inside, leg: Leg { plan, exchange, to } })
+        Some(Crossing { inside, step: ReshardStep { plan, exchange, to } })
     }
 
     fn forward_move(
@@ -238,12 +238,12 @@ impl Schedule {
         (from, to): (LayoutId, LayoutId),
         interner: &mut Interner,
     ) -> Way {
-        let mut legs = vec![];
+        let mut reshard_steps = vec![];
         for (to, plan) in self.moves(cx, (from, to), interner).iter() {
             let exchange = self.exchange(tensor, plan, interner.get(*to));
-            legs.push(Leg { plan: Rc::clone(plan), exchange, to: *to });
+            reshard_steps.push(ReshardStep { plan: Rc::clone(plan), exchange, to: *to });
         }
-        Way { legs, from, to }
+        Way { reshard_steps, from, to }
     }
 
     /// One move, or several where one would be an exchange.
@@ -261,10 +261,11 @@ impl Schedule {
         }
         let moves: Moves = match self.pattern((from, to), interner) {
             Some(plan) => Rc::new([(to, plan)]),
-            None => match self.legs(cx, (from, to), interner) {
-                Some(legs) => {
-                    legs.into_iter().map(|(after, plan)| (interner.layout(after), Rc::new(plan))).collect()
-                }
+            None => match self.reshard_steps(cx, (from, to), interner) {
+                Some(reshard_steps) => reshard_steps
+                    .into_iter()
+                    .map(|(after, plan)| (interner.layout(after), Rc::new(plan)))
+                    .collect(),
                 None => Rc::new([(to, self.exchanged(cx, (from, to), interner))]),
             },
         };
@@ -289,13 +290,13 @@ impl Schedule {
     }
 
     /// Several moves, if there is a way that is no dearer than an exchange.
-    fn legs(
+    fn reshard_steps(
         &mut self,
         cx: &Context<'_>,
         (from, to): (LayoutId, LayoutId),
         interner: &Interner,
     ) -> Option<Vec<(Layout, Move)>> {
-        let route = legs::route(interner.get(from), interner.get(to))?;
+        let route = reshard_steps::route(interner.get(from), interner.get(to))?;
         if !route.is_cheap() {
             let exchange = self.exchanged(cx, (from, to), interner);
             let Method::Exchange(pieces) = &exchange.method else { return None };

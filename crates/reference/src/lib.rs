@@ -223,8 +223,8 @@ impl<'r> Run<'r> {
             sources: self.sources,
             needs,
             env,
-            meetings: HashMap::new(),
-            mail: HashMap::new(),
+            open: HashMap::new(),
+            messages: HashMap::new(),
         };
         let mut ranks = step::ranks(&machine, self.batches).map_err(verdict_of)?;
         let mut finished = vec![];

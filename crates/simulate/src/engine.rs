@@ -9,10 +9,10 @@ use diag::{Error, Result};
 use program::{Body, BufId, CallId, ExchangeId, Instr, Kind, Offloaded, Pass, RankId, Which};
 
 use crate::kinds::step;
-use crate::meeting::{Key, Meeting};
 use crate::passes::lasting;
 use crate::price::{Groups, Price, prices};
 use crate::rank::{Rank, Turn};
+use crate::rendezvous::{Key, Rendezvous};
 use crate::{Lane, Scene, Simulation, Span, What};
 
 /// So many scatters may be on their way while a further one is sent.
@@ -21,7 +21,7 @@ const SCATTERS: usize = 1;
 const WATCHED: usize = 64;
 
 /// What one rank sends another: the table, the micro-batch, and both.
-type Letter = (ExchangeId, u32, RankId, RankId);
+type Message = (ExchangeId, u32, RankId, RankId);
 
 pub(crate) struct Engine<'s> {
     pub(crate) scene: Scene<'s>,
@@ -39,11 +39,11 @@ pub(crate) struct Engine<'s> {
     /// For each exchange and rank, the followed ranks from which something comes.
     pub(crate) senders: BTreeMap<(ExchangeId, RankId), Vec<RankId>>,
     /// With the message that each is, until all members know when it ends.
-    pub(crate) meetings: BTreeMap<Key, (Meeting, Option<usize>)>,
+    pub(crate) open: BTreeMap<Key, (Rendezvous, Option<usize>)>,
     /// The message that each is, when it left, and when it arrived: until it is received.
-    pub(crate) letters: BTreeMap<Letter, (Option<usize>, f64, f64)>,
+    pub(crate) letters: BTreeMap<Message, (Option<usize>, f64, f64)>,
     /// Ranks that wait for a letter.
-    pub(crate) expecting: BTreeMap<Letter, Vec<usize>>,
+    pub(crate) expecting: BTreeMap<Message, Vec<usize>>,
     pub(crate) ready: VecDeque<usize>,
     pub(crate) found: Simulation,
 }
@@ -81,7 +81,7 @@ impl<'s> Engine<'s> {
             ranks,
             places,
             senders,
-            meetings: BTreeMap::new(),
+            open: BTreeMap::new(),
             letters: BTreeMap::new(),
             expecting: BTreeMap::new(),
             found: Simulation::default(),

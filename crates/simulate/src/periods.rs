@@ -152,7 +152,7 @@ struct Stretch {
 impl Moment {
     /// Once so many micro-batches are over; none where something goes on but letters.
     fn of(engine: &Engine<'_>, batches: u32) -> Option<Self> {
-        if !engine.meetings.is_empty() || !engine.ranks.iter().all(Rank::is_free) {
+        if !engine.open.is_empty() || !engine.ranks.iter().all(Rank::is_free) {
             return None;
         }
         let mut ahead = vec![];

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use check::Course;
 use program::{Body, BufId, ExchangeId, GroupingId, Of, Offloaded, Pass, Program};
 
-use crate::meeting::Key;
 use crate::passes::Spent;
+use crate::rendezvous::Key;
 use crate::{Lane, Part};
 
 /// A code that runs, for a micro-batch.
@@ -55,7 +55,7 @@ pub(crate) struct Rank<'s> {
     /// The message that runs beside the second half of a backward, and whether that has computed.
     pub(crate) in_flight: Option<Key>,
     pub(crate) is_computed: bool,
-    /// The meeting at which it is, once it has come.
+    /// The collective at which it is, once it has come.
     pub(crate) came: Option<Key>,
     /// How often it came to each group and exchange.
     groups: BTreeMap<GroupingId, usize>,

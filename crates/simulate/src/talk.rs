@@ -1,4 +1,4 @@
-//! What ranks have to do with each other: meetings, messages, and waiting for them.
+//! What ranks have to do with each other: communication and waiting for them.
 
 use cluster::Contention;
 use program::{BufId, ExchangeId, Instr, Kind, RankId};
@@ -6,8 +6,8 @@ use program::{BufId, ExchangeId, Instr, Kind, RankId};
 use check::InstrCost;
 
 use crate::engine::Engine;
-use crate::meeting::{Key, Meeting};
 use crate::rank::Turn;
+use crate::rendezvous::{Key, Rendezvous};
 use crate::{Message, Part, What};
 
 impl<'s> Engine<'s> {
@@ -65,7 +65,7 @@ impl<'s> Engine<'s> {
         self.come(at, turn, instr, self.scene.cluster.device(rank.0).runtime.hidden)
     }
 
-    /// Comes to a meeting, and gives its key; none where there is nobody to meet. What of its time is not hidden this rank
+    /// Comes to a collective, and gives its key; none where there is nobody to meet. What of its time is not hidden this rank
     /// spends at once, while it goes on.
     fn come(&mut self, at: usize, turn: Turn, instr: &'s Instr, hidden: f64) -> Option<Key> {
         let (instr_cost, id) = (self.instr_cost(at, turn), self.ranks[at].course.rank);
@@ -78,7 +78,7 @@ impl<'s> Engine<'s> {
             (None, None) => return None,
         };
         // Who comes first says who is expected: groups are large, and all of them come.
-        if !self.meetings.contains_key(&key) {
+        if !self.open.contains_key(&key) {
             self.begin(key, instr.kind(), instr_cost)?;
         }
         let (seconds, least) = match key {
@@ -91,19 +91,19 @@ impl<'s> Engine<'s> {
         self.ranks[at].is_told(runtime.launch.map_or(0.0, |_| runtime.call));
         let clock = self.ranks[at].clock;
         self.ranks[at].takes((1.0 - hidden) * seconds);
-        let (meeting, message) = self.meetings.get_mut(&key).expect("it was begun");
-        meeting.here.push((at, clock));
-        meeting.seconds = meeting.seconds.max(seconds);
-        meeting.least = meeting.least.max(least);
-        meeting.bytes = meeting.bytes.max(instr_cost.moved);
-        let (message, line) = (*message, meeting.line);
+        let (rendezvous, message) = self.open.get_mut(&key).expect("it was begun");
+        rendezvous.here.push((at, clock));
+        rendezvous.seconds = rendezvous.seconds.max(seconds);
+        rendezvous.least = rendezvous.least.max(least);
+        rendezvous.bytes = rendezvous.bytes.max(instr_cost.moved);
+        let (message, line) = (*message, rendezvous.line);
         self.takes_part(at, turn, message, instr.kind());
         self.ranks[at].queues[line].push_back(key);
         self.hold(key);
         Some(key)
     }
 
-    /// A meeting to which somebody comes; none where there is nobody to meet.
+    /// A collective to which somebody comes; none where there is nobody to meet.
     fn begin(&mut self, key: Key, kind: Kind, instr_cost: &InstrCost) -> Option<()> {
         let members = match key {
             Key::Group(grouping, number, _) => self.groups.group(grouping, number).to_vec(),
@@ -116,8 +116,8 @@ impl<'s> Engine<'s> {
         let node = |rank: &RankId| self.scene.cluster.node(rank.0);
         let line = usize::from(members.iter().any(|rank| node(rank) != node(&members[0])));
         let message = self.notes(|| Message::of(kind, members, instr_cost));
-        let meeting = Meeting { expected, line, ..Meeting::default() };
-        self.meetings.insert(key, (meeting, message));
+        let rendezvous = Rendezvous { expected, line, ..Rendezvous::default() };
+        self.open.insert(key, (rendezvous, message));
         Some(())
     }
 
@@ -159,46 +159,46 @@ impl<'s> Engine<'s> {
         instr_cost.sent.iter().map(one).fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1))
     }
 
-    /// Holds a meeting if all are there and have nothing before it, and then those that waited for it.
+    /// Holds a collective if all are there and have nothing before it, and then those that waited for it.
     fn hold(&mut self, key: Key) {
         let mut open = vec![key];
         while let Some(key) = open.pop() {
-            let Some((meeting, message)) = self.meetings.get_mut(&key) else { continue };
-            let line = meeting.line;
+            let Some((rendezvous, message)) = self.open.get_mut(&key) else { continue };
+            let line = rendezvous.line;
             let first = |(at, _): &(usize, f64)| self.ranks[*at].queues[line].front() == Some(&key);
-            if !meeting.is_full() || meeting.time.is_some() || !meeting.here.iter().all(first) {
+            if !rendezvous.is_full() || rendezvous.time.is_some() || !rendezvous.here.iter().all(first) {
                 continue;
             }
-            let free = meeting.here.iter().map(|(at, came)| came.max(self.ranks[*at].lines[line]));
+            let free = rendezvous.here.iter().map(|(at, came)| came.max(self.ranks[*at].lines[line]));
             let start = free.fold(0.0, f64::max);
-            let end = start + meeting.seconds;
-            meeting.time = Some((start, end));
-            self.ready.extend(std::mem::take(&mut meeting.waiting));
-            for (at, _) in &meeting.here {
+            let end = start + rendezvous.seconds;
+            rendezvous.time = Some((start, end));
+            self.ready.extend(std::mem::take(&mut rendezvous.waiting));
+            for (at, _) in &rendezvous.here {
                 let rank = &mut self.ranks[*at];
                 (rank.lines[line], rank.lane.communication) =
-                    (end, rank.lane.communication + meeting.seconds);
+                    (end, rank.lane.communication + rendezvous.seconds);
                 rank.queues[line].pop_front();
                 open.extend(rank.queues[line].front());
             }
             let Some(message) = *message else { continue };
             let told = &mut self.found.messages[message];
-            (told.start, told.end, told.bytes) = (start, end, meeting.bytes);
-            told.uses(meeting.least.max(self.groups.least(told)));
+            (told.start, told.end, told.bytes) = (start, end, rendezvous.bytes);
+            told.uses(rendezvous.least.max(self.groups.least(told)));
         }
     }
 
-    /// Waits for the end of a meeting.
+    /// Waits for the end of a collective.
     pub(crate) fn awaits(&mut self, at: usize, key: Key) -> bool {
-        let Some((meeting, message)) = self.meetings.get_mut(&key) else { return true };
-        let Some((start, end)) = meeting.time else {
-            meeting.waiting.push(at);
+        let Some((rendezvous, message)) = self.open.get_mut(&key) else { return true };
+        let Some((start, end)) = rendezvous.time else {
+            rendezvous.waiting.push(at);
             return false;
         };
         let message = *message;
-        meeting.told += 1;
-        if meeting.told == meeting.expected {
-            self.meetings.remove(&key);
+        rendezvous.told += 1;
+        if rendezvous.told == rendezvous.expected {
+            self.open.remove(&key);
         }
         let exposed = self.waits(at, start, end);
         self.exposes(at, message, exposed);

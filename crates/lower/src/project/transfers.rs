@@ -7,7 +7,7 @@ use super::alike::MoveHere;
 use super::columns::{Asked, RegionsId};
 use super::recomputed::Begun;
 use super::{Owner, Projector};
-use crate::event::{Crossing, Leg, Way};
+use crate::event::{Crossing, ReshardStep, Way};
 use crate::layout::{LayoutId, bytes};
 use crate::moves::{Get, Method, Move};
 use crate::uses::UseId;
@@ -82,9 +82,9 @@ impl Projector<'_> {
     /// All legs of a way: what arrives from one is what the next one starts with.
     pub(super) fn run(&mut self, id: UseId, way: &Way, sources: Arrived) -> Asked<Arrived> {
         let (mut from, mut arrived) = (way.from, sources);
-        for leg in &way.legs {
-            arrived = self.leg(id, leg, from, &arrived)?;
-            from = leg.to;
+        for step in &way.reshard_steps {
+            arrived = self.step(id, step, from, &arrived)?;
+            from = step.to;
         }
         Ok(arrived)
     }
@@ -96,11 +96,11 @@ impl Projector<'_> {
             _ => self.written_for(id, &crossing.inside)?,
         };
         let complete = self.run(id, &crossing.inside, sources)?;
-        let here = self.alike.moved(&crossing.leg.plan, crossing.inside.to, crossing.leg.to)?;
+        let here = self.alike.moved(&crossing.step.plan, crossing.inside.to, crossing.step.to)?;
         let middle = self.sums(id, &here, &complete);
         let from: Vec<BufId> = here.shape.gives.iter().filter_map(|&m| middle[m]).collect();
         if !from.is_empty() {
-            let exchange = crossing.leg.exchange.expect("what crosses has a table");
+            let exchange = crossing.step.exchange.expect("what crosses has a table");
             self.push(Instr::Send { exchange, from });
         }
         self.sent.insert((id, self.pass), middle);
@@ -108,19 +108,19 @@ impl Projector<'_> {
     }
 
     fn received(&mut self, id: UseId, crossing: &Crossing) -> Asked<Arrived> {
-        let here = self.alike.moved(&crossing.leg.plan, crossing.inside.to, crossing.leg.to)?;
+        let here = self.alike.moved(&crossing.step.plan, crossing.inside.to, crossing.step.to)?;
         let count = here.shape.gets.iter().filter(|get| **get == Get::Received).count();
         let results: Vec<BufId> = (0..count).map(|_| self.move_buf(id)).collect();
         if !results.is_empty() {
-            let exchange = crossing.leg.exchange.expect("what crosses has a table");
+            let exchange = crossing.step.exchange.expect("what crosses has a table");
             self.push(Instr::Receive { exchange, to: results.clone() });
         }
         let middle = self.sent.remove(&(id, self.pass)).unwrap_or_default();
-        self.arrived(id, &crossing.leg, (&here, &middle), &results)
+        self.arrived(id, &crossing.step, (&here, &middle), &results)
     }
 
     pub(super) fn receive(&mut self, id: UseId, crossing: &Crossing) -> Asked<()> {
-        let arrives = self.alike.arrives(self.global.uses.get(id).ports, crossing.leg.to)?;
+        let arrives = self.alike.arrives(self.global.uses.get(id).ports, crossing.step.to)?;
         for (shard, buf) in self.received(id, crossing)? {
             for port in &arrives[shard] {
                 self.ports.insert((id, *port), buf);
@@ -131,7 +131,7 @@ impl Projector<'_> {
 
     pub(super) fn receive_gradient(&mut self, id: UseId, crossing: &Crossing) -> Asked<()> {
         let tensor = self.global.uses.get(id).tensor;
-        let twins = self.alike.twins(crossing.leg.to, self.global.uses.written[tensor.index()])?;
+        let twins = self.alike.twins(crossing.step.to, self.global.uses.written[tensor.index()])?;
         for (shard, buf) in self.received(id, crossing)? {
             for written in &twins[shard] {
                 self.gradients.entry(Owner::Written(tensor, *written)).or_default().push(buf);
@@ -140,19 +140,25 @@ impl Projector<'_> {
         Ok(())
     }
 
-    fn leg(&mut self, id: UseId, leg: &Leg, source: LayoutId, sources: &[(usize, BufId)]) -> Asked<Arrived> {
-        let here = self.alike.moved(&leg.plan, source, leg.to)?;
+    fn step(
+        &mut self,
+        id: UseId,
+        step: &ReshardStep,
+        source: LayoutId,
+        sources: &[(usize, BufId)],
+    ) -> Asked<Arrived> {
+        let here = self.alike.moved(&step.plan, source, step.to)?;
         let middle = self.sums(id, &here, sources);
         let received = here.shape.gets.iter().filter(|get| **get == Get::Received).count();
-        let results = self.communicate(id, leg, &here, &middle, received);
-        self.arrived(id, leg, (&here, &middle), &results)
+        let results = self.communicate(id, step, &here, &middle, received);
+        self.arrived(id, step, (&here, &middle), &results)
     }
 
     /// The targets of a leg, from what was there and what was communicated.
     fn arrived(
         &mut self,
         id: UseId,
-        leg: &Leg,
+        step: &ReshardStep,
         (here, middle): (&MoveHere, &[Option<BufId>]),
         results: &[BufId],
     ) -> Asked<Arrived> {
@@ -163,13 +169,13 @@ impl Projector<'_> {
                 Get::Is(index) => middle[index].expect("a local source"),
                 Get::Of(index) => {
                     let from = middle[index].expect("a local source");
-                    self.slice(id, from, here.middle[index], (leg.to, target))?
+                    self.slice(id, from, here.middle[index], (step.to, target))?
                 }
                 Get::Received => *next.next().expect("one buffer for each target"),
                 Get::Reduced(index) => results[index],
                 Get::OfResult => {
                     let whole = here.result.expect("a result on this rank");
-                    self.slice(id, results[0], whole, (leg.to, target))?
+                    self.slice(id, results[0], whole, (step.to, target))?
                 }
             };
             arrived.push((target, buf));
@@ -181,35 +187,35 @@ impl Projector<'_> {
     fn communicate(
         &mut self,
         id: UseId,
-        leg: &Leg,
+        step: &ReshardStep,
         here: &MoveHere,
         middle: &[Option<BufId>],
         received: usize,
     ) -> Vec<BufId> {
-        if let Method::Exchange(_) = &leg.plan.method {
+        if let Method::Exchange(_) = &step.plan.method {
             let from: Vec<BufId> = here.shape.gives.iter().filter_map(|&m| middle[m]).collect();
             let results: Vec<BufId> = (0..received).map(|_| self.move_buf(id)).collect();
             if !from.is_empty() || !results.is_empty() {
-                let exchange = leg.exchange.expect("an exchange has a table");
+                let exchange = step.exchange.expect("an exchange has a table");
                 self.push(Instr::Exchange { exchange, from, to: results.clone() });
             }
             return results;
         }
-        if let Method::AllReduceEach(group) = leg.plan.method {
+        if let Method::AllReduceEach(group) = step.plan.method {
             let from: Vec<BufId> = middle.iter().map(|buf| buf.expect("a local source")).collect();
             let to: Vec<BufId> = from.iter().map(|_| self.move_buf(id)).collect();
             if !from.is_empty() {
-                let how = How::AllReduce(leg.plan.reduction);
+                let how = How::AllReduce(step.plan.reduction);
                 let to = to.clone();
                 self.push(Instr::Collective(Collective { how, group, from, to, overlaps: false }));
             }
             return to;
         }
-        let member = leg.plan.method.collective().zip(here.shape.member.as_ref());
+        let member = step.plan.method.collective().zip(here.shape.member.as_ref());
         let Some((collective, (own, ..))) = member else { return vec![] };
         let from = middle[*own].expect("a member has its source");
         let result = self.move_buf(id);
-        let how = self.how(id, &leg.plan, here);
+        let how = self.how(id, &step.plan, here);
         let (group, from, to) = (collective.group, vec![from], vec![result]);
         let overlaps = self.overlaps(id, here.middle[*own], &how);
         self.push(Instr::Collective(Collective { how, group, from, to, overlaps }));

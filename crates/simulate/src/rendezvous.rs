@@ -2,7 +2,7 @@
 
 use program::{ExchangeId, GroupingId};
 
-/// Which meeting: the group, and the how manieth of its meetings it is.
+/// Which collective: the group, and its number among the collectives of that group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
     Group(GroupingId, u32, usize),
@@ -11,7 +11,7 @@ pub(crate) enum Key {
 
 /// Who has come, and when.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Meeting {
+pub(crate) struct Rendezvous {
     /// On which of their lines it goes on: inside of a node, or between nodes.
     pub(crate) line: usize,
     /// So many of those that are followed come.
@@ -31,7 +31,7 @@ pub(crate) struct Meeting {
     pub(crate) waiting: Vec<usize>,
 }
 
-impl Meeting {
+impl Rendezvous {
     pub(crate) fn is_full(&self) -> bool {
         self.here.len() == self.expected
     }

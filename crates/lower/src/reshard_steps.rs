@@ -66,18 +66,19 @@ impl Route<'_> {
 
     /// The moves on the way, each with the layout that it makes.
     pub fn moves(mut self, groupings: &mut IndexSet<Grouping>) -> Vec<(Layout, Move)> {
-        let mut legs: Vec<(Layout, Move)> = vec![];
+        let mut reshard_steps: Vec<(Layout, Move)> = vec![];
         for hop in self.hops {
             let after = layout(&hop.to);
             let reduction = hop.from.reduction();
             let single = |(i, e): (usize, &Entry)| Middle { entry: e.clone(), from: vec![i] };
-            if let Some((before, _)) = legs.last() {
+            if let Some((before, _)) = reshard_steps.last() {
                 self.middle = before.entries.iter().enumerate().map(single).collect();
             }
             let (method, gets) = method(&hop, &self.middle, &after, groupings);
-            legs.push((after, Move { middle: std::mem::take(&mut self.middle), reduction, method, gets }));
+            reshard_steps
+                .push((after, Move { middle: std::mem::take(&mut self.middle), reduction, method, gets }));
         }
-        legs
+        reshard_steps
     }
 }
 
