@@ -10,7 +10,7 @@ mod outline;
 mod per_rank;
 mod role;
 mod rolled;
-mod spread;
+mod sharding;
 pub(crate) mod tables;
 mod timetable;
 mod turns;

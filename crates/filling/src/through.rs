@@ -53,10 +53,10 @@ pub(crate) fn by_rule(proof: &Proof<'_>, id: OpId) -> Result<Vec<Filled>> {
     let inputs = proof.inputs(id);
     let rule = families::rule_of(View::new(proof.long, id));
     let spread = match (&rule, inputs.iter().flat_map(|filled| &filled.tails).next()) {
-        (Some(rule), _) => Spread::of(proof, id, rule, &inputs)?,
+        (Some(rule), _) => PaddedDims::of(proof, id, rule, &inputs)?,
         (None, Some(tail)) => return Err(proof.mixed_along(id, tail)),
         (None, None) => {
-            Spread { operands: inputs.iter().map(|it| (*it, vec![])).collect(), ..Spread::default() }
+            PaddedDims { operands: inputs.iter().map(|it| (*it, vec![])).collect(), ..PaddedDims::default() }
         }
     };
     op.outputs
@@ -70,14 +70,14 @@ pub(crate) fn by_rule(proof: &Proof<'_>, id: OpId) -> Result<Vec<Filled>> {
 
 /// The tails of an operator, each a dim of its rule, and which of them each operand has.
 #[derive(Default)]
-struct Spread<'a> {
+struct PaddedDims<'a> {
     dims: Vec<(DimId, Tail)>,
     operands: Vec<(&'a Filled, Vec<usize>)>,
 }
 
-impl<'a> Spread<'a> {
+impl<'a> PaddedDims<'a> {
     fn of(proof: &Proof<'_>, id: OpId, rule: &Rule, inputs: &[&'a Filled]) -> Result<Self> {
-        let mut spread = Spread::default();
+        let mut spread = PaddedDims::default();
         for (filled, operand) in inputs.iter().zip(&rule.inputs) {
             // Of what only lends its type or its shape no element is read.
             let tails = if operand.absent { &[] } else { &filled.tails[..] };

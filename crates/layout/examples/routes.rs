@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use layout::{Arrangement, Axis, Cut, Spread, route};
+use layout::{Axis, Cut, Mesh, Sharding, route};
 use rules::Reduction;
 
 /// Which axes divide `b`, `s` and `h`, and which hold partial results: 0 is `dp`, 1 `tp`, 2 `ep`.
@@ -25,7 +25,7 @@ fn main() {
     println!("{:28} {:>8} {:>10} hops", "", "devices", "time");
     for Ends(name, from, to) in CASES {
         for mesh in [[2, 2, 2], [16, 16, 32]] {
-            let (from, to) = (spread(mesh, from), spread(mesh, to));
+            let (from, to) = (sharding(mesh, from), sharding(mesh, to));
             let hops = route(&from, &to, 2).expect("a route");
             let mut times: Vec<Duration> = (0..201).map(|_| timed(&from, &to)).collect();
             times.sort_unstable();
@@ -36,18 +36,18 @@ fn main() {
     }
 }
 
-fn timed(from: &Spread, to: &Spread) -> Duration {
+fn timed(from: &Sharding, to: &Sharding) -> Duration {
     let start = Instant::now();
     std::hint::black_box(route(std::hint::black_box(from), to, 2));
     start.elapsed()
 }
 
-fn spread(mesh: [u32; 3], roles: &[&[usize]; 4]) -> Spread {
+fn sharding(mesh: [u32; 3], roles: &[&[usize]; 4]) -> Sharding {
     let axes = [Axis::new(mesh[0], mesh[1] * mesh[2]), Axis::new(mesh[1], mesh[2]), Axis::new(mesh[2], 1)];
     let named = |role: usize| roles[role].iter().map(|&a| axes[a]).collect::<Vec<Axis>>();
     let cuts = (0..3).map(|f| Cut::nested(16384, named(f))).collect();
     let copies: Vec<Axis> =
         (0..3).filter(|a| !roles.iter().any(|r| r.contains(a))).map(|a| axes[a]).collect();
-    let on = Arrangement::all(mesh.iter().product());
-    Spread::new(on.base(), cuts, &named(3), &copies, Reduction::Sum).expect("a spread")
+    let on = Mesh::all(mesh.iter().product());
+    Sharding::new(on.base(), cuts, &named(3), &copies, Reduction::Sum).expect("a spread")
 }

@@ -1,7 +1,7 @@
-//! Axes of which two spreads can speak.
+//! Axes of which two shardings can speak.
 
-use crate::arrangement::{Arrangement, Axis, cut_at, digits, marks};
-use crate::spread::Spread;
+use crate::mesh::{Axis, Mesh, cut_at, digits, marks};
+use crate::sharding::Sharding;
 
 /// The devices before, and those after if they are others. Axes in turn stand last.
 pub(crate) struct Frame {
@@ -16,8 +16,8 @@ pub(crate) struct Side {
 }
 
 impl Frame {
-    pub(crate) fn of(from: &Spread, to: &Spread) -> Frame {
-        let (a, b) = (from.arrangement(), to.arrangement());
+    pub(crate) fn of(from: &Sharding, to: &Sharding) -> Frame {
+        let (a, b) = (from.mesh(), to.mesh());
         if a == b {
             let mut axes = refined(&from.axes(), &to.axes());
             if axes == refined(&to.axes(), &from.axes()) {
@@ -26,7 +26,7 @@ impl Frame {
             }
         }
         // By the numbers of devices, and by their place in the row.
-        let both = |own: &Spread, on: &Arrangement, other: &Spread, beside: &Arrangement| {
+        let both = |own: &Sharding, on: &Mesh, other: &Sharding, beside: &Mesh| {
             let mut at = marks(&refined(&other.axes(), &[]));
             at.extend(places(on, beside));
             at.sort_unstable();
@@ -40,7 +40,7 @@ impl Frame {
     }
 }
 
-/// The axes of devices of one spread, split where another one's begin or end, with falling strides.
+/// The axes of devices of one sharding, split where another one's begin or end, with falling strides.
 fn refined(axes: &[Axis], other: &[Axis]) -> Vec<Axis> {
     let devices = |axes: &[Axis]| axes.iter().copied().filter(|a| !a.in_turn()).collect::<Vec<Axis>>();
     let mut found = cut_at(&devices(axes), &marks(&devices(other)));
@@ -49,8 +49,8 @@ fn refined(axes: &[Axis], other: &[Axis]) -> Vec<Axis> {
 }
 
 /// The axes in turn of both: those of one size are one.
-fn turns(from: &Spread, to: &Spread) -> Vec<Axis> {
-    let of = |spread: &Spread| spread.axes().into_iter().filter(|a| a.in_turn()).collect::<Vec<Axis>>();
+fn turns(from: &Sharding, to: &Sharding) -> Vec<Axis> {
+    let of = |sharding: &Sharding| sharding.axes().into_iter().filter(|a| a.in_turn()).collect::<Vec<Axis>>();
     let (mut all, mut left) = (of(from), of(from));
     for axis in of(to) {
         match left.iter().position(|a| *a == axis) {
@@ -61,8 +61,8 @@ fn turns(from: &Spread, to: &Spread) -> Vec<Axis> {
     all
 }
 
-/// The strides of an arrangement before which as many devices lie as before an axis of another one.
-fn places(on: &Arrangement, other: &Arrangement) -> Vec<u64> {
+/// The strides of a mesh before which as many devices lie as before an axis of another one.
+fn places(on: &Mesh, other: &Mesh) -> Vec<u64> {
     let (mut found, mut other_counts, mut count) = (vec![], vec![], 1_u64);
     for axis in other.axes().iter().rev() {
         other_counts.push(count);

@@ -1,9 +1,9 @@
-//! One communication, or local step, from a spread to another, and what it costs.
+//! One communication, or local step, from a sharding to another, and what it costs.
 
 use rules::Reduction;
 
-use crate::arrangement::Axis;
-use crate::spread::Spread;
+use crate::mesh::Axis;
+use crate::sharding::Sharding;
 
 /// How a hop goes. Factors are counted over all dims of the tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,19 +27,19 @@ pub enum Kind {
     },
     /// Each device gets the shard of another one.
     Permute,
-    /// Each device of another arrangement gets the shard of a device of this one.
+    /// Each device of another mesh gets the shard of a device of this one.
     Send,
 }
 
-/// One step of a route. Groups are [`crate::Arrangement::groups`] along `axes`, of the arrangement that
+/// One step of a route. Groups are [`crate::Mesh::groups`] along `axes`, of the mesh that
 /// `from` is on; the pieces of a group follow its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
     pub kind: Kind,
     /// Empty for a slice, a permutation and a sending.
     pub axes: Vec<Axis>,
-    pub from: Spread,
-    pub to: Spread,
+    pub from: Sharding,
+    pub to: Sharding,
     /// The most that a device sends or receives.
     pub bytes: u64,
 }
@@ -73,6 +73,6 @@ impl Hop {
 
     /// The devices that take part together.
     pub fn groups(&self) -> Vec<Vec<u32>> {
-        self.from.arrangement().groups(&self.axes).expect("the axes of a hop are its spread's")
+        self.from.mesh().groups(&self.axes).expect("the axes of a hop are its spread's")
     }
 }

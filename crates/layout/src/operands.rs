@@ -1,11 +1,11 @@
-//! The spreads that an operator's parts read and write, from how a plan splits it.
+//! The shardings that an operator's parts read and write, from how a plan splits it.
 
 use plan::{On, OpPlan};
 use rules::{Kind, OpDims, Reduction};
 
-use crate::arrangement::{Arrangement, Axis, row, walk};
+use crate::mesh::{Axis, Mesh, row, walk};
 use crate::pieces::Pieces;
-use crate::spread::{Cut, Spread};
+use crate::sharding::{Cut, Sharding};
 
 /// An operator whose parts are on a row of axes.
 #[derive(Clone, Debug)]
@@ -20,8 +20,8 @@ pub struct Placed<'a> {
 /// What the parts of an operator are given of an operand, and the gradient that they give back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Read {
-    pub value: Spread,
-    pub gradient: Spread,
+    pub value: Sharding,
+    pub gradient: Sharding,
 }
 
 /// What is asked of an operand.
@@ -36,14 +36,14 @@ pub struct Operand {
 }
 
 impl<'a> Placed<'a> {
-    /// `None` if the devices form no arrangement, or no row along the splits.
+    /// `None` if the devices form no mesh, or no row along the splits.
     pub fn of(dims: &'a OpDims, plan: &'a OpPlan) -> Option<Placed<'a>> {
         // What exchanges rows is rewritten first.
         if plan::exchanges(&plan.splits) {
             return None;
         }
         let (base, mut left) = row(&plan.devices)?;
-        Arrangement::new(base, &left)?;
+        Mesh::new(base, &left)?;
         let mut axes = vec![];
         for split in plan.splits.iter().rev() {
             let (mut of, mut parts) = (vec![], split.parts);
@@ -64,7 +64,7 @@ impl<'a> Placed<'a> {
     }
 
     /// What the parts write of an output whose factors have these sizes.
-    pub fn written(&self, output: usize, sizes: &[i64]) -> Option<Spread> {
+    pub fn written(&self, output: usize, sizes: &[i64]) -> Option<Sharding> {
         let reduction = |on: On| match on {
             On::Loop(l) => match self.dims.loops[l].kind {
                 Kind::Reduce(reduction) => Some(reduction),
@@ -74,7 +74,7 @@ impl<'a> Placed<'a> {
             On::Copies | On::Exchange { .. } => None,
         };
         let how = self.plan.splits.iter().find_map(|s| reduction(s.on)).unwrap_or(Reduction::Sum);
-        self.spread(sizes, &self.dims.outputs[output], |on| reduction(on).is_some(), |_| true, how)
+        self.sharding(sizes, &self.dims.outputs[output], |on| reduction(on).is_some(), |_| true, how)
     }
 
     /// What the parts read of an input whose factors have these sizes.
@@ -82,7 +82,7 @@ impl<'a> Placed<'a> {
         let Operand { input, once, linear } = operand;
         let carried = &self.dims.inputs[input];
         let reduced = |l: usize| matches!(self.dims.loops[l].kind, Kind::Reduce(_));
-        // The parts that an operand is not given are on other devices than its spread.
+        // The parts that an operand is not given are on other devices than its sharding.
         let given = |on: On| match on {
             On::Loop(l) => !(once && reduced(l)),
             On::Value => !once,
@@ -96,19 +96,19 @@ impl<'a> Placed<'a> {
             On::Copies | On::Exchange { .. } => false,
         };
         Some(Read {
-            value: self.spread(sizes, carried, is_value, given, Reduction::Sum)?,
-            gradient: self.spread(sizes, carried, is_gradient, given, Reduction::Sum)?,
+            value: self.sharding(sizes, carried, is_value, given, Reduction::Sum)?,
+            gradient: self.sharding(sizes, carried, is_gradient, given, Reduction::Sum)?,
         })
     }
 
-    fn spread(
+    fn sharding(
         &self,
         sizes: &[i64],
         carried: &[Option<usize>],
         is_partial: impl Fn(On) -> bool,
         given: impl Fn(On) -> bool,
         reduction: Reduction,
-    ) -> Option<Spread> {
+    ) -> Option<Sharding> {
         let splits = || self.plan.splits.iter().zip(&self.axes).filter(|(s, _)| given(s.on));
         let cut = |(&size, carried): (&i64, &Option<usize>)| {
             let over = || splits().filter(|(s, _)| carried.is_some_and(|l| s.on == On::Loop(l)));
@@ -121,6 +121,6 @@ impl<'a> Placed<'a> {
         let along = |holds: &dyn Fn(On) -> bool| -> Vec<Axis> {
             splits().filter(|(s, _)| !divides(s.on) && holds(s.on)).flat_map(|(_, a)| a).copied().collect()
         };
-        Spread::new(self.base, cuts, &along(&is_partial), &along(&|on| !is_partial(on)), reduction)
+        Sharding::new(self.base, cuts, &along(&is_partial), &along(&|on| !is_partial(on)), reduction)
     }
 }

@@ -1,15 +1,15 @@
-//! From a list of shards to the spread that it is.
+//! From a list of shards to the sharding that it is.
 
 use rules::{Interval, Reduction};
 
-use crate::arrangement::{Arrangement, Axis};
+use crate::mesh::{Axis, Mesh};
 use crate::pieces::Pieces;
-use crate::spread::{Cut, Shard, Spread};
+use crate::sharding::{Cut, Shard, Sharding};
 
-impl Spread {
+impl Sharding {
     /// The spread of which these are all shards; `None` if they form no regular pattern. `shares` says how
     /// many partial results make the value.
-    pub fn of(sizes: &[i64], shards: &[Shard], shares: u32, reduction: Reduction) -> Option<Spread> {
+    pub fn of(sizes: &[i64], shards: &[Shard], shares: u32, reduction: Reduction) -> Option<Sharding> {
         let mut shards = shards.to_vec();
         shards.sort_unstable();
         shards.dedup();
@@ -19,11 +19,11 @@ impl Spread {
         if !by_device.all(|c| c.len() == turns) {
             return None;
         }
-        let on = Arrangement::of(&devices)?;
+        let on = Mesh::of(&devices)?;
         let rows = Rows::new(sizes, &shards, shares)?;
         let mut axes = on.axes().to_vec();
         axes.push(Axis::new(u32::try_from(turns).ok()?, 0));
-        rows.spread(on.base(), &axes, reduction)
+        rows.sharding(on.base(), &axes, reduction)
     }
 }
 
@@ -63,7 +63,7 @@ impl Rows {
         Some(Rows { pieces, shares, numbers })
     }
 
-    fn spread(&self, base: u32, axes: &[Axis], reduction: Reduction) -> Option<Spread> {
+    fn sharding(&self, base: u32, axes: &[Axis], reduction: Reduction) -> Option<Sharding> {
         let mut parts = vec![];
         let mut weight = 1;
         for &axis in axes.iter().rev() {
@@ -88,7 +88,7 @@ impl Rows {
             .collect::<Option<Vec<Cut>>>()?;
         let partial = chain(self.pieces.len(), self.shares)?;
         let copies: Vec<Axis> = parts.iter().filter(|p| p.rises.is_none()).map(|p| p.axis).collect();
-        Spread::new(base, cuts, &partial, &copies, reduction)
+        Sharding::new(base, cuts, &partial, &copies, reduction)
     }
 
     /// The parts of an axis whose next device is `weight` rows further, innermost first.

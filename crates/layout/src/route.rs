@@ -1,17 +1,17 @@
-//! The cheapest hops from one spread to another.
+//! The cheapest hops from one sharding to another.
 //!
-//! A best-first search over spreads of one frame of axes. What is still to be paid is never less than what a device
+//! A best-first search over shardings of one frame of axes. What is still to be paid is never less than what a device
 //! lacks of what it needs in the end, and where partial results are to be completed, what completing its smallest
-//! possible shards takes: that bound keeps the search to the few spreads on the way. Its time grows with axes, not with
+//! possible shards takes: that bound keeps the search to the few shardings on the way. Its time grows with axes, not with
 //! devices.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::arrangement::Axis;
 use crate::hop::{Hop, Kind};
-use crate::spread::Spread;
+use crate::mesh::Axis;
+use crate::sharding::Sharding;
 use crate::state::{Chain, Codec, MOST, State};
 use crate::steps::{Step, Steps};
 
@@ -20,13 +20,13 @@ use crate::steps::{Step, Steps};
 pub type Price<'p> = &'p dyn Fn(Kind, &[Axis], u64) -> u64;
 
 /// The hops with the fewest bytes, and of those the fewest communications. `width` is the bytes of an element. `None` if
-/// the spreads are not of one tensor, or have more axes than any cluster.
-pub fn route(from: &Spread, to: &Spread, width: u64) -> Option<Vec<Hop>> {
+/// the shardings are not of one tensor, or have more axes than any cluster.
+pub fn route(from: &Sharding, to: &Sharding, width: u64) -> Option<Vec<Hop>> {
     route_by(from, to, width, &|_, _, bytes| bytes)
 }
 
 /// The same, by another price than bytes.
-pub fn route_by(from: &Spread, to: &Spread, width: u64, price: Price<'_>) -> Option<Vec<Hop>> {
+pub fn route_by(from: &Sharding, to: &Sharding, width: u64, price: Price<'_>) -> Option<Vec<Hop>> {
     if from.sizes() != to.sizes() {
         return None;
     }
@@ -157,7 +157,7 @@ impl Search<'_, '_> {
 
     /// Whether every device that is sent a shard has it already.
     fn stays(&self, state: &State, next: &State) -> bool {
-        let (a, b) = (self.codec.spread(state), self.codec.spread(next));
+        let (a, b) = (self.codec.sharding(state), self.codec.sharding(next));
         let is_plain = !a.axes().iter().any(|axis| axis.in_turn());
         self.codec.frame.inside && is_plain && a.cuts() == b.cuts() && a.partial() == b.partial()
     }
@@ -187,7 +187,7 @@ impl Search<'_, '_> {
         let (mut at, mut to) = (last, self.codec.to.clone());
         while let Some((before, kind, axes, bytes)) = self.nodes[at].by {
             let state = &self.nodes[before].state;
-            let from = if before == 0 { self.codec.from.clone() } else { self.codec.spread(state) };
+            let from = if before == 0 { self.codec.from.clone() } else { self.codec.sharding(state) };
             let axes = match kind {
                 Kind::Slice => vec![],
                 _ => axes.outermost_first().into_iter().map(|a| self.codec.axis(state.side, a)).collect(),

@@ -2,10 +2,10 @@
 
 use rules::Reduction;
 
-use crate::arrangement::{Axis, cut_at, marks};
 use crate::frame::Frame;
+use crate::mesh::{Axis, cut_at, marks};
 use crate::pieces::Pieces;
-use crate::spread::{Cut, Spread};
+use crate::sharding::{Cut, Sharding};
 
 /// Numbers of axes, outermost first: four bits each, the innermost one in the lowest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -62,11 +62,11 @@ pub(crate) struct State {
     pub(crate) as_goal: bool,
 }
 
-/// What turns states into spreads and back.
+/// What turns states into shardings and back.
 pub(crate) struct Codec<'a> {
     pub(crate) frame: Frame,
-    pub(crate) from: &'a Spread,
-    pub(crate) to: &'a Spread,
+    pub(crate) from: &'a Sharding,
+    pub(crate) to: &'a Sharding,
     /// The factors that states are about; the others stay whole.
     pub(crate) factors: Vec<usize>,
     /// Where factors are cut, if not in balanced pieces: the number 0.
@@ -77,7 +77,7 @@ pub(crate) struct Codec<'a> {
 
 impl<'a> Codec<'a> {
     /// The states of both ends; `None` if there are too many axes, or too many factors are cut.
-    pub(crate) fn new(from: &'a Spread, to: &'a Spread) -> Option<(Codec<'a>, State, State)> {
+    pub(crate) fn new(from: &'a Sharding, to: &'a Sharding) -> Option<(Codec<'a>, State, State)> {
         let frame = Frame::of(from, to);
         if frame.sides.iter().any(|side| side.axes.len() > MOST) {
             return None;
@@ -92,7 +92,7 @@ impl<'a> Codec<'a> {
         Some((codec, State { as_goal, ..start }, goal))
     }
 
-    fn state(&mut self, spread: &Spread, side: usize) -> Option<State> {
+    fn state(&mut self, sharding: &Sharding, side: usize) -> Option<State> {
         let axes = self.frame.sides[side].axes.clone();
         let at = marks(&axes);
         let mut free = vec![true; axes.len()];
@@ -103,12 +103,12 @@ impl<'a> Codec<'a> {
         };
         let mut factors = vec![];
         for &factor in &self.factors {
-            let cut = &spread.cuts()[factor];
+            let cut = &sharding.cuts()[factor];
             let mut chain = cut_at(&cut.axes, &at).into_iter().map(&mut number);
             let chain = chain.try_fold(Chain::default(), |chain, axis| Some(chain.push(axis?)))?;
             factors.push((chain, cut.pieces.clone()));
         }
-        let mut partial = cut_at(spread.partial(), &at).into_iter().map(number);
+        let mut partial = cut_at(sharding.partial(), &at).into_iter().map(number);
         let partial = partial.try_fold(0, |mask, axis| Some(mask | 1 << axis?))?;
         let mut state = State { side, factors: [Held::default(); FACTORS], partial, as_goal: true };
         for (held, (chain, pieces)) in state.factors.iter_mut().zip(factors) {
@@ -161,7 +161,7 @@ impl<'a> Codec<'a> {
         chains.fold(state.partial, |mask, axis| mask | 1 << axis)
     }
 
-    pub(crate) fn spread(&self, state: &State) -> Spread {
+    pub(crate) fn sharding(&self, state: &State) -> Sharding {
         let side = &self.frame.sides[state.side];
         let named = |axis: usize| side.axes[axis];
         let mut cuts: Vec<Cut> = self.to.sizes().into_iter().map(Cut::none).collect();
@@ -176,14 +176,14 @@ impl<'a> Codec<'a> {
         } else {
             self.from.reduction()
         };
-        Spread::new(side.base, cuts, &of(state.partial), &of(!self.used(state)), reduction)
+        Sharding::new(side.base, cuts, &of(state.partial), &of(!self.used(state)), reduction)
             .expect("hops lead from spread to spread")
     }
 }
 
 /// Factors that either end cuts. Where something is to be completed also one that could be cut well; and all, where
 /// pieces are uneven or none could: a way over another factor may be shorter then.
-fn interesting(from: &Spread, to: &Spread) -> Option<Vec<usize>> {
+fn interesting(from: &Sharding, to: &Sharding) -> Option<Vec<usize>> {
     let is_cut = |f: usize| !from.cuts()[f].axes.is_empty() || !to.cuts()[f].axes.is_empty();
     let size = |f: usize| from.cuts()[f].pieces.size();
     let (mut found, others): (Vec<usize>, Vec<usize>) =
@@ -192,7 +192,7 @@ fn interesting(from: &Spread, to: &Spread) -> Option<Vec<usize>> {
         return None;
     }
     let even = from.cuts().iter().chain(to.cuts()).all(|cut| cut.pieces.is_even());
-    let devices = i64::from(from.arrangement().count());
+    let devices = i64::from(from.mesh().count());
     match others.iter().find(|&&f| size(f) % devices == 0) {
         _ if even && from.partial().is_empty() => {}
         Some(&factor) if even => found.push(factor),

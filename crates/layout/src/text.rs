@@ -1,4 +1,4 @@
-//! Spreads as short text, `b/dp s (3 h/tp d), partial over ep`, and back.
+//! Shardings as short text, `b/dp s (3 h/tp d), partial over ep`, and back.
 //!
 //! Behind a factor's name stand the axes that divide it, outermost first, and in braces the sizes of its
 //! pieces if they are not balanced: `{4x3,2}` is four of 3 and one of 2. An axis that has no name is
@@ -7,9 +7,9 @@
 
 use rules::Reduction;
 
-use crate::arrangement::{Arrangement, Axis, cut_at, marks, merged};
+use crate::mesh::{Axis, Mesh, cut_at, marks, merged};
 use crate::pieces::Pieces;
-use crate::spread::{Cut, Spread};
+use crate::sharding::{Cut, Sharding};
 
 /// What a tensor's factors and the devices' axes are called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,8 +26,8 @@ const NOBODY: &str = "copied nowhere";
 const FROM: &str = "from device ";
 
 impl Names {
-    pub fn print(&self, spread: &Spread) -> String {
-        let mut cuts = spread.cuts().iter();
+    pub fn print(&self, sharding: &Sharding) -> String {
+        let mut cuts = sharding.cuts().iter();
         let dim = |names: &Vec<String>| {
             let all: Vec<String> =
                 names.iter().zip(cuts.by_ref()).map(|(name, cut)| self.factor(name, cut)).collect();
@@ -42,23 +42,23 @@ impl Names {
             text.push_str("scalar");
         }
         let mut say = |word: &str, rest: &str| text.push_str(&format!(", {word}{rest}"));
-        if !spread.partial().is_empty() {
-            say(&partial(spread.reduction()), &self.list(spread.partial(), " "));
+        if !sharding.partial().is_empty() {
+            say(&partial(sharding.reduction()), &self.list(sharding.partial(), " "));
         }
-        if self.rest(&used(spread)) != Some(spread.copies().to_vec()) {
-            match spread.copies() {
+        if self.rest(&used(sharding)) != Some(sharding.copies().to_vec()) {
+            match sharding.copies() {
                 [] => say(NOBODY, ""),
                 copies => say(COPIED, &self.list(copies, " ")),
             }
         }
-        if spread.base() != self.base {
-            say(FROM, &spread.base().to_string());
+        if sharding.base() != self.base {
+            say(FROM, &sharding.base().to_string());
         }
         text
     }
 
     /// Reads what [`Names::print`] prints, for a tensor whose factors have these sizes.
-    pub fn parse(&self, text: &str, sizes: &[i64]) -> Option<Spread> {
+    pub fn parse(&self, text: &str, sizes: &[i64]) -> Option<Sharding> {
         let mut clauses = text.split(", ");
         let body = clauses.next()?.replace(['(', ')'], " ");
         let words: Vec<&str> = body.split_whitespace().filter(|w| !matches!(*w, "1" | "scalar")).collect();
@@ -84,7 +84,7 @@ impl Names {
         }
         let used: Vec<Axis> = cuts.iter().flat_map(|c| &c.axes).chain(&held).copied().collect();
         let copies = copies.or_else(|| self.rest(&used))?;
-        Spread::new(base, cuts, &held, &copies, reduction)
+        Sharding::new(base, cuts, &held, &copies, reduction)
     }
 
     fn factor(&self, name: &str, cut: &Cut) -> String {
@@ -142,12 +142,12 @@ impl Names {
             let at = rest.iter().position(|a| *a == axis)?;
             rest.remove(at);
         }
-        Some(Arrangement::new(0, &merged(&rest))?.axes().to_vec())
+        Some(Mesh::new(0, &merged(&rest))?.axes().to_vec())
     }
 }
 
-fn used(spread: &Spread) -> Vec<Axis> {
-    spread.cuts().iter().flat_map(|c| &c.axes).chain(spread.partial()).copied().collect()
+fn used(sharding: &Sharding) -> Vec<Axis> {
+    sharding.cuts().iter().flat_map(|c| &c.axes).chain(sharding.partial()).copied().collect()
 }
 
 /// A sum is what partial results mostly are.

@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use layout::{Arrangement, Axis, Cut, Shard, Spread, route};
+use layout::{Axis, Cut, Mesh, Shard, Sharding, route};
 use rules::{Interval, Reduction, Region};
 
 /// Axes that are never one: routes go along axes that one of their ends has.
@@ -20,7 +20,7 @@ fn axes(sizes: &[u32]) -> Vec<Axis> {
 
 /// A spread with its shards, one on each device.
 struct Known {
-    spread: Spread,
+    sharding: Sharding,
     shards: Vec<Shard>,
 }
 
@@ -39,16 +39,16 @@ fn all(sizes: &[i64], axes: &[Axis]) -> Vec<Known> {
         }
         found = longer;
     }
-    let spread = |(chains, copies): &(Vec<Vec<Axis>>, Vec<Axis>)| {
+    let sharding = |(chains, copies): &(Vec<Vec<Axis>>, Vec<Axis>)| {
         let cuts = chains.iter().zip(sizes).map(|(c, &size)| Cut::nested(size, c.clone())).collect();
         let fits =
             chains.iter().zip(sizes).all(|(c, &s)| c.iter().map(|a| i64::from(a.size)).product::<i64>() <= s);
-        fits.then(|| Spread::new(0, cuts, &chains[sizes.len()], copies, Reduction::Sum)).flatten()
+        fits.then(|| Sharding::new(0, cuts, &chains[sizes.len()], copies, Reduction::Sum)).flatten()
     };
     let mut known: Vec<Known> = vec![];
-    for spread in found.iter().filter_map(spread) {
-        if !known.iter().any(|k| k.spread == spread) {
-            known.push(Known { shards: spread.shards(), spread });
+    for sharding in found.iter().filter_map(sharding) {
+        if !known.iter().any(|k| k.sharding == sharding) {
+            known.push(Known { shards: sharding.shards(), sharding });
         }
     }
     known
@@ -56,7 +56,7 @@ fn all(sizes: &[i64], axes: &[Axis]) -> Vec<Known> {
 
 /// All groupings: along each set of the axes.
 fn groupings(axes: &[Axis]) -> Vec<Vec<Vec<u32>>> {
-    let on = Arrangement::new(0, axes).unwrap();
+    let on = Mesh::new(0, axes).unwrap();
     let along =
         |mask: usize| (0..axes.len()).filter(|a| mask >> a & 1 == 1).map(|a| axes[a]).collect::<Vec<Axis>>();
     (1..1 << axes.len()).map(|mask| on.groups(&along(mask)).unwrap()).collect()
@@ -94,7 +94,7 @@ fn one_hop(a: &Known, b: &Known, groupings: &[Vec<Vec<u32>>]) -> Option<u64> {
     let mut best: Option<u64> = None;
     let mut found = |elements: u64| best = Some(best.map_or(elements, |known| known.min(elements)));
     let regions = |of: &[Shard]| of.iter().map(|s| s.region.clone()).collect::<BTreeSet<Region>>();
-    if a.spread.shares() == b.spread.shares() && regions(x) == regions(y) {
+    if a.sharding.shares() == b.sharding.shares() && regions(x) == regions(y) {
         found(largest(x));
     }
     for groups in groupings {
@@ -134,7 +134,7 @@ fn one_hop(a: &Known, b: &Known, groupings: &[Vec<Vec<u32>>]) -> Option<u64> {
             }
         }
         // The shares of a group are one share afterwards.
-        let fewest = fewer && b.spread.shares() * n as u32 == a.spread.shares();
+        let fewest = fewer && b.sharding.shares() * n as u32 == a.sharding.shares();
         let distinct = |p: &[Shard]| p.iter().map(|s| s.share).collect::<BTreeSet<u32>>().len() == p.len();
         let one = |q: &[Shard]| q.iter().all(|s| s.share == q[0].share);
         if fewest && pairs.iter().all(|(p, q)| distinct(p) && one(q)) {
@@ -164,13 +164,13 @@ fn never_dearer(sizes: &[i64], axes: &[Axis]) {
     for (from, row) in known.iter().zip(&costs) {
         let best = after(&after(row));
         for (to, best) in known.iter().zip(&best) {
-            let hops = route(&from.spread, &to.spread, 1).unwrap();
+            let hops = route(&from.sharding, &to.sharding, 1).unwrap();
             let found: u64 = hops.iter().map(|h| h.bytes).sum();
             let ends = || {
                 format!(
                     "{:?}\n{:?}\n{}",
-                    from.spread,
-                    to.spread,
+                    from.sharding,
+                    to.sharding,
                     hops.iter()
                         .map(|h| format!("{:?} {:?} {}", h.kind, h.axes, h.bytes))
                         .collect::<Vec<_>>()

@@ -1,7 +1,7 @@
 //! What operators read and write: found from the plan's splits, and beside that from every part by itself.
 
 use graph::{Graph, OpId};
-use layout::{Operand, Placed, Shard, Spread};
+use layout::{Operand, Placed, Shard, Sharding};
 use plan::{On, OpPlan, Plan, random, sets, value_operands};
 use rules::{Analysis, Interval, Kind, OpDims, Reduction, Region};
 
@@ -48,11 +48,12 @@ fn compare(graph: &Graph, analysis: &Analysis, plan: &Plan, op: OpId) -> Option<
     let (dims, own) = (analysis.op(op), plan.op(op));
     let placed = Placed::of(dims, own)?;
     let is_reduced = |on: On| matches!(on, On::Loop(l) if matches!(dims.loops[l].kind, Kind::Reduce(_)));
-    let same = |found: Option<Spread>, sizes: &[i64], (shards, shares): (Vec<Shard>, u32), how: Reduction| {
-        let wanted = Spread::of(sizes, &shards, shares, how);
-        assert_eq!(found, wanted, "{own:?}");
-        assert!(found.is_none_or(|found| found.shards() == shards));
-    };
+    let same =
+        |found: Option<Sharding>, sizes: &[i64], (shards, shares): (Vec<Shard>, u32), how: Reduction| {
+            let wanted = Sharding::of(sizes, &shards, shares, how);
+            assert_eq!(found, wanted, "{own:?}");
+            assert!(found.is_none_or(|found| found.shards() == shards));
+        };
     let mut count = 0;
     for (output, tensor) in graph.op(op).outputs.iter().enumerate() {
         let Some(tensor) = *tensor else { continue };

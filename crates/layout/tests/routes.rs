@@ -3,12 +3,12 @@
 mod common;
 
 use common::simulate::{apply, is_there, scatter};
-use layout::{Hop, Spread, route};
+use layout::{Hop, Sharding, route};
 use plan::random::Random;
 use proptest::prelude::*;
 use rules::Reduction;
 
-fn follow(random: &mut Random, from: &Spread, to: &Spread) -> Result<Vec<Hop>, TestCaseError> {
+fn follow(random: &mut Random, from: &Sharding, to: &Sharding) -> Result<Vec<Hop>, TestCaseError> {
     let Some(hops) = route(from, to, 4) else {
         return Err(TestCaseError::fail(format!("no route: {from:?} {to:?}")));
     };
@@ -31,10 +31,10 @@ proptest! {
     #[test]
     fn routes_lead_to_the_target_on_the_same_devices(seed: u64) {
         let mut random = Random::new(seed);
-        let (sizes, on) = (common::sizes(&mut random), common::arrangement(&mut random, 12));
+        let (sizes, on) = (common::sizes(&mut random), common::mesh(&mut random, 12));
         let how = common::pick(&mut random, &[Reduction::Sum, Reduction::Sum, Reduction::Max]);
-        let from = common::spread(&mut random, &sizes, &on, how);
-        let to = common::spread(&mut random, &sizes, &on, how);
+        let from = common::sharding(&mut random, &sizes, &on, how);
+        let to = common::sharding(&mut random, &sizes, &on, how);
         follow(&mut random, &from, &to)?;
     }
 
@@ -42,9 +42,9 @@ proptest! {
     fn routes_lead_to_the_target_on_other_devices(seed: u64) {
         let mut random = Random::new(seed);
         let sizes = common::sizes(&mut random);
-        let (a, b) = (common::arrangement(&mut random, 8), common::arrangement(&mut random, 8));
-        let from = common::spread(&mut random, &sizes, &a, Reduction::Sum);
-        let to = common::spread(&mut random, &sizes, &b, Reduction::Sum);
+        let (a, b) = (common::mesh(&mut random, 8), common::mesh(&mut random, 8));
+        let from = common::sharding(&mut random, &sizes, &a, Reduction::Sum);
+        let to = common::sharding(&mut random, &sizes, &b, Reduction::Sum);
         follow(&mut random, &from, &to)?;
     }
 }

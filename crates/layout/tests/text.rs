@@ -2,7 +2,7 @@
 
 mod common;
 
-use layout::{Axis, Names, Spread, route};
+use layout::{Axis, Names, Sharding, route};
 use plan::random::Random;
 use proptest::prelude::*;
 use rules::Reduction;
@@ -17,7 +17,7 @@ fn names() -> Names {
 
 const SIZES: [i64; 4] = [8, 14, 4, 16];
 
-fn parse(text: &str) -> Spread {
+fn parse(text: &str) -> Sharding {
     names().parse(text, &SIZES).unwrap_or_else(|| panic!("{text}"))
 }
 
@@ -92,16 +92,16 @@ proptest! {
     #[test]
     fn what_prints_parses(seed: u64) {
         let mut random = Random::new(seed);
-        let (sizes, on) = (common::sizes(&mut random), common::arrangement(&mut random, 24));
-        let spread = common::spread(&mut random, &sizes, &on, Reduction::Any);
-        let named = common::arrangement(&mut random, 24);
+        let (sizes, on) = (common::sizes(&mut random), common::mesh(&mut random, 24));
+        let sharding = common::sharding(&mut random, &sizes, &on, Reduction::Any);
+        let named = common::mesh(&mut random, 24);
         let own = random.below(2) == 0;
         let axes = common::split(&mut random, if own { on.axes() } else { named.axes() });
         let axes = axes.iter().enumerate().map(|(i, axis)| (format!("a{i}"), *axis)).collect();
         let all: Vec<String> = (0..sizes.len()).map(|f| format!("f{f}")).collect();
         let dims = if random.below(2) == 0 { vec![all] } else { all.into_iter().map(|f| vec![f]).collect() };
         let names = Names { dims, axes, base: named.base() };
-        let text = names.print(&spread);
-        prop_assert_eq!(names.parse(&text, &sizes), Some(spread), "{}", text);
+        let text = names.print(&sharding);
+        prop_assert_eq!(names.parse(&text, &sizes), Some(sharding), "{}", text);
     }
 }

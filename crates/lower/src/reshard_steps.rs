@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ::layout::{Axis, Hop, Kind, Shard, Spread};
+use ::layout::{Axis, Hop, Kind, Shard, Sharding};
 use indexmap::IndexSet;
 use program::{Grouping, RankId};
 use rules::{Interval, Region};
@@ -31,9 +31,9 @@ pub fn route<'t>(source: &Layout, target: &'t Layout) -> Option<Route<'t>> {
     // Partial results on one rank are added up there.
     let (middle, parts) = collapse(source, target.parts);
     let summed = Layout::new(middle.iter().map(|m| m.entry.clone()).collect(), parts, source.reduction);
-    let (from, to) = (spread(&summed)?, spread(target)?);
+    let (from, to) = (sharding(&summed)?, sharding(target)?);
     let hops = ::layout::route_by(&from, &to, WIDTH, &price)?;
-    let plain = |spread: &Spread| !spread.axes().into_iter().any(Axis::in_turn);
+    let plain = |sharding: &Sharding| !sharding.axes().into_iter().any(Axis::in_turn);
     let fits = |hop: &Hop| {
         plain(&hop.from) && plain(&hop.to) && !matches!(hop.kind, Kind::Share | Kind::Permute | Kind::Send)
     };
@@ -155,17 +155,17 @@ fn method(
 }
 
 /// A layout as what each axis of the devices does.
-fn spread(layout: &Layout) -> Option<Spread> {
+fn sharding(layout: &Layout) -> Option<Sharding> {
     let mut sizes: Vec<i64> = layout.entries.first()?.region.0.iter().map(|i| i.hi).collect();
     for entry in &layout.entries {
         sizes.iter_mut().zip(&entry.region.0).for_each(|(size, i)| *size = i.hi.max(*size));
     }
     let shard = |e: &Entry| Shard { device: e.rank.0, region: e.region.clone(), share: e.part };
     let shards: Vec<Shard> = layout.entries.iter().map(shard).collect();
-    Spread::of(&sizes, &shards, layout.parts, layout.reduction)
+    Sharding::of(&sizes, &shards, layout.parts, layout.reduction)
 }
 
-fn layout(spread: &Spread) -> Layout {
+fn layout(sharding: &Sharding) -> Layout {
     let entry = |s: Shard| Entry { rank: RankId(s.device), region: s.region, part: s.share };
-    Layout::new(spread.shards().into_iter().map(entry).collect(), spread.shares(), spread.reduction())
+    Layout::new(sharding.shards().into_iter().map(entry).collect(), sharding.shares(), sharding.reduction())
 }

@@ -3,7 +3,7 @@
 
 pub mod simulate;
 
-use layout::{Arrangement, Axis, Cut, Pieces, Spread};
+use layout::{Axis, Cut, Mesh, Pieces, Sharding};
 use plan::random::Random;
 use rules::Reduction;
 
@@ -23,7 +23,7 @@ pub fn sizes(random: &mut Random) -> Vec<i64> {
 }
 
 /// A random row of axes, some with holes between them, of at most `most` devices.
-pub fn arrangement(random: &mut Random, most: u32) -> Arrangement {
+pub fn mesh(random: &mut Random, most: u32) -> Mesh {
     let (mut axes, mut count, mut next) = (vec![], 1, 1);
     for _ in 0..random.below(4) {
         let size = pick(random, &[2, 2, 3, 4, 6]);
@@ -34,7 +34,7 @@ pub fn arrangement(random: &mut Random, most: u32) -> Arrangement {
         axes.push(Axis::new(size, next + u32::try_from(random.below(5) / 4).unwrap()));
         next = axes.iter().map(|a| (a.size - 1) * a.stride).sum::<u32>() + 1;
     }
-    Arrangement::new(pick(random, &[0, 0, 3, 8]), &axes).unwrap()
+    Mesh::new(pick(random, &[0, 0, 3, 8]), &axes).unwrap()
 }
 
 /// The same devices with axes split at random.
@@ -50,7 +50,7 @@ pub fn split(random: &mut Random, axes: &[Axis]) -> Vec<Axis> {
 }
 
 /// A random spread of a tensor over these devices.
-pub fn spread(random: &mut Random, sizes: &[i64], on: &Arrangement, reduction: Reduction) -> Spread {
+pub fn sharding(random: &mut Random, sizes: &[i64], on: &Mesh, reduction: Reduction) -> Sharding {
     let mut axes = split(random, on.axes());
     for at in (1..axes.len()).rev() {
         axes.swap(at, random.below(at + 1));
@@ -71,7 +71,7 @@ pub fn spread(random: &mut Random, sizes: &[i64], on: &Arrangement, reduction: R
         }
     }
     let cuts = chains.into_iter().zip(sizes).map(|(axes, &size)| cut(random, size, axes)).collect();
-    Spread::new(on.base(), cuts, &partial, &copies, reduction).expect("a spread")
+    Sharding::new(on.base(), cuts, &partial, &copies, reduction).expect("a spread")
 }
 
 /// Balanced as a whole or one axis after another, or with sizes of their own.

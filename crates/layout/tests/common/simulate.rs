@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use layout::{Hop, Kind, Spread};
+use layout::{Hop, Kind, Sharding};
 use plan::random::Random;
 use rules::{Reduction, Region};
 
@@ -29,14 +29,14 @@ fn value(held: &Held, device: u32, number: usize, at: &[i64]) -> Option<i64> {
 }
 
 /// Device, region, number on the device, and share.
-fn keys(spread: &Spread) -> Vec<((u32, Region, usize), u32)> {
+fn keys(sharding: &Sharding) -> Vec<((u32, Region, usize), u32)> {
     let mut seen: BTreeMap<(u32, Region), usize> = BTreeMap::new();
     let mut number = |d: u32, r: &Region| {
         let next = seen.entry((d, r.clone())).or_default();
         *next += 1;
         *next - 1
     };
-    spread
+    sharding
         .shards()
         .into_iter()
         .map(|s| ((s.device, s.region.clone(), number(s.device, &s.region)), s.share))
@@ -51,24 +51,24 @@ fn combine(reduction: Reduction, values: impl Iterator<Item = i64>) -> i64 {
 }
 
 /// A tensor's values, and what devices hold of them.
-pub fn scatter(random: &mut Random, spread: &Spread) -> (BTreeMap<Vec<i64>, i64>, Held) {
-    let shares = spread.shares() as usize;
-    let all = Region::whole(&spread.sizes());
+pub fn scatter(random: &mut Random, sharding: &Sharding) -> (BTreeMap<Vec<i64>, i64>, Held) {
+    let shares = sharding.shares() as usize;
+    let all = Region::whole(&sharding.sizes());
     let parts: BTreeMap<Vec<i64>, Vec<i64>> = (places(&all).into_iter())
         .map(|at| (at, (0..shares).map(|_| random.below(1000) as i64).collect()))
         .collect();
     let whole =
-        parts.iter().map(|(at, p)| (at.clone(), combine(spread.reduction(), p.iter().copied()))).collect();
+        parts.iter().map(|(at, p)| (at.clone(), combine(sharding.reduction(), p.iter().copied()))).collect();
     let values =
         |region: &Region, share: u32| places(region).iter().map(|at| parts[at][share as usize]).collect();
-    let held = keys(spread).into_iter().map(|(k, share)| (k.clone(), values(&k.1, share))).collect();
+    let held = keys(sharding).into_iter().map(|(k, share)| (k.clone(), values(&k.1, share))).collect();
     (whole, held)
 }
 
 /// Whether the devices hold this tensor, in this spread.
-pub fn is_there(spread: &Spread, held: &Held, whole: &BTreeMap<Vec<i64>, i64>) -> bool {
+pub fn is_there(sharding: &Sharding, held: &Held, whole: &BTreeMap<Vec<i64>, i64>) -> bool {
     let mut shares: BTreeMap<(Region, u32), &Vec<i64>> = BTreeMap::new();
-    for (key, share) in keys(spread) {
+    for (key, share) in keys(sharding) {
         let Some(values) = held.get(&key) else { return false };
         if *shares.entry((key.1, share)).or_insert(values) != values {
             return false;
@@ -76,9 +76,9 @@ pub fn is_there(spread: &Spread, held: &Held, whole: &BTreeMap<Vec<i64>, i64>) -
     }
     shares.keys().filter(|(_, share)| *share == 0).all(|(region, _)| {
         let part = |share: u32| shares[&(region.clone(), share)];
-        let total = |i: usize| combine(spread.reduction(), (0..spread.shares()).map(|s| part(s)[i]));
+        let total = |i: usize| combine(sharding.reduction(), (0..sharding.shares()).map(|s| part(s)[i]));
         places(region).iter().enumerate().all(|(i, at)| total(i) == whole[at])
-    }) && held.len() == keys(spread).len()
+    }) && held.len() == keys(sharding).len()
 }
 
 pub fn apply(hop: &Hop, held: &Held) -> Held {

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use cluster::Cluster;
 use graph::{OpId, TensorId};
 
+use super::sharding::{Sharding, complete, elements, read, written};
 use super::space::Space;
-use super::spread::{Spread, complete, elements, read, written};
 
 /// Bytes of a device, for each choice of a bundle.
 type Bytes = (usize, Rc<[f64]>);
@@ -77,9 +77,9 @@ impl Borders {
     }
 }
 
-fn sized(space: &Space<'_>, tensor: TensorId, spread: &Spread) -> f64 {
+fn sized(space: &Space<'_>, tensor: TensorId, sharding: &Sharding) -> f64 {
     let width = space.question.graph.tensor(tensor).dtype.bytes() as f64;
-    elements(&space.question.analysis.flat(tensor), space.digits, spread) * width
+    elements(&space.question.analysis.flat(tensor), space.digits, sharding) * width
 }
 
 fn bytes(space: &Space<'_>, bundle: usize, tensor: TensorId, (op, input): (OpId, usize)) -> Vec<f64> {

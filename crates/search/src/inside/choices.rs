@@ -12,7 +12,7 @@ use plan::classes::Classes;
 use rules::{Analysis, Kind};
 
 use super::digits::Digits;
-use super::spread::Loops;
+use super::sharding::Loops;
 
 /// For each digit a class of dims; none where devices compute the same.
 pub(super) type Choice = Vec<Option<usize>>;
@@ -116,6 +116,6 @@ pub(super) fn loops(
         });
         found.push(fits);
     }
-    debug_assert!(plan::legal(graph, analysis, op, &super::spread::splits(digits, &found)).is_ok());
+    debug_assert!(plan::legal(graph, analysis, op, &super::sharding::splits(digits, &found)).is_ok());
     found
 }

@@ -53,7 +53,7 @@ pub fn explain(question: &Question<'_>, found: &Claim, op: OpId, most: usize) ->
     let problem = objective.problem();
     let own = space.bundles.iter().position(|it| it.ops.contains(&op)).expect("each operator is in one");
     let bundle = space.ties.of[own];
-    let totals = |values: &[usize]| Ok((objective.totals(&space.ties.spread(values)), 0.0));
+    let totals = |values: &[usize]| Ok((objective.totals(&space.ties.expand(values)), 0.0));
     let ways = ways(&space, &problem, (bundle, bundle), &totals, most)?;
     Ok(ways.map(|ways| Explanation { ops: space.bundles[own].ops.clone(), ways }))
 }

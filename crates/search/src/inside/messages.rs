@@ -1,4 +1,4 @@
-//! What it takes to bring a tensor from one spread to another.
+//! What it takes to bring a tensor from one sharding to another.
 //!
 //! As lowering does it: what devices have too much of is cut away, partial results are summed and divided at once where
 //! that is wanted, what is cut along another dim is exchanged, and only then gathered. Where digits do not lie as a
@@ -15,7 +15,7 @@ use crate::bound::kinds;
 
 use super::digits::{COPIES, DIGITS, Digits, PARTIAL, Set};
 use super::quick::Map;
-use super::spread::{Spread, elements, met};
+use super::sharding::{Sharding, elements, met};
 
 /// Seconds of communication, and of work on the device: in all, and what of each is in a backward.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -50,10 +50,10 @@ pub(crate) struct Messages<'c> {
     groups: RefCell<Map<Set, (Vec<u32>, Contention)>>,
     known: RefCell<BTreeMap<(Pattern, Set, u64), f64>>,
     sizes: RefCell<IndexSet<Sizes>>,
-    /// By number the spreads of tensors of some sizes.
-    numbers: RefCell<Map<SizesId, Map<Spread, usize>>>,
-    /// From one spread to that of each number.
-    moves: RefCell<Map<(SizesId, Spread), Vec<Seconds>>>,
+    /// By number the shardings of tensors of some sizes.
+    numbers: RefCell<Map<SizesId, Map<Sharding, usize>>>,
+    /// From one sharding to that of each number.
+    moves: RefCell<Map<(SizesId, Sharding), Vec<Seconds>>>,
 }
 
 /// Of communication, and of work: there are millions, so nothing else is kept.
@@ -65,7 +65,7 @@ const UNKNOWN: Seconds = (f64::NAN, f64::NAN);
 /// Spreads of tensors of some sizes, with their numbers.
 pub(super) struct Numbered {
     sizes: SizesId,
-    all: Vec<(Spread, usize)>,
+    all: Vec<(Sharding, usize)>,
 }
 
 /// The sizes of a tensor by their number.
@@ -165,28 +165,28 @@ impl<'c> Messages<'c> {
     }
 
     /// Spreads as they are asked for.
-    pub(super) fn numbered(&self, sizes: SizesId, spreads: &[Spread]) -> Numbered {
+    pub(super) fn numbered(&self, sizes: SizesId, shardings: &[Sharding]) -> Numbered {
         let mut known = self.numbers.borrow_mut();
         let known = known.entry(sizes).or_default();
-        let number = |spread: &Spread| {
+        let number = |sharding: &Sharding| {
             let next = known.len();
-            (*spread, *known.entry(*spread).or_insert(next))
+            (*sharding, *known.entry(*sharding).or_insert(next))
         };
-        Numbered { sizes, all: spreads.iter().map(number).collect() }
+        Numbered { sizes, all: shardings.iter().map(number).collect() }
     }
 
-    /// What it takes to bring a tensor from one spread to another.
-    pub(super) fn between(&self, sizes: SizesId, from: Spread, to: Spread) -> Price {
+    /// What it takes to bring a tensor from one sharding to another.
+    pub(super) fn between(&self, sizes: SizesId, from: Sharding, to: Sharding) -> Price {
         if from == to { Price::default() } else { self.to_each(from, &self.numbered(sizes, &[to]))[0] }
     }
 
     /// The same for each of several.
-    pub(super) fn to_each(&self, from: Spread, to: &Numbered) -> Vec<Price> {
+    pub(super) fn to_each(&self, from: Sharding, to: &Numbered) -> Vec<Price> {
         let (mut moves, sizes) = (self.moves.borrow_mut(), self.sizes.borrow());
         let known = moves.entry((to.sizes, from)).or_default();
         let most = to.all.iter().map(|(_, number)| number + 1).max().unwrap_or(0);
         known.resize(known.len().max(most), UNKNOWN);
-        let price = |(to_one, number): &(Spread, usize)| {
+        let price = |(to_one, number): &(Sharding, usize)| {
             let found = &mut known[*number];
             if found.0.is_nan() {
                 let moved = || self.moved(&sizes[to.sizes.0 as usize], &from, to_one);
@@ -198,8 +198,9 @@ impl<'c> Messages<'c> {
         to.all.iter().map(price).collect()
     }
 
-    fn moved(&self, sizes: &Sizes, from: &Spread, to: &Spread) -> Price {
-        let bytes = |spread: &Spread| elements(&sizes.factors, self.digits, spread) * sizes.width as f64;
+    fn moved(&self, sizes: &Sizes, from: &Sharding, to: &Sharding) -> Price {
+        let bytes =
+            |sharding: &Sharding| elements(&sizes.factors, self.digits, sharding) * sizes.width as f64;
         let mut way = Way { messages: self, at: *from, price: Price::default(), bytes: &bytes };
         let count = u8::try_from(sizes.factors.len()).expect("a tensor of few dims");
         let is_regular = (1..=count).all(|factor| nests(from, to, factor));
@@ -215,7 +216,7 @@ impl<'c> Messages<'c> {
     }
 
     /// Seconds in which each device gets what it lacks from those that have it, at least, first from those of its node.
-    fn one_by_one(&self, sizes: &Sizes, from: &Spread, to: &Spread) -> f64 {
+    fn one_by_one(&self, sizes: &Sizes, from: &Sharding, to: &Sharding) -> f64 {
         let (wanted, own) = (self.elements(sizes, to), self.met(sizes, from, to));
         let here = self.met(sizes, &self.outer(from), to);
         let parts = |set: Set| f64::from(self.digits.count(set));
@@ -230,10 +231,10 @@ impl<'c> Messages<'c> {
 
     /// Seconds in which a device, and a node, get what they lack, whatever collectives bring it: what is a sum of `p` parts
     /// and wanted by `c` goes `p - 1` times from one to another, and `c - 1` times further.
-    fn lacks(&self, sizes: &Sizes, from: &Spread, to: &Spread) -> f64 {
-        let of = |from: &Spread, to: &Spread, among: Set| {
-            let count = |spread: &Spread, what: u8| {
-                f64::from(self.digits.count(Set::of(among.digits().filter(|at| spread[*at] == what))))
+    fn lacks(&self, sizes: &Sizes, from: &Sharding, to: &Sharding) -> f64 {
+        let of = |from: &Sharding, to: &Sharding, among: Set| {
+            let count = |sharding: &Sharding, what: u8| {
+                f64::from(self.digits.count(Set::of(among.digits().filter(|at| sharding[*at] == what))))
             };
             let (parts, copies, wanted) = (count(from, PARTIAL), count(to, COPIES), self.elements(sizes, to));
             let all = match parts > 1.0 {
@@ -254,15 +255,15 @@ impl<'c> Messages<'c> {
     }
 
     /// What all devices of a node have together.
-    fn outer(&self, spread: &Spread) -> Spread {
-        std::array::from_fn(|at| if at < self.digits.outside { spread[at] } else { COPIES })
+    fn outer(&self, sharding: &Sharding) -> Sharding {
+        std::array::from_fn(|at| if at < self.digits.outside { sharding[at] } else { COPIES })
     }
 
-    fn elements(&self, sizes: &Sizes, spread: &Spread) -> f64 {
-        elements(&sizes.factors, self.digits, spread)
+    fn elements(&self, sizes: &Sizes, sharding: &Sharding) -> f64 {
+        elements(&sizes.factors, self.digits, sharding)
     }
 
-    fn met(&self, sizes: &Sizes, one: &Spread, other: &Spread) -> f64 {
+    fn met(&self, sizes: &Sizes, one: &Sharding, other: &Sharding) -> f64 {
         met(&sizes.factors, self.digits, one, other)
     }
 
@@ -276,25 +277,26 @@ impl<'c> Messages<'c> {
 }
 
 /// Whether the digits that divide a factor are the first ones of those that do before, or the other way round.
-fn nests(from: &Spread, to: &Spread, factor: u8) -> bool {
-    let of = |spread: &Spread| Set::of((0..DIGITS).filter(|at| spread[*at] == factor));
+fn nests(from: &Sharding, to: &Sharding, factor: u8) -> bool {
+    let of = |sharding: &Sharding| Set::of((0..DIGITS).filter(|at| sharding[*at] == factor));
     let both = Set(of(from).0 & of(to).0);
     let first = |all: Set| all.digits().zip(both.digits()).all(|(a, b)| a == b);
     first(of(from)) && first(of(to))
 }
 
-/// From one spread on to the next.
+/// From one sharding on to the next.
 struct Way<'m, 'c> {
     messages: &'m Messages<'c>,
-    at: Spread,
+    at: Sharding,
     price: Price,
-    bytes: &'m dyn Fn(&Spread) -> f64,
+    bytes: &'m dyn Fn(&Sharding) -> f64,
 }
 
 impl Way<'_, '_> {
     /// Devices keep their part of what several have.
-    fn slice(&mut self, to: &Spread) {
-        let next: Spread = std::array::from_fn(|at| if self.at[at] == COPIES { to[at] } else { self.at[at] });
+    fn slice(&mut self, to: &Sharding) {
+        let next: Sharding =
+            std::array::from_fn(|at| if self.at[at] == COPIES { to[at] } else { self.at[at] });
         if next != self.at {
             self.price.work += self.messages.copies(2.0 * (self.bytes)(&next));
             self.at = next;
@@ -302,7 +304,7 @@ impl Way<'_, '_> {
     }
 
     /// Where the digits of each factor lie as collectives need them.
-    fn regular(&mut self, factors: u8, to: &Spread) -> Price {
+    fn regular(&mut self, factors: u8, to: &Sharding) -> Price {
         self.slice(to);
         let factors: Vec<u8> =
             (1..=factors).filter(|factor| self.at.contains(factor) || to.contains(factor)).collect();
@@ -322,7 +324,7 @@ impl Way<'_, '_> {
     }
 
     /// All digits that do one thing and shall do another.
-    fn change(&mut self, one: u8, other: u8, to: &Spread, pattern: Pattern) {
+    fn change(&mut self, one: u8, other: u8, to: &Sharding, pattern: Pattern) {
         let set = Set::of((0..DIGITS).filter(|at| self.at[*at] == one && to[*at] == other));
         if set.is_empty() {
             return;
@@ -334,7 +336,7 @@ impl Way<'_, '_> {
     }
 
     /// What each device lacks comes from the others.
-    fn exchange(&mut self, to: &Spread) -> Price {
+    fn exchange(&mut self, to: &Sharding) -> Price {
         let set = Set::of((0..DIGITS).filter(|at| self.at[*at] != to[*at]));
         let bytes = (self.bytes)(to).max((self.bytes)(&self.at));
         Price { line: self.messages.seconds(Pattern::AllToAll, set, bytes), ..Price::default() }

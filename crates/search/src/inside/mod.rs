@@ -26,9 +26,9 @@ mod respects;
 mod rows;
 mod rung;
 mod runs;
+mod sharding;
 mod solution;
 mod space;
-mod spread;
 mod tables;
 mod tied;
 

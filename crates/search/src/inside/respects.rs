@@ -16,9 +16,9 @@ use super::choices::{Choice, choices, loops};
 use super::digits::Digits;
 use super::maker::{Maker, Operators};
 use super::messages::{Count, Messages};
+use super::sharding::{Loops, splits};
 use super::solution::{MOST, spans};
 use super::space::Bundle;
-use super::spread::{Loops, splits};
 use crate::Question;
 use crate::constraints::{Constraints, by_digits, named_splits};
 
@@ -141,7 +141,7 @@ impl Ties {
     }
 
     /// The values of all bundles, of those that decide.
-    pub(super) fn spread(&self, values: &[usize]) -> Vec<usize> {
+    pub(super) fn expand(&self, values: &[usize]) -> Vec<usize> {
         self.of.iter().map(|deciding| values[*deciding]).collect()
     }
 }

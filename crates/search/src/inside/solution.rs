@@ -16,8 +16,8 @@ use super::messages::{Count, Messages};
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
 use super::param_sharding::Way;
 use super::rows::limit;
+use super::sharding::splits;
 use super::space::Space;
-use super::spread::splits;
 use crate::Question;
 use crate::bound::kinds;
 
@@ -243,7 +243,7 @@ impl Rung<'_, '_> {
         if least.cost == NEVER {
             return Ok(None);
         }
-        least.values = self.space.ties.spread(&least.values);
+        least.values = self.space.ties.expand(&least.values);
         let totals = objective.totals(&least.values);
         Ok(Some(Found { least, weights, totals, over: f64::INFINITY, is_tight: false }))
     }
@@ -328,7 +328,7 @@ pub fn member(
     let Some(spans) = spans(question, recomputed) else { return Ok(None) };
     let Some(space) = Space::new(question, (&operators, &digits, &messages), &spans) else { return Ok(None) };
     let values: Vec<usize> = space.bundles.iter().map(|bundle| pick(bundle.choices.len())).collect();
-    let values = space.ties.spread(&values);
+    let values = space.ties.expand(&values);
     let weights = Weights { look: FIRST[1], byte };
     let objective = Objective::new(&space, weights)?;
     let plan = plan(&objective, &values, (recomputed, &spans))?;

@@ -13,7 +13,7 @@ use super::maker::{Ground, Maker};
 use super::messages::{Messages, Price};
 use super::param_sharding::Held;
 use super::respects::{Ties, left, own_marks};
-use super::spread::Loops;
+use super::sharding::Loops;
 use crate::Question;
 
 /// One bundle under one choice, for one micro-batch.

@@ -11,9 +11,9 @@ use elimination::{NEVER, Problem};
 use graph::OpId;
 
 use super::objective::{Look, Objective, Weights};
+use super::sharding::splits;
 use super::solution::solved;
 use super::space::Space;
-use super::spread::splits;
 use crate::constraints::named_splits;
 
 /// For each set of operators that are tied how they are divided; none where they cannot be.
@@ -99,7 +99,7 @@ impl Tied {
             let problem = Objective::new(space, *weights)?.problem();
             let least = solved(&space.question, &without_none(problem)).filter(|least| least.cost < NEVER);
             let Some(least) = least else { continue };
-            let values = space.ties.spread(&least.values);
+            let values = space.ties.expand(&least.values);
             let own = |(bundle, tied): (usize, &Vec<(usize, OpId)>)| {
                 let choice = space.bundles[bundle].choices.get(values[bundle]);
                 tied.iter().map(move |(set, op)| (*set, choice.map(|it| key_of(space, *op, it)))).collect()

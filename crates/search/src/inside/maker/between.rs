@@ -8,27 +8,27 @@ use graph::TensorId;
 use super::super::digits::{COPIES, DIGITS};
 use super::super::messages::{Count, Price, SizesId};
 use super::super::quick::Map;
+use super::super::sharding::{Sharding, complete, learns, read, written};
 use super::super::space::{Bundle, Edge};
-use super::super::spread::{Spread, complete, learns, read, written};
 use super::Maker;
 
 /// How a tensor lies that an operator makes, and once it is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Made {
-    spread: Spread,
-    whole: Spread,
+    sharding: Sharding,
+    whole: Sharding,
 }
 
 impl Made {
-    fn of(spread: Spread) -> Self {
-        Self { spread, whole: complete(spread) }
+    fn of(sharding: Sharding) -> Self {
+        Self { sharding, whole: complete(sharding) }
     }
 }
 
 /// How a tensor is read, and how its gradient comes back, if it does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Reading {
-    value: Spread,
+    value: Sharding,
     gradient: Option<Made>,
     /// Whether it is brought a second time for backward.
     recomputed: bool,
@@ -71,9 +71,9 @@ impl Maker<'_> {
 
     fn ways(&self, tensor: TensorId, sizes: SizesId, written: Made, ways: &[Reading]) -> Price {
         let all = ways.iter().map(|way| {
-            let forward = self.messages.between(sizes, written.spread, way.value);
+            let forward = self.messages.between(sizes, written.sharding, way.value);
             self.way(tensor, written, *way, forward, |gradient| {
-                self.messages.between(sizes, gradient.spread, written.whole)
+                self.messages.between(sizes, gradient.sharding, written.whole)
             })
         });
         self.together(all)
@@ -107,18 +107,18 @@ impl Maker<'_> {
     }
 
     /// The same of all ways to write a tensor and to read it. Many of them differ in the gradient alone, or not in it: each
-    /// two spreads are looked at once.
+    /// two shardings are looked at once.
     fn table(&self, tensor: TensorId, writes: &[Made], reads: &[Vec<Reading>]) -> Vec<Vec<Price>> {
         let sizes = self.sizes(tensor);
         let (values, of_value) = distinct(reads.iter().flatten().map(|way| way.value));
-        let spread = |way: &Reading| way.gradient.map_or(way.value, |gradient| gradient.spread);
-        let (gradients, of_gradient) = distinct(reads.iter().flatten().map(spread));
+        let sharding = |way: &Reading| way.gradient.map_or(way.value, |gradient| gradient.sharding);
+        let (gradients, of_gradient) = distinct(reads.iter().flatten().map(sharding));
         let (wholes, of_whole) = distinct(writes.iter().map(|written| written.whole));
-        let [values, wholes] = [values, wholes].map(|spreads| self.messages.numbered(sizes, &spreads));
-        let to_each = |from: &Spread, to| self.messages.to_each(*from, to);
+        let [values, wholes] = [values, wholes].map(|shardings| self.messages.numbered(sizes, &shardings));
+        let to_each = |from: &Sharding, to| self.messages.to_each(*from, to);
         let back: Vec<Vec<Price>> = gradients.iter().map(|gradient| to_each(gradient, &wholes)).collect();
         let row = |(written, whole): (&Made, &usize)| {
-            let forward = to_each(&written.spread, &values);
+            let forward = to_each(&written.sharding, &values);
             let mut numbers = of_value.iter().zip(&of_gradient);
             let cell = |ways: &Vec<Reading>| {
                 self.together(ways.iter().zip(&mut numbers).map(|(way, (value, gradient))| {
@@ -145,7 +145,7 @@ impl Maker<'_> {
         if !self.leaves(tensor) {
             return Price::default();
         }
-        self.messages.between(self.sizes(tensor), self.written(tensor, at).spread, [COPIES; DIGITS])
+        self.messages.between(self.sizes(tensor), self.written(tensor, at).sharding, [COPIES; DIGITS])
     }
 
     /// The other bundles that read a tensor.

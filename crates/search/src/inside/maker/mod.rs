@@ -19,7 +19,7 @@ use super::kept::{Keeps, Repeated, keeps, repeated, spans_of};
 use super::messages::{Messages, Sizes, SizesId};
 use super::quick::Map;
 use super::respects::marks;
-use super::spread::Loops;
+use super::sharding::Loops;
 use crate::Question;
 pub(crate) use operators::Operators;
 use part::{Part, traits};

@@ -9,8 +9,8 @@ use super::super::digits::{PARTIAL, Set};
 use super::super::messages::{Count, Price};
 use super::super::param_sharding::Held;
 use super::super::respects::pinned;
+use super::super::sharding::{Loops, Sharding, elements, read, splits, written};
 use super::super::space::Unary;
-use super::super::spread::{Loops, Spread, elements, read, splits, written};
 use super::Maker;
 use super::part::Part;
 
@@ -117,9 +117,9 @@ impl Maker<'_> {
         let (keeps, it) = (&self.keeps[op.index()], self.graph().op(op));
         let analysis = self.question.analysis;
         let inputs = it.inputs();
-        let bytes = |tensor: TensorId, spread: &Spread| {
+        let bytes = |tensor: TensorId, sharding: &Sharding| {
             let sizes = self.sizes_of(tensor);
-            elements(&sizes.factors, self.digits, spread) * sizes.width as f64
+            elements(&sizes.factors, self.digits, sharding) * sizes.width as f64
         };
         let read = keeps.inputs.iter().map(|(at, (own, all))| {
             bytes(inputs[*at], &read(analysis, op, *at, loops).value) * *own as f64 / *all as f64

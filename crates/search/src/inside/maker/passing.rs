@@ -5,7 +5,7 @@
 
 use graph::{Graph, OpId, TensorId};
 
-use super::super::spread::learns;
+use super::super::sharding::learns;
 
 /// What the gradients behind a tensor come to, at least, and whether others give to one of these, too.
 #[derive(Clone, Copy)]

@@ -16,7 +16,7 @@ use crate::leaves::Leaves;
 
 /// How one value lies, on every rank of a role.
 #[derive(Clone, PartialEq)]
-struct Spread {
+struct Sharding {
     /// The length along each factor of the tensor, over all dims.
     lengths: Vec<i64>,
     /// Of so many partial results this is one.
@@ -24,32 +24,32 @@ struct Spread {
 }
 
 /// How the values of a role lie.
-pub(crate) struct Spreads<'a> {
+pub(crate) struct Shardings<'a> {
     graph: &'a Graph,
     factors: &'a [Vec<Vec<i64>>],
     body: &'a Body,
-    known: Vec<Option<Spread>>,
+    known: Vec<Option<Sharding>>,
 }
 
-impl<'a> Spreads<'a> {
+impl<'a> Shardings<'a> {
     pub(crate) fn new(graph: &'a Graph, analysis: &'a Analysis, program: &Program, role: &'a Role) -> Self {
         let body = &role.body;
         let known = vec![None; body.bufs.len()];
-        let spreads = Self { graph, factors: &analysis.factors, body, known };
+        let shardings = Self { graph, factors: &analysis.factors, body, known };
         let (calls, kept) = Default::default();
-        let mut follow = Follow { analysis, program, role, calls, kept, spreads };
+        let mut follow = Follow { analysis, program, role, calls, kept, shardings };
         let leaves =
             body.leaves.iter().map(|leaf| leaf.buf).zip(role.table.leaves.iter().map(|leaf| &leaf.1));
         let inputs = body.takes(Pass::Forward).zip(&role.table.inputs);
         leaves.chain(inputs).for_each(|(buf, per_rank)| follow.given(buf, per_rank));
         body.instrs().for_each(|instr| follow.instr(instr));
-        follow.spreads
+        follow.shardings
     }
 
     /// `[64, 8192, 4096/8]`; nothing where it is not known.
     pub(crate) fn shape(&self, buf: BufId) -> Option<String> {
-        let spread = self.known[buf.index()].as_ref()?;
-        let mut lengths = spread.lengths.iter();
+        let sharding = self.known[buf.index()].as_ref()?;
+        let mut lengths = sharding.lengths.iter();
         let dim = |factors: &Vec<i64>| {
             let whole: i64 = factors.iter().product();
             share(lengths.by_ref().take(factors.len()).product(), whole)
@@ -60,9 +60,9 @@ impl<'a> Spreads<'a> {
 
     /// The same for what is divided or partial.
     pub(crate) fn divided(&self, buf: BufId) -> Option<String> {
-        let spread = self.get(buf)?;
-        let whole = self.factors(buf)?.iter().flatten().eq(&spread.lengths);
-        match spread.parts {
+        let sharding = self.get(buf)?;
+        let whole = self.factors(buf)?.iter().flatten().eq(&sharding.lengths);
+        match sharding.parts {
             1 if whole => None,
             1 => self.shape(buf),
             parts => Some(format!("{}, partial over {parts}", self.shape(buf)?)),
@@ -101,14 +101,14 @@ impl<'a> Spreads<'a> {
         self.factors.get(self.body.buf(buf).tensor.index())
     }
 
-    fn get(&self, buf: BufId) -> Option<&Spread> {
+    fn get(&self, buf: BufId) -> Option<&Sharding> {
         self.known[buf.index()].as_ref()
     }
 
     /// Nothing is known of lengths that are not those of the tensor's factors.
-    fn set(&mut self, buf: BufId, found: Option<Spread>) {
+    fn set(&mut self, buf: BufId, found: Option<Sharding>) {
         let count = self.factors(buf).map(|dims| dims.iter().map(Vec::len).sum());
-        self.known[buf.index()] = found.filter(|spread| Some(spread.lengths.len()) == count);
+        self.known[buf.index()] = found.filter(|sharding| Some(sharding.lengths.len()) == count);
     }
 }
 
@@ -138,8 +138,8 @@ struct Follow<'a, 'p> {
     program: &'p Program,
     role: &'a Role,
     calls: HashMap<CallId, &'a Call>,
-    kept: HashMap<KeepId, Vec<Option<Spread>>>,
-    spreads: Spreads<'a>,
+    kept: HashMap<KeepId, Vec<Option<Sharding>>>,
+    shardings: Shardings<'a>,
 }
 
 impl<'a> Follow<'a, '_> {
@@ -149,7 +149,7 @@ impl<'a> Follow<'a, '_> {
         let (first, rest) = per_rank.values().split_first().expect("a role has a rank");
         let first = lengths(first);
         let same = rest.iter().all(|other| other.0.iter().map(|part| part.len()).eq(first.iter().copied()));
-        self.spreads.set(buf, same.then_some(Spread { lengths: first, parts: 1 }));
+        self.shardings.set(buf, same.then_some(Sharding { lengths: first, parts: 1 }));
     }
 
     fn instr(&mut self, instr: &'a Instr) {
@@ -161,26 +161,26 @@ impl<'a> Follow<'a, '_> {
             Instr::Grad(grad) => self.grad(grad),
             Instr::Slice(slice) => {
                 let found = self.slice(slice);
-                self.spreads.set(slice.to, found);
+                self.shardings.set(slice.to, found);
             }
             Instr::Add { from, to } => {
-                let first = from.first().and_then(|buf| self.spreads.get(*buf));
-                let found = first.filter(|spread| spread.parts == 1).cloned();
-                self.spreads.set(*to, found);
+                let first = from.first().and_then(|buf| self.shardings.get(*buf));
+                let found = first.filter(|sharding| sharding.parts == 1).cloned();
+                self.shardings.set(*to, found);
             }
             Instr::Collective(it) => {
                 for (from, to) in it.from.iter().zip(&it.to) {
-                    let found = self.spreads.get(*from).and_then(|spread| self.collective(it, spread));
-                    self.spreads.set(*to, found);
+                    let found = self.shardings.get(*from).and_then(|sharding| self.collective(it, sharding));
+                    self.shardings.set(*to, found);
                 }
             }
             Instr::Keep { id, from, .. } => {
-                let kept = from.iter().map(|buf| self.spreads.get(*buf).cloned()).collect();
+                let kept = from.iter().map(|buf| self.shardings.get(*buf).cloned()).collect();
                 self.kept.insert(*id, kept);
             }
             Instr::Take { id, to } => {
-                for (buf, spread) in to.iter().zip(self.kept.remove(id).unwrap_or_default()) {
-                    self.spreads.set(*buf, spread);
+                for (buf, sharding) in to.iter().zip(self.kept.remove(id).unwrap_or_default()) {
+                    self.shardings.set(*buf, sharding);
                 }
             }
             Instr::Exchange { .. }
@@ -208,12 +208,12 @@ impl<'a> Follow<'a, '_> {
         for (made, carried) in op.outputs.iter().zip(&dims.outputs) {
             let Some(made) = made else { continue };
             // What nobody reads may be of any tensor.
-            let Some(whole) = self.spreads.factors(*made) else { continue };
+            let Some(whole) = self.shardings.factors(*made) else { continue };
             let length =
                 |(size, carried): (i64, &Option<usize>)| carried.map_or(Some(size), |loop_of| at[loop_of]);
             let lengths: Option<Vec<i64>> =
                 whole.iter().flatten().copied().zip(carried).map(length).collect();
-            self.spreads.set(*made, lengths.map(|lengths| Spread { lengths, parts }));
+            self.shardings.set(*made, lengths.map(|lengths| Sharding { lengths, parts }));
         }
     }
 
@@ -222,12 +222,12 @@ impl<'a> Follow<'a, '_> {
         let mut at: Vec<Option<i64>> = vec![None; dims.loops.len()];
         let mut parts = 1;
         for buf in op.inputs() {
-            let spread = self.spreads.get(buf)?;
+            let sharding = self.shardings.get(buf)?;
             let carried = self.carried(op.op, dims, self.of(buf))?;
-            for (length, loop_of) in spread.lengths.iter().zip(carried) {
+            for (length, loop_of) in sharding.lengths.iter().zip(carried) {
                 loop_of.iter().for_each(|it| at[*it] = Some(*length));
             }
-            parts = parts.max(spread.parts);
+            parts = parts.max(sharding.parts);
         }
         if at.contains(&None) {
             let all: Vec<i64> =
@@ -247,7 +247,7 @@ impl<'a> Follow<'a, '_> {
     /// Whether a sub-operator of so long loops has these arguments.
     fn computes(&self, op: &LocalOp, lengths: &[i64]) -> bool {
         let Some(rule) = &self.analysis.rules[op.op.index()] else { return false };
-        let graph = self.spreads.graph;
+        let graph = self.shardings.graph;
         let at: Vec<Interval> = lengths.iter().map(|length| Interval::whole(*length)).collect();
         let part = self.analysis.part(graph, op.op, &at, true, 0);
         let wanted = local_of(View::new(graph, op.op), rule, &part);
@@ -258,7 +258,7 @@ impl<'a> Follow<'a, '_> {
 
     /// The loops along a tensor that the operator reads, or that it makes step by step.
     fn carried<'d>(&self, op: OpId, dims: &'d OpDims, tensor: TensorId) -> Option<&'d Vec<Option<usize>>> {
-        let whole = self.spreads.graph.op(op);
+        let whole = self.shardings.graph.op(op);
         let read =
             whole.inputs().iter().position(|input| *input == tensor).and_then(|at| dims.inputs.get(at));
         let made = || whole.outputs.iter().position(|made| *made == Some(tensor));
@@ -274,22 +274,22 @@ impl<'a> Follow<'a, '_> {
         let Some(call) = self.calls.get(&grad.call) else { return };
         for to in grad.to.iter().flatten() {
             let same = |buf: &&BufId| self.of(**buf) == self.of(*to);
-            let mut all = call.inputs.iter().filter(same).map(|buf| self.spreads.get(*buf));
+            let mut all = call.inputs.iter().filter(same).map(|buf| self.shardings.get(*buf));
             let first = all.next().flatten().cloned();
             let found = first.filter(|one| all.all(|other| other == Some(one)));
-            self.spreads.set(*to, found);
+            self.shardings.set(*to, found);
         }
     }
 
-    fn slice(&self, slice: &Slice) -> Option<Spread> {
-        let from = self.spreads.get(slice.from)?;
+    fn slice(&self, slice: &Slice) -> Option<Sharding> {
+        let from = self.shardings.get(slice.from)?;
         let number = |arg: &Arg| if let Arg::Int(value) = arg { Some(*value) } else { None };
         let length = |(lo, hi): &(Arg, Arg)| Some(number(hi)? - number(lo)?);
         let lengths: Option<Vec<i64>> = slice.region.iter().map(length).collect();
-        Some(Spread { lengths: lengths?, ..*from })
+        Some(Sharding { lengths: lengths?, ..*from })
     }
 
-    fn collective(&self, it: &Collective, from: &Spread) -> Option<Spread> {
+    fn collective(&self, it: &Collective, from: &Sharding) -> Option<Sharding> {
         let group = group_of(self.program, self.role, it.group)?;
         let summed = i64::try_from(group.len()).ok().map(|size| (from.parts / size).max(1));
         let mut found = from.clone();

@@ -10,13 +10,13 @@ use super::digits::{COPIES, DIGITS, Digits, PARTIAL};
 pub(super) type Loops = Vec<Option<usize>>;
 
 /// For each digit what it does with a tensor; behind the last there are copies.
-pub(super) type Spread = [u8; DIGITS];
+pub(super) type Sharding = [u8; DIGITS];
 
 /// How an operand is read, and how its gradient is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Read {
-    pub(super) value: Spread,
-    pub(super) gradient: Spread,
+    pub(super) value: Sharding,
+    pub(super) gradient: Sharding,
 }
 
 /// The splits of an operator: neighbours along one loop are one.
@@ -46,7 +46,7 @@ pub(super) fn read(analysis: &Analysis, op: OpId, input: usize, loops: &Loops) -
     Read { value: each(loops, divides), gradient: each(loops, gradient) }
 }
 
-pub(super) fn written(analysis: &Analysis, op: OpId, output: usize, loops: &Loops) -> Spread {
+pub(super) fn written(analysis: &Analysis, op: OpId, output: usize, loops: &Loops) -> Sharding {
     let dims = analysis.op(op);
     let carried = &dims.outputs[output];
     let of = |on: &Option<usize>| match on {
@@ -56,7 +56,7 @@ pub(super) fn written(analysis: &Analysis, op: OpId, output: usize, loops: &Loop
     each(loops, of)
 }
 
-fn each(loops: &Loops, of: impl Fn(&Option<usize>) -> u8) -> Spread {
+fn each(loops: &Loops, of: impl Fn(&Option<usize>) -> u8) -> Sharding {
     std::array::from_fn(|at| loops.get(at).map_or(COPIES, &of))
 }
 
@@ -66,24 +66,24 @@ fn factor(carried: &[Option<usize>], on: Option<usize>) -> u8 {
 }
 
 /// Complete, where it may be partial.
-pub(super) fn complete(spread: Spread) -> Spread {
-    spread.map(|it| if it == PARTIAL { COPIES } else { it })
+pub(super) fn complete(sharding: Sharding) -> Sharding {
+    sharding.map(|it| if it == PARTIAL { COPIES } else { it })
 }
 
 /// Elements of the largest shard.
-pub(super) fn elements(sizes: &[i64], digits: &Digits, spread: &Spread) -> f64 {
-    (1..).zip(sizes).map(|(factor, size)| length(*size, factor, digits, spread) as f64).product()
+pub(super) fn elements(sizes: &[i64], digits: &Digits, sharding: &Sharding) -> f64 {
+    (1..).zip(sizes).map(|(factor, size)| length(*size, factor, digits, sharding) as f64).product()
 }
 
 /// Elements that a shard has of another one, at most.
-pub(super) fn met(sizes: &[i64], digits: &Digits, one: &Spread, other: &Spread) -> f64 {
+pub(super) fn met(sizes: &[i64], digits: &Digits, one: &Sharding, other: &Sharding) -> f64 {
     let of = |factor, size| length(size, factor, digits, one).min(length(size, factor, digits, other));
     (1..).zip(sizes).map(|(factor, size)| of(factor, *size) as f64).product()
 }
 
 /// Of the largest shard along a factor.
-fn length(size: i64, factor: u8, digits: &Digits, spread: &Spread) -> i64 {
-    let divided = spread.iter().zip(&digits.sizes).filter(|(it, _)| **it == factor);
+fn length(size: i64, factor: u8, digits: &Digits, sharding: &Sharding) -> i64 {
+    let divided = sharding.iter().zip(&digits.sizes).filter(|(it, _)| **it == factor);
     divided.fold(size, |left, (_, parts)| (left + i64::from(*parts) - 1) / i64::from(*parts))
 }
 

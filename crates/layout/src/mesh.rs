@@ -16,7 +16,7 @@ pub struct Axis {
 
 /// A set of devices: a first one, and axes with falling strides of which no two could be one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Arrangement {
+pub struct Mesh {
     base: u32,
     axes: Vec<Axis>,
 }
@@ -49,9 +49,9 @@ impl Axis {
     }
 }
 
-impl Arrangement {
+impl Mesh {
     /// `None` if these axes, in any order, break the invariant. Axes in turn are no devices.
-    pub fn new(base: u32, axes: &[Axis]) -> Option<Arrangement> {
+    pub fn new(base: u32, axes: &[Axis]) -> Option<Mesh> {
         let mut axes: Vec<Axis> = axes.iter().copied().filter(|a| a.size > 1 && !a.in_turn()).collect();
         axes.sort_unstable_by_key(|a| std::cmp::Reverse(a.stride));
         let mut reach = 0;
@@ -62,18 +62,18 @@ impl Arrangement {
             reach += axis.end() - u64::from(axis.stride);
         }
         u32::try_from(u64::from(base) + reach).ok()?;
-        Some(Arrangement { base, axes: merged(&axes) })
+        Some(Mesh { base, axes: merged(&axes) })
     }
 
     /// All devices below a number.
-    pub fn all(devices: u32) -> Arrangement {
-        Arrangement { base: 0, axes: merged(&[Axis::new(devices, 1)]) }
+    pub fn all(devices: u32) -> Mesh {
+        Mesh { base: 0, axes: merged(&[Axis::new(devices, 1)]) }
     }
 
-    /// The arrangement of a set of devices that are given in rising order.
-    pub fn of(devices: &[u32]) -> Option<Arrangement> {
+    /// The mesh of a set of devices that are given in rising order.
+    pub fn of(devices: &[u32]) -> Option<Mesh> {
         let (base, axes) = row(devices)?;
-        Arrangement::new(base, &axes).filter(|_| devices.windows(2).all(|w| w[0] < w[1]))
+        Mesh::new(base, &axes).filter(|_| devices.windows(2).all(|w| w[0] < w[1]))
     }
 
     pub fn base(&self) -> u32 {
@@ -98,7 +98,7 @@ impl Arrangement {
     }
 
     /// Groups of devices: along some axes, for all values of the others. A group lists its devices with
-    /// the last of the axes running fastest. `None` if these are no axes of this arrangement.
+    /// the last of the axes running fastest. `None` if these are no axes of this mesh.
     pub fn groups(&self, along: &[Axis]) -> Option<Vec<Vec<u32>>> {
         let along: Vec<Axis> = along.iter().copied().filter(|a| !a.in_turn()).collect();
         let mut rest = cut_at(&self.axes, &marks(&along));

@@ -2,7 +2,7 @@
 
 use rules::{Reduction, Region};
 
-use crate::arrangement::{Arrangement, Axis, digits, merged};
+use crate::mesh::{Axis, Mesh, digits, merged};
 use crate::pieces::Pieces;
 
 /// How one factor of a tensor is cut: into a piece for each device along these axes, outermost first.
@@ -14,10 +14,10 @@ pub struct Cut {
 
 /// Which shards of a tensor are where, if that is regular.
 ///
-/// Two spreads are equal if and only if they are the same shards with the same numbers on the same devices: axes that could
+/// Two shardings are equal if and only if they are the same shards with the same numbers on the same devices: axes that could
 /// be one are one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Spread {
+pub struct Sharding {
     base: u32,
     cuts: Vec<Cut>,
     partial: Vec<Axis>,
@@ -45,22 +45,22 @@ impl Cut {
     }
 }
 
-impl Spread {
+impl Sharding {
     /// Whole on each device.
-    pub fn whole(sizes: &[i64], on: &Arrangement) -> Spread {
+    pub fn whole(sizes: &[i64], on: &Mesh) -> Sharding {
         let cuts = sizes.iter().map(|&size| Cut::none(size)).collect();
         let copies = on.axes().to_vec();
-        Spread { base: on.base(), cuts, partial: vec![], copies, reduction: Reduction::Sum }
+        Sharding { base: on.base(), cuts, partial: vec![], copies, reduction: Reduction::Sum }
     }
 
-    /// `None` if the axes are no arrangement, or the pieces are not as many as the devices, or empty.
+    /// `None` if the axes are no mesh, or the pieces are not as many as the devices, or empty.
     pub fn new(
         base: u32,
         cuts: Vec<Cut>,
         partial: &[Axis],
         copies: &[Axis],
         reduction: Reduction,
-    ) -> Option<Spread> {
+    ) -> Option<Sharding> {
         let fits = |cut: &Cut| {
             let count = cut.axes.iter().try_fold(1_u32, |n, a| n.checked_mul(a.size));
             count == Some(cut.pieces.count()) && (count == Some(1) || cut.pieces.shortest() > 0)
@@ -69,11 +69,11 @@ impl Spread {
             return None;
         }
         let cuts = cuts.into_iter().map(|c| Cut { axes: merged(&c.axes), pieces: c.pieces }).collect();
-        let copies = Arrangement::new(0, copies)?.axes().to_vec();
+        let copies = Mesh::new(0, copies)?.axes().to_vec();
         let partial = merged(partial);
         let reduction = if partial.is_empty() { Reduction::Sum } else { reduction };
-        let spread = Spread { base, cuts, partial, copies, reduction };
-        Arrangement::new(base, &spread.axes()).map(|_| spread)
+        let sharding = Sharding { base, cuts, partial, copies, reduction };
+        Mesh::new(base, &sharding.axes()).map(|_| sharding)
     }
 
     pub fn base(&self) -> u32 {
@@ -118,8 +118,8 @@ impl Spread {
         self.slots().into_iter().flatten().copied().collect()
     }
 
-    pub fn arrangement(&self) -> Arrangement {
-        Arrangement::new(self.base, &self.axes()).expect("the axes of a spread are an arrangement")
+    pub fn mesh(&self) -> Mesh {
+        Mesh::new(self.base, &self.axes()).expect("the axes of a spread are an arrangement")
     }
 
     /// All shards, in the order of devices.
