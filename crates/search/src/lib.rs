@@ -11,7 +11,7 @@ mod bound;
 mod constraints;
 pub mod inside;
 mod layers;
-mod least;
+mod lower_bound;
 mod offload;
 mod ordered;
 mod partly;
@@ -36,7 +36,7 @@ use rules::Analysis;
 pub use bound::bound;
 pub use constraints::Constraints;
 pub use inside::{Claim, Told};
-pub use least::{Least, Leasts};
+pub use lower_bound::{LowerBound, LowerBounds};
 pub use reason::{Reason, Why, why};
 pub use space::{Shape, shapes};
 pub use stop::Stop;
@@ -89,7 +89,7 @@ impl Question<'_> {
 
 /// A plan that was looked at.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct Evaluated {
     pub plan: Plan,
     pub estimate: Estimate,
     /// The rank that uses most of its memory: how much it needs, and how much there is.
@@ -110,7 +110,7 @@ pub struct Row {
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// What fits before what does not, and the quickest first.
-    pub rows: Vec<Row>,
+    pub rows: Vec<Evaluated>,
     /// Plans of the space that are none for this model, and why.
     pub passed_over: Vec<(String, String)>,
     /// Seconds of a step that no plan can beat.
@@ -141,7 +141,7 @@ impl Wanted {
     pub const ALL: Self = Self { count: usize::MAX, below: f64::INFINITY };
 }
 
-impl Row {
+impl Evaluated {
     pub fn seconds(&self) -> f64 {
         self.estimate.simulation.seconds
     }
@@ -157,8 +157,8 @@ impl Row {
 }
 
 /// Seconds of the quickest that fits.
-pub(crate) fn least_of(rows: &[Row]) -> f64 {
-    rows.iter().filter(|row| row.fits()).map(Row::seconds).fold(f64::INFINITY, f64::min)
+pub(crate) fn least_of(rows: &[Evaluated]) -> f64 {
+    rows.iter().filter(|candidate| candidate.fits()).map(Evaluated::seconds).fold(f64::INFINITY, f64::min)
 }
 
 /// Looks at all plans of the space, until the deadline; `watch` is told each by name.
@@ -190,7 +190,7 @@ pub fn quickest(
 fn looked_for(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
     let mut found = of_all_kinds(question, wanted, watch)?;
     // Of those that were found operator by operator that was looked at before.
-    let others = found.rows.iter().filter(|row| row.claim.is_none());
+    let others = found.rows.iter().filter(|candidate| candidate.claim.is_none());
     let offload = offload::rows(question, others, least_of(&found.rows), watch)?;
     found.rows.extend(offload);
     found.rows.extend(partly::rows(question, &found.rows, watch)?);
@@ -215,7 +215,7 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
     let below = if only_one { best } else { wanted.below };
     let watch = RefCell::new(watch);
     let mut tell = |name: &str| watch.borrow_mut()(name);
-    let is_enough = |looked: &Looked| question.stop.is_late() && looked.rows.iter().any(Row::fits);
+    let is_enough = |looked: &Evaluations| question.stop.is_late() && looked.rows.iter().any(Evaluated::fits);
     let mut named = match is_enough(&looked) {
         true => None,
         false => Some(queue::Search::new(question, Wanted { below, ..wanted }, &mut tell)?),
@@ -282,7 +282,7 @@ pub fn best(
             return Err(error);
         }
     }
-    let over = |row: &&Row| (row.memory.1 <= row.memory.2, row.memory.1);
+    let over = |candidate: &&Evaluated| (candidate.memory.1 <= candidate.memory.2, candidate.memory.1);
     let least = found.rows.iter().min_by_key(over).expect("there is one");
     Err(fits_in_no_way(question, least, found.tried))
 }
@@ -290,7 +290,7 @@ pub fn best(
 const MORE: &str = "more devices or devices with more memory, or smaller micro-batches";
 
 /// `tried` are the shapes that were looked at, of how many.
-fn fits_in_no_way(question: &Question<'_>, least: &Row, (tried, all): (usize, usize)) -> Error {
+fn fits_in_no_way(question: &Question<'_>, least: &Evaluated, (tried, all): (usize, usize)) -> Error {
     let on_device = least.memory.1 > least.memory.2;
     let (rank, needed, there) = if on_device { least.memory } else { least.host };
     let size = compiler::size;
@@ -338,7 +338,7 @@ impl Own {
     }
 }
 
-impl Row {
+impl Evaluated {
     /// Another plan, which is this one changed.
     pub(crate) fn with(&self, plan: Plan) -> Own {
         Own { reason: self.reason.clone(), ..Own::of(plan) }
@@ -347,12 +347,12 @@ impl Row {
 
 /// Plans that were looked at, and those that are none for the model, and why.
 #[derive(Default)]
-pub struct Looked {
-    pub rows: Vec<Row>,
+pub struct Evaluations {
+    pub rows: Vec<Evaluated>,
     pub passed_over: Vec<(String, String)>,
 }
 
-impl Looked {
+impl Evaluations {
     /// Lowers and simulates plans, where it is late no more than one in all; `watch` is told each.
     pub(crate) fn at(
         &mut self,
@@ -366,9 +366,9 @@ impl Looked {
             }
             watch(&plan.name);
             let name = plan.name.clone();
-            match row(question, plan) {
+            match candidate(question, plan) {
                 Err(error) if is_refusal(&error) => self.passed_over.push((name, error.what)),
-                other => self.rows.push(Row { claim, piped, reason, ..other? }),
+                other => self.rows.push(Evaluated { claim, piped, reason, ..other? }),
             }
         }
         Ok(())
@@ -393,7 +393,7 @@ fn estimated(question: &Question<'_>, plan: &Plan) -> Result<Estimate> {
 }
 
 /// A plan, lowered and simulated. One that does not respect the constraints is a bug of whoever made it.
-pub(crate) fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
+pub(crate) fn candidate(question: &Question<'_>, plan: Plan) -> Result<Evaluated> {
     if let Some(constraints) = question.constraints {
         constraints.confirm(&plan, question.graph, question.analysis)?;
     }
@@ -401,7 +401,7 @@ pub(crate) fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
     let of_host = |rank: u32| question.cluster.device(rank).host_memory;
     let memory = fullest(&estimate.memory, Memory::total, |rank| question.there(rank));
     let host = fullest(&estimate.memory, |memory| memory.offloaded, of_host);
-    Ok(Row { plan, memory, host, estimate, claim: None, piped: None, reason: None, order: None })
+    Ok(Evaluated { plan, memory, host, estimate, claim: None, piped: None, reason: None, order: None })
 }
 
 /// The rank that needs most of what it has, with how much it needs and how much there is.

@@ -9,7 +9,7 @@ use diag::Result;
 use plan::Plan;
 
 use crate::layers::{Layers, named, without_recompute};
-use crate::{Looked, Question, Row, estimated};
+use crate::{Evaluated, Evaluations, Question, estimated};
 
 /// So many of the plans that would be quickest if nothing were computed again are looked at.
 const FEW: usize = 2;
@@ -19,41 +19,44 @@ const LITTLE: f64 = 0.01;
 /// Of plans that compute layers again, with what these keep on the host; `best` is how long the quickest takes.
 pub(crate) fn rows<'r>(
     question: &Question<'_>,
-    rows: impl Iterator<Item = &'r Row>,
+    rows: impl Iterator<Item = &'r Evaluated>,
     best: f64,
     watch: &mut dyn FnMut(&str),
-) -> Result<Vec<Row>> {
-    let is_open = |row: &&Row| row.plan.recompute.len() > 1 && row.plan.offload.is_empty();
-    let mut open: Vec<&Row> = rows.filter(is_open).filter(|row| once(row) < best).collect();
+) -> Result<Vec<Evaluated>> {
+    let is_open =
+        |candidate: &&Evaluated| candidate.plan.recompute.len() > 1 && candidate.plan.offload.is_empty();
+    let mut open: Vec<&Evaluated> = rows.filter(is_open).filter(|candidate| once(candidate) < best).collect();
     open.sort_by(|a, b| b.fits().cmp(&a.fits()).then(once(a).total_cmp(&once(b))));
     let mut found = vec![];
-    for row in open.into_iter().take(FEW) {
+    for candidate in open.into_iter().take(FEW) {
         if question.stop.is_late() {
             break;
         }
-        found.extend(Offloading { question, row, layers: Layers::of(&row.plan), watch }.looked_at()?);
+        found.extend(
+            Offloading { question, candidate, layers: Layers::of(&candidate.plan), watch }.looked_at()?,
+        );
     }
     Ok(found)
 }
 
 /// Seconds of a step if nothing were computed again.
-fn once(row: &Row) -> f64 {
-    row.seconds() - row.recomputed()
+fn once(candidate: &Evaluated) -> f64 {
+    candidate.seconds() - candidate.recomputed()
 }
 
 struct Offloading<'r, 'q, 'w> {
     question: &'r Question<'q>,
-    row: &'r Row,
+    candidate: &'r Evaluated,
     layers: Layers,
     watch: &'w mut dyn FnMut(&str),
 }
 
 impl Offloading<'_, '_, '_> {
     /// Those that fit and are quicker.
-    fn looked_at(mut self) -> Result<Vec<Row>> {
+    fn looked_at(mut self) -> Result<Vec<Evaluated>> {
         let (all, mut found) = (self.layers.all(), vec![]);
         let Some(whole) = self.with(&all, false)? else { return Ok(found) };
-        let waits = whole.seconds() > (1.0 + LITTLE) * once(self.row);
+        let waits = whole.seconds() > (1.0 + LITTLE) * once(self.candidate);
         let (some, fits) = (self.in_time(&whole), whole.fits());
         if fits && waits && !self.question.stop.is_late() {
             found.extend(self.kept(&whole)?);
@@ -62,27 +65,29 @@ impl Offloading<'_, '_, '_> {
             found.extend(self.with(&some, true)?);
         }
         found.push(whole);
-        found.retain(|row| row.fits() && (!self.row.fits() || row.seconds() < self.row.seconds()));
+        found.retain(|candidate| {
+            candidate.fits() && (!self.candidate.fits() || candidate.seconds() < self.candidate.seconds())
+        });
         Ok(found)
     }
 
     /// With so many layers of each block on the host, and the others computed again or kept. With none it is no other plan.
-    fn with(&mut self, counts: &[usize], recomputed: bool) -> Result<Option<Row>> {
+    fn with(&mut self, counts: &[usize], recomputed: bool) -> Result<Option<Evaluated>> {
         if counts.iter().all(|count| *count == 0) {
             return Ok(None);
         }
-        let plan = offload(&self.row.plan, &self.layers.between(counts), recomputed);
+        let plan = offload(&self.candidate.plan, &self.layers.between(counts), recomputed);
         if self.question.respected(plan.clone()).is_err() {
             return Ok(None);
         }
-        let mut looked = Looked::default();
-        looked.at(self.question, std::iter::once(self.row.with(plan)), self.watch)?;
+        let mut looked = Evaluations::default();
+        looked.at(self.question, std::iter::once(self.candidate.with(plan)), self.watch)?;
         Ok(looked.rows.pop())
     }
 
     /// So many layers of each block that the host has memory for them, and that devices that compute the others again do not
     /// wait.
-    fn in_time(&self, whole: &Row) -> Vec<usize> {
+    fn in_time(&self, whole: &Evaluated) -> Vec<usize> {
         let (_, needed, there) = whole.host;
         let room = there as f64 / needed.max(1) as f64;
         // Where there is too little memory for what is on its way, less is at a time.
@@ -94,18 +99,18 @@ impl Offloading<'_, '_, '_> {
 
     /// The share of layers that takes no time, if all of them are on their way for so long.
     fn hidden(&self, seconds: f64) -> f64 {
-        let recomputed = self.row.recomputed();
-        let ranks = &self.row.estimate.simulation.ranks;
+        let recomputed = self.candidate.recomputed();
+        let ranks = &self.candidate.estimate.simulation.ranks;
         let forward = ranks.iter().map(|rank| rank.forward).fold(f64::INFINITY, f64::min);
         // They go there while forward computes, unless it takes longer to compute them again; and computing all others again
         // takes as long as bringing them, too.
         let there = if recomputed < seconds / 2.0 { forward / (seconds / 2.0) } else { 1.0 };
-        there.min(self.row.seconds() / (seconds + recomputed))
+        there.min(self.candidate.seconds() / (seconds + recomputed))
     }
 
     /// With as few layers on the host as memory asks for.
-    fn kept(&mut self, whole: &Row) -> Result<Option<Row>> {
-        let none = Plan { recompute: vec![], ..self.row.plan.clone() };
+    fn kept(&mut self, whole: &Evaluated) -> Result<Option<Evaluated>> {
+        let none = Plan { recompute: vec![], ..self.candidate.plan.clone() };
         let without = estimated(self.question, &none)?.memory;
         let counts = self.layers.counts(self.question, &whole.estimate.memory, &without);
         if counts == self.layers.all() { Ok(None) } else { self.with(&counts, false) }

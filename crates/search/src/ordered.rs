@@ -13,7 +13,7 @@ use orders::{Block, Limits, Problem, Repetend, Whole};
 use plan::{Plan, Schedule};
 use schedule::{Orders, Pass, Shape, Times, simulate};
 
-use crate::{Looked, Question, Row, least_of};
+use crate::{Evaluated, Evaluations, Question, least_of};
 
 /// All passes of a micro-batch together take so many units of time.
 const UNITS: f64 = 32_768.0;
@@ -27,11 +27,15 @@ const STEP: usize = 64;
 const TIMES: usize = 3;
 
 /// Of the quickest pipelines, with a backward in one pass and in two, those that are quicker in another order.
-pub(crate) fn rows(question: &Question<'_>, rows: &[Row], watch: &mut dyn FnMut(&str)) -> Result<Looked> {
+pub(crate) fn rows(
+    question: &Question<'_>,
+    rows: &[Evaluated],
+    watch: &mut dyn FnMut(&str),
+) -> Result<Evaluations> {
     let quickest = least_of(rows);
-    let mut found = Looked::default();
+    let mut found = Evaluations::default();
     for halves in [false, true] {
-        let own = rows.iter().filter(|row| row.fits() && is_open(&row.plan, halves));
+        let own = rows.iter().filter(|candidate| candidate.fits() && is_open(&candidate.plan, halves));
         let Some(first) = own.min_by(|a, b| a.seconds().total_cmp(&b.seconds())) else { continue };
         ordered(question, (first, quickest), &mut found, watch)?;
     }
@@ -51,18 +55,18 @@ fn is_open(plan: &Plan, halves: bool) -> bool {
 /// A plan in the best order that is found, if it is quicker.
 fn ordered(
     question: &Question<'_>,
-    (row, quickest): (&Row, f64),
-    found: &mut Looked,
+    (candidate, quickest): (&Evaluated, f64),
+    found: &mut Evaluations,
     watch: &mut dyn FnMut(&str),
 ) -> Result<()> {
-    let Some(blocks) = Blocks::of(question, row) else { return Ok(()) };
-    let mut room = blocks.room(question, row);
+    let Some(blocks) = Blocks::of(question, candidate) else { return Ok(()) };
+    let mut room = blocks.room(question, candidate);
     // Of all orders, whatever was found not to fit of them.
     let mut bound = None;
     for _ in 0..TIMES {
         let problem = blocks.problem(&room);
         let least = orders::makespan_bound(&problem, question.batches as usize) as f64 * blocks.unit;
-        if question.stop.is_late() || least * (1.0 + NEAR) >= row.seconds().min(quickest) {
+        if question.stop.is_late() || least * (1.0 + NEAR) >= candidate.seconds().min(quickest) {
             break;
         }
         let limits = Limits { until: question.stop.end(), ..Limits::default() };
@@ -70,14 +74,14 @@ fn ordered(
             break;
         };
         let bound = *bound.get_or_insert(whole.bound as f64 * blocks.unit);
-        let mut looked = Looked::default();
-        let plans = blocks.plans(&row.plan, &problem, (&repetend, &whole));
-        looked.at(question, plans.into_iter().map(|plan| row.with(plan)), watch)?;
+        let mut looked = Evaluations::default();
+        let plans = blocks.plans(&candidate.plan, &problem, (&repetend, &whole));
+        looked.at(question, plans.into_iter().map(|plan| candidate.with(plan)), watch)?;
         found.passed_over.append(&mut looked.passed_over);
-        if let Some(better) = quicker(&looked.rows, row.seconds()) {
+        if let Some(better) = quicker(&looked.rows, candidate.seconds()) {
             // In an order of their own blocks may take less than they took: then nothing is known.
             let order = Some(bound).filter(|bound| *bound <= better.seconds());
-            found.rows.push(Row { order, ..better.clone() });
+            found.rows.push(Evaluated { order, ..better.clone() });
             break;
         }
         let Some(over) = looked.rows.iter().find(|it| !it.fits()) else { break };
@@ -87,9 +91,9 @@ fn ordered(
 }
 
 /// The first that is about as quick as any: an order that goes on is shorter to read than one of a whole step.
-fn quicker(rows: &[Row], below: f64) -> Option<&Row> {
+fn quicker(rows: &[Evaluated], below: f64) -> Option<&Evaluated> {
     let all = || rows.iter().filter(|it| it.fits() && it.seconds() < below);
-    let least = all().map(Row::seconds).fold(f64::INFINITY, f64::min);
+    let least = all().map(Evaluated::seconds).fold(f64::INFINITY, f64::min);
     let mut near = all().filter(|it| it.seconds() <= least * (1.0 + SAME));
     near.next()
 }
@@ -107,8 +111,8 @@ struct Blocks {
 
 impl Blocks {
     /// None where passes are not those that a plan's blocks have.
-    fn of(question: &Question<'_>, row: &Row) -> Option<Self> {
-        let (plan, passes) = (&row.plan, &row.estimate.passes);
+    fn of(question: &Question<'_>, candidate: &Evaluated) -> Option<Self> {
+        let (plan, passes) = (&candidate.plan, &candidate.estimate.passes);
         let pass_of = |pass: program::Pass| match pass {
             program::Pass::Forward => Some(Pass::Forward),
             program::Pass::Backward => Some(Pass::Backward),
@@ -123,7 +127,7 @@ impl Blocks {
         let all: f64 = times.values().map(|(seconds, receives)| seconds + receives).sum();
         let (shape, devices) =
             shape(question, plan, |block| times.keys().any(|it| it.0 == block && it.1 != Pass::Forward));
-        let shape = shape.handing_on(row.estimate.handed.iter().copied());
+        let shape = shape.handing_on(candidate.estimate.handed.iter().copied());
         let is_known = (0..shape.blocks.len()).all(|block| times.contains_key(&(block, Pass::Forward)));
         let halves = plan.schedule.splits_backward();
         (is_known && all > 0.0).then_some(Self { shape, devices, times, unit: all / UNITS, halves })
@@ -167,12 +171,12 @@ impl Blocks {
     }
 
     /// How many micro-batches each device can keep: as many as it does, and those that fit besides.
-    fn room(&self, question: &Question<'_>, row: &Row) -> Vec<Option<i64>> {
-        let order = row.plan.schedule.order(&self.shape, &[]).unwrap_or_default();
+    fn room(&self, question: &Question<'_>, candidate: &Evaluated) -> Vec<Option<i64>> {
+        let order = candidate.plan.schedule.order(&self.shape, &[]).unwrap_or_default();
         let kept = kept(&self.shape, &order, question.batches);
         let of = |(ranks, kept): (&Vec<u32>, &i64)| {
             let more = ranks.iter().map(|rank| {
-                let memory = &row.estimate.memory[*rank as usize];
+                let memory = &candidate.estimate.memory[*rank as usize];
                 let each = memory.most[Purpose::Activations as usize] as f64 / (*kept).max(1) as f64;
                 let free = question.there(*rank).saturating_sub(memory.total()) as f64;
                 if each > 0.0 { (free / each) as i64 } else { i64::from(question.batches) }
@@ -183,7 +187,7 @@ impl Blocks {
     }
 
     /// One less where it was too much.
-    fn tighten(&self, question: &Question<'_>, over: &Row, room: &mut [Option<i64>]) {
+    fn tighten(&self, question: &Question<'_>, over: &Evaluated, room: &mut [Option<i64>]) {
         for (ranks, room) in self.devices.iter().zip(room) {
             let needs = |rank: &u32| over.estimate.memory[*rank as usize].total();
             if ranks.iter().any(|rank| needs(rank) > question.there(*rank)) {
@@ -200,7 +204,8 @@ impl Blocks {
             blocks: problem.blocks[..passes].to_vec(),
             room: problem.room[..self.devices.len()].to_vec(),
         };
-        let first = |rows: &[Vec<i64>]| rows.iter().map(|row| row[..passes].to_vec()).collect::<Vec<_>>();
+        let first =
+            |rows: &[Vec<i64>]| rows.iter().map(|candidate| candidate[..passes].to_vec()).collect::<Vec<_>>();
         let steady = Repetend { times: first(&repetend.times), ..repetend.clone() };
         let is_short = whole.batches() <= STEP;
         let step = (!whole.in_turn && is_short)

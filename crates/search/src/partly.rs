@@ -9,7 +9,7 @@ use diag::Result;
 use plan::Plan;
 
 use crate::layers::{Layers, named, without_recompute};
-use crate::{Looked, Question, Row, estimated};
+use crate::{Evaluated, Evaluations, Question, estimated};
 
 /// So many of the quickest plans are looked at.
 const FEW: usize = 2;
@@ -17,38 +17,48 @@ const FEW: usize = 2;
 const TIMES: usize = 3;
 
 /// The best of rows, with fewer layers that are computed again.
-pub(crate) fn rows(question: &Question<'_>, rows: &[Row], watch: &mut dyn FnMut(&str)) -> Result<Vec<Row>> {
-    let mut order: Vec<&Row> = rows.iter().filter(|row| row.fits()).collect();
+pub(crate) fn rows(
+    question: &Question<'_>,
+    rows: &[Evaluated],
+    watch: &mut dyn FnMut(&str),
+) -> Result<Vec<Evaluated>> {
+    let mut order: Vec<&Evaluated> = rows.iter().filter(|candidate| candidate.fits()).collect();
     order.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
-    let best = order.first().map_or(f64::INFINITY, |row| row.seconds());
-    let may_be_best = |row: &&Row| row.plan.recompute.len() > 1 && row.seconds() - row.recomputed() < best;
+    let best = order.first().map_or(f64::INFINITY, |candidate| candidate.seconds());
+    let may_be_best = |candidate: &&Evaluated| {
+        candidate.plan.recompute.len() > 1 && candidate.seconds() - candidate.recomputed() < best
+    };
     let few = order.into_iter().filter(may_be_best).take(FEW);
-    let found = few.map(|row| fewer(question, row, watch));
-    Ok(found.collect::<Result<Vec<Option<Row>>>>()?.into_iter().flatten().collect())
+    let found = few.map(|candidate| fewer(question, candidate, watch));
+    Ok(found.collect::<Result<Vec<Option<Evaluated>>>>()?.into_iter().flatten().collect())
 }
 
 /// As few layers as fit.
-fn fewer(question: &Question<'_>, row: &Row, watch: &mut dyn FnMut(&str)) -> Result<Option<Row>> {
-    let none = Plan { recompute: vec![], ..row.plan.clone() };
+fn fewer(
+    question: &Question<'_>,
+    candidate: &Evaluated,
+    watch: &mut dyn FnMut(&str),
+) -> Result<Option<Evaluated>> {
+    let none = Plan { recompute: vec![], ..candidate.plan.clone() };
     if question.respected(none.clone()).is_err() {
         return Ok(None);
     }
-    let layers = Layers::of(&row.plan);
+    let layers = Layers::of(&candidate.plan);
     if question.stop.is_late() {
         return Ok(None);
     }
     let without = estimated(question, &none)?.memory;
-    let mut counts = layers.counts(question, &row.estimate.memory, &without);
+    let mut counts = layers.counts(question, &candidate.estimate.memory, &without);
     for _ in 0..TIMES {
         if counts == layers.all() {
             break;
         }
-        let mut looked = Looked::default();
-        let plan = recomputed(&row.plan, layers.first(&counts));
-        looked.at(question, std::iter::once(row.with(plan)), watch)?;
+        let mut looked = Evaluations::default();
+        let plan = recomputed(&candidate.plan, layers.first(&counts));
+        looked.at(question, std::iter::once(candidate.with(plan)), watch)?;
         match looked.rows.pop() {
             Some(better) if better.fits() => {
-                return Ok(Some(better).filter(|it| it.seconds() < row.seconds()));
+                return Ok(Some(better).filter(|it| it.seconds() < candidate.seconds()));
             }
             Some(_) => {
                 let one_more = |(count, all): (&mut usize, usize)| *count = all.min(*count + 1);

@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use diag::Result;
 use plan::{Plan, sets};
 
-use crate::least::{Least, Leasts};
+use crate::lower_bound::{LowerBound, LowerBounds};
 use crate::space::{SCHEDULES, USUAL, WAYS};
-use crate::{Found, Question, Row, Shape, Wanted, bound, is_refusal, least_of, row, shapes};
+use crate::{Evaluated, Found, Question, Shape, Wanted, bound, candidate, is_refusal, least_of, shapes};
 
 /// Of so many the other schedules are looked at.
 const FEW: usize = 2;
@@ -32,31 +32,31 @@ const NEARLY: f64 = 0.75;
 
 /// A ladder of plans, on one of its rungs.
 #[derive(Clone)]
-struct Rung {
+struct Fallback {
     shape: usize,
     /// Where it stands among all: of plans that take the same the first is taken.
     place: usize,
     names: Vec<String>,
     at: usize,
-    least: Least,
+    least: LowerBound,
     /// Whether that is of this plan; else of others that take no more.
     is_own: bool,
 }
 
 pub(crate) struct Search<'q, 'w> {
     all: Vec<Shape>,
-    usual: Vec<Rung>,
+    usual: Vec<Fallback>,
     question: &'q Question<'q>,
     model: sets::Model<'q>,
-    leasts: Leasts<'q>,
+    leasts: LowerBounds<'q>,
     wanted: Wanted,
     watch: &'w mut dyn FnMut(&str),
     found: Found,
     /// Of each row its place.
     places: Vec<usize>,
-    open: Vec<Rung>,
+    open: Vec<Fallback>,
     /// Those that cannot fit, whatever is computed again.
-    too_large: Vec<Rung>,
+    too_large: Vec<Fallback>,
     /// The shapes that were looked at.
     seen: BTreeSet<usize>,
     is_late: bool,
@@ -93,7 +93,7 @@ impl<'q, 'w> Search<'q, 'w> {
             usual: vec![],
             question,
             model: sets::Model::new(question.graph, question.analysis),
-            leasts: Leasts::new(question),
+            leasts: LowerBounds::new(question),
             wanted,
             watch,
             found,
@@ -112,7 +112,7 @@ impl<'q, 'w> Search<'q, 'w> {
 
     /// Looks at the first plans, until a pipeline fits: then it is known what others must beat.
     pub(crate) fn until_piped(&mut self) -> Result<()> {
-        let is_piped = |row: &Row| row.fits() && row.plan.block_count() > 1;
+        let is_piped = |candidate: &Evaluated| candidate.fits() && candidate.plan.block_count() > 1;
         while !self.is_late() && !self.found.rows.iter().any(is_piped) {
             let Some(first) = self.pop() else { break };
             if first.least.seconds > self.limit() {
@@ -152,9 +152,9 @@ impl<'q, 'w> Search<'q, 'w> {
     }
 
     /// A ladder for each shape and way to hold parameters. How these are held makes no difference to what is computed.
-    fn usual(&mut self, all: &[Shape]) -> Result<Vec<Rung>> {
-        let mut ladders: Vec<Rung> = vec![];
-        let mut known: Option<(usize, Least)> = None;
+    fn usual(&mut self, all: &[Shape]) -> Result<Vec<Fallback>> {
+        let mut ladders: Vec<Fallback> = vec![];
+        let mut known: Option<(usize, LowerBound)> = None;
         for (shape, place, names) in ladders_of(all) {
             known = known.filter(|(of, _)| *of == shape);
             if known.is_none() && self.looks_at_all() && self.is_late() && !ladders.is_empty() {
@@ -163,17 +163,17 @@ impl<'q, 'w> Search<'q, 'w> {
             let (least, is_own) = match known {
                 Some((_, known)) => {
                     let seconds = known.computes;
-                    (Least { seconds, flat: seconds, computes: seconds, ..Least::default() }, false)
+                    (LowerBound { seconds, flat: seconds, computes: seconds, ..LowerBound::default() }, false)
                 }
                 // What it takes is looked at when it is its turn.
-                None if self.is_late() => (Least::default(), false),
+                None if self.is_late() => (LowerBound::default(), false),
                 None => match self.named(&names[0]) {
                     Some(plan) => (self.leasts.of(&plan)?, true),
                     None => continue,
                 },
             };
             known = known.or(is_own.then_some((shape, least)));
-            ladders.push(Rung { shape, place, names, at: 0, least, is_own });
+            ladders.push(Fallback { shape, place, names, at: 0, least, is_own });
         }
         Ok(ladders)
     }
@@ -191,15 +191,15 @@ impl<'q, 'w> Search<'q, 'w> {
 
     /// What takes more is not wanted.
     fn limit(&self) -> f64 {
-        let fits = self.found.rows.iter().filter(|row| row.fits());
-        let mut seconds: Vec<f64> = fits.map(Row::seconds).collect();
+        let fits = self.found.rows.iter().filter(|candidate| candidate.fits());
+        let mut seconds: Vec<f64> = fits.map(Evaluated::seconds).collect();
         seconds.sort_by(f64::total_cmp);
         let last = self.wanted.count.checked_sub(1).and_then(|last| seconds.get(last));
         last.copied().unwrap_or(f64::INFINITY).min(self.wanted.below)
     }
 
     fn fits(&self) -> bool {
-        self.found.rows.iter().any(Row::fits)
+        self.found.rows.iter().any(Evaluated::fits)
     }
 
     fn looks_at_all(&self) -> bool {
@@ -208,31 +208,31 @@ impl<'q, 'w> Search<'q, 'w> {
 
     /// Where it is late and nothing fits: of each shape what needs least, first what is quick of that which surely fits.
     fn hurry(&mut self) -> Result<()> {
-        let mut all: Vec<Rung> = vec![];
-        for mut rung in std::mem::take(&mut self.open) {
+        let mut all: Vec<Fallback> = vec![];
+        for mut fallback in std::mem::take(&mut self.open) {
             // The last way to hold parameters needs least.
-            if rung.names[0].contains(self.least_held(rung.shape)) {
-                rung.at = rung.names.len() - 1;
-                let Some(plan) = self.named(&rung.names[rung.at].clone()) else { continue };
-                (rung.least, rung.is_own) = (self.leasts.of(&plan)?, true);
-                all.push(rung);
+            if fallback.names[0].contains(self.least_held(fallback.shape)) {
+                fallback.at = fallback.names.len() - 1;
+                let Some(plan) = self.named(&fallback.names[fallback.at].clone()) else { continue };
+                (fallback.least, fallback.is_own) = (self.leasts.of(&plan)?, true);
+                all.push(fallback);
             } else {
-                self.open.push(rung);
+                self.open.push(fallback);
             }
         }
         let there = self.question.most();
-        let memory = |rung: &Rung| rung.least.memory.max((ROOM * there as f64) as u64);
+        let memory = |fallback: &Fallback| fallback.least.memory.max((ROOM * there as f64) as u64);
         all.sort_by(|a, b| {
             memory(a)
                 .cmp(&memory(b))
                 .then(a.least.seconds.total_cmp(&b.least.seconds))
                 .then(a.place.cmp(&b.place))
         });
-        for (at, rung) in all.into_iter().enumerate() {
+        for (at, fallback) in all.into_iter().enumerate() {
             if self.fits() || at > 0 && self.question.stop.is_over() {
                 break;
             }
-            self.step(rung)?;
+            self.step(fallback)?;
         }
         Ok(())
     }
@@ -268,9 +268,9 @@ impl<'q, 'w> Search<'q, 'w> {
         Ok(())
     }
 
-    fn pop(&mut self) -> Option<Rung> {
-        let key = |rung: &Rung| (rung.least.seconds, rung.place);
-        let less = |a: &Rung, b: &Rung| {
+    fn pop(&mut self) -> Option<Fallback> {
+        let key = |fallback: &Fallback| (fallback.least.seconds, fallback.place);
+        let less = |a: &Fallback, b: &Fallback| {
             let ((a, first), (b, second)) = (key(a), key(b));
             a.total_cmp(&b).then(first.cmp(&second))
         };
@@ -279,64 +279,66 @@ impl<'q, 'w> Search<'q, 'w> {
     }
 
     /// Looks at a plan, if it may be among the wanted ones, and else puts it back to where it belongs.
-    fn step(&mut self, mut rung: Rung) -> Result<()> {
-        self.seen.insert(rung.shape);
-        let name = rung.names[rung.at].clone();
+    fn step(&mut self, mut fallback: Fallback) -> Result<()> {
+        self.seen.insert(fallback.shape);
+        let name = fallback.names[fallback.at].clone();
         let Some(plan) = self.named(&name) else { return Ok(()) };
-        if !rung.is_own {
-            (rung.least, rung.is_own) = (self.leasts.of(&plan)?, true);
-            if rung.least.seconds > self.limit() {
-                self.open.push(rung);
+        if !fallback.is_own {
+            (fallback.least, fallback.is_own) = (self.leasts.of(&plan)?, true);
+            if fallback.least.seconds > self.limit() {
+                self.open.push(fallback);
                 return Ok(());
             }
         }
-        let is_last = rung.at + 1 == rung.names.len();
+        let is_last = fallback.at + 1 == fallback.names.len();
         if !self.looks_at_all()
-            && (rung.least.memory > self.question.most() || is_last && rung.least.kept > self.question.most())
+            && (fallback.least.memory > self.question.most()
+                || is_last && fallback.least.kept > self.question.most())
         {
-            self.too_large.push(rung);
+            self.too_large.push(fallback);
             return Ok(());
         }
-        if !self.looks_at_all() && rung.least.kept > self.question.most() {
-            self.open.extend(self.on_host(&rung));
-            self.open.push(Rung { at: rung.at + 1, is_own: false, ..rung });
+        if !self.looks_at_all() && fallback.least.kept > self.question.most() {
+            self.open.extend(self.on_host(&fallback));
+            self.open.push(Fallback { at: fallback.at + 1, is_own: false, ..fallback });
             return Ok(());
         }
         (self.watch)(&name);
-        let row = match row(self.question, plan) {
+        let candidate = match candidate(self.question, plan) {
             Err(error) if !is_usual(&name) && is_refusal(&error) => {
                 self.found.passed_over.push((name, error.what));
                 return Ok(());
             }
             other => other?,
         };
-        let next = !row.fits() && !is_last;
-        self.found.rows.push(row);
-        self.places.push(rung.place + rung.at);
+        let next = !candidate.fits() && !is_last;
+        self.found.rows.push(candidate);
+        self.places.push(fallback.place + fallback.at);
         if next {
-            self.open.extend(self.on_host(&rung));
-            self.open.push(Rung { at: rung.at + 1, is_own: false, ..rung });
+            self.open.extend(self.on_host(&fallback));
+            self.open.push(Fallback { at: fallback.at + 1, is_own: false, ..fallback });
         }
         Ok(())
     }
 
     /// Where nothing is computed again, the same with what layers keep on the host. With each micro-batch nearly all that is
     /// kept goes there and comes back.
-    fn on_host(&self, rung: &Rung) -> Option<Rung> {
-        if rung.at > 0 {
+    fn on_host(&self, fallback: &Fallback) -> Option<Fallback> {
+        if fallback.at > 0 {
             return None;
         }
         let Question { cluster, devices, batches, .. } = *self.question;
-        let least = rung.least;
-        let at_once = self.shape(rung.shape).stages.min(batches);
+        let least = fallback.least;
+        let at_once = self.shape(fallback.shape).stages.min(batches);
         let kept = NEARLY * least.kept.saturating_sub(least.memory) as f64;
         let all = || (0..devices).map(|at| cluster.device(at));
         let there = all().map(|it| it.host_memory).max()? as f64;
         let host = all().map(|it| it.host).fold(0.0, f64::max);
         let moves = 2.0 * kept / f64::from(at_once) * f64::from(batches) / host;
-        let least = Least { seconds: least.seconds.max(moves), kept: least.memory, ..least };
-        let names = vec![Shape::kept_offloaded(&rung.names[0])];
-        let own = Rung { names, place: rung.place + OFFLOADS, least, is_own: true, ..rung.clone() };
+        let least = LowerBound { seconds: least.seconds.max(moves), kept: least.memory, ..least };
+        let names = vec![Shape::kept_offloaded(&fallback.names[0])];
+        let own =
+            Fallback { names, place: fallback.place + OFFLOADS, least, is_own: true, ..fallback.clone() };
         (kept <= there || self.looks_at_all()).then_some(own)
     }
 
@@ -355,7 +357,7 @@ impl<'q, 'w> Search<'q, 'w> {
                 let names: Vec<String> = usual.iter().map(|name| name.replace(WAYS, set)).collect();
                 let known = computes.get(&(shape, at)).copied();
                 let (least, is_own) = match known {
-                    Some(seconds) => (Least { seconds, ..Least::default() }, false),
+                    Some(seconds) => (LowerBound { seconds, ..LowerBound::default() }, false),
                     None => match self.named(&names[0]) {
                         Some(plan) => (self.leasts.of(&plan)?, true),
                         None => continue,
@@ -363,36 +365,36 @@ impl<'q, 'w> Search<'q, 'w> {
                 };
                 computes.entry((shape, at)).or_insert(least.computes);
                 let place = place + INSTEAD + names.len() * at;
-                self.open.push(Rung { shape, place, names, at: 0, least, is_own });
+                self.open.push(Fallback { shape, place, names, at: 0, least, is_own });
             }
         }
         self.go_on()
     }
 
     /// The other schedules of the few that would be quickest if stages never waited.
-    fn schedules(&mut self, all: &[Shape], usual: Vec<Rung>) -> Result<()> {
-        let mut few: Vec<Rung> = vec![];
-        for mut rung in usual.into_iter().filter(|rung| all[rung.shape].stages > 1) {
-            if rung.least.flat > self.limit() || self.is_late() {
+    fn schedules(&mut self, all: &[Shape], usual: Vec<Fallback>) -> Result<()> {
+        let mut few: Vec<Fallback> = vec![];
+        for mut fallback in usual.into_iter().filter(|fallback| all[fallback.shape].stages > 1) {
+            if fallback.least.flat > self.limit() || self.is_late() {
                 continue;
             }
-            if !rung.is_own {
-                let Some(plan) = self.named(&rung.names[0]) else { continue };
-                rung.least = self.leasts.of(&plan)?;
+            if !fallback.is_own {
+                let Some(plan) = self.named(&fallback.names[0]) else { continue };
+                fallback.least = self.leasts.of(&plan)?;
             }
-            few.push(rung);
+            few.push(fallback);
         }
         few.sort_by(|a, b| a.least.flat.total_cmp(&b.least.flat).then(a.place.cmp(&b.place)));
         few.truncate(FEW);
-        for rung in few {
+        for fallback in few {
             for (at, schedule) in SCHEDULES.iter().enumerate() {
                 let names: Vec<String> =
-                    rung.names.iter().map(|name| name.replace(USUAL, schedule)).collect();
+                    fallback.names.iter().map(|name| name.replace(USUAL, schedule)).collect();
                 let found = sets::named_of(&names[0], &self.model, self.question.devices);
                 let Ok(plan) = found.and_then(|plan| self.question.respected(plan)) else { continue };
-                let place = rung.place + 10 * (at + 1);
+                let place = fallback.place + 10 * (at + 1);
                 let least = self.leasts.of(&plan)?;
-                self.open.push(Rung { names, place, at: 0, least, is_own: true, ..rung.clone() });
+                self.open.push(Fallback { names, place, at: 0, least, is_own: true, ..fallback.clone() });
             }
         }
         self.go_on()
@@ -403,12 +405,12 @@ impl<'q, 'w> Search<'q, 'w> {
         for (at, shape) in all.iter().enumerate() {
             for held in shape.held() {
                 let (names, place) = (shape.offload(held), self.places.len() * 100 + at);
-                self.open.push(Rung {
+                self.open.push(Fallback {
                     shape: at,
                     place,
                     names,
                     at: 0,
-                    least: Least::default(),
+                    least: LowerBound::default(),
                     is_own: false,
                 });
             }
@@ -421,13 +423,15 @@ impl<'q, 'w> Search<'q, 'w> {
         if !self.found.rows.is_empty() {
             return Ok(());
         }
-        let Some(least) = self.too_large.iter().min_by_key(|rung| (rung.least.memory, rung.place)) else {
+        let Some(least) =
+            self.too_large.iter().min_by_key(|fallback| (fallback.least.memory, fallback.place))
+        else {
             return Ok(());
         };
         let last = least.names[least.names.len() - 1].clone();
         if let Some(plan) = self.named(&last) {
             (self.watch)(&last);
-            self.found.rows.push(row(self.question, plan)?);
+            self.found.rows.push(candidate(self.question, plan)?);
             self.places.push(0);
         }
         Ok(())
@@ -441,7 +445,8 @@ impl<'q, 'w> Search<'q, 'w> {
             let fits = second.fits().cmp(&first.fits());
             fits.then_with(quicker).then_with(|| self.places[*a].cmp(&self.places[*b]))
         });
-        let mut rows: Vec<Option<Row>> = std::mem::take(&mut self.found.rows).into_iter().map(Some).collect();
+        let mut rows: Vec<Option<Evaluated>> =
+            std::mem::take(&mut self.found.rows).into_iter().map(Some).collect();
         self.found.rows = order.into_iter().filter_map(|at| rows[at].take()).collect();
         self.found.tried.0 = if self.is_late { self.seen.len() } else { all.len() };
         self.found

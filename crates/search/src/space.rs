@@ -38,7 +38,7 @@ pub fn shapes(devices: u32, batches: u32) -> Vec<Shape> {
 impl Shape {
     /// For each way to hold parameters names of plans, each of which needs less memory than the one before.
     pub fn ladders(&self) -> Vec<Vec<String>> {
-        self.held().iter().map(|held| self.ladder(held, USUAL)).collect()
+        self.held().iter().map(|held| self.fallbacks(held, USUAL)).collect()
     }
 
     /// The ways to hold parameters.
@@ -46,7 +46,7 @@ impl Shape {
         if self.copies > 1 { &HELD } else { &HELD[..1] }
     }
 
-    pub(crate) fn ladder(&self, held: &str, schedule: &str) -> Vec<String> {
+    pub(crate) fn fallbacks(&self, held: &str, schedule: &str) -> Vec<String> {
         RECOMPUTED.iter().map(|recomputed| self.name(held, schedule, recomputed)).collect()
     }
 

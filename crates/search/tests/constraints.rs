@@ -6,7 +6,7 @@ use cluster::{Cluster, named};
 use diag::{Error, Result};
 use plan::{On, Plan, Split, sets};
 use search::inside::{Count, find, member, tables};
-use search::{Constraints, Question, Row, best, compare};
+use search::{Constraints, Evaluated, Question, best, compare};
 
 use model::Model;
 
@@ -102,9 +102,9 @@ fn what_is_found_respects_them_and_is_no_better_than_without() {
     let free = model.question(&cluster, 4, 2);
     let best_of = |question: &Question<'_>| best(question, None, &mut |_| ()).expect("a plan").rows;
     // Of pipelines those are looked at that promise most, which may be others under constraints.
-    let least = |rows: &[Row]| {
-        let own = rows.iter().filter(|row| row.fits() && row.plan.block_count() == 1);
-        own.map(Row::seconds).fold(f64::INFINITY, f64::min)
+    let least = |rows: &[Evaluated]| {
+        let own = rows.iter().filter(|candidate| candidate.fits() && candidate.plan.block_count() == 1);
+        own.map(Evaluated::seconds).fold(f64::INFINITY, f64::min)
     };
     let without = least(&best_of(&free));
     for lines in [
@@ -121,7 +121,9 @@ fn what_is_found_respects_them_and_is_no_better_than_without() {
         let constraints = read(&model, &cluster, lines).expect(lines);
         let question = Question { constraints: Some(&constraints), ..free };
         let rows = best_of(&question);
-        rows.iter().for_each(|row| assert!(broken(&constraints, &model, &row.plan).is_empty(), "{lines}"));
+        rows.iter().for_each(|candidate| {
+            assert!(broken(&constraints, &model, &candidate.plan).is_empty(), "{lines}")
+        });
         assert!(least(&rows) >= without * (1.0 - 1e-9), "{lines}");
     }
 }
@@ -227,8 +229,8 @@ fn memory_that_clashes_is_named() {
     let model = Model::gpt();
     let cluster = named("cpu:4").expect("known");
     let free = compare(&model.question(&cluster, 4, 1), None, &mut |_| ()).expect("plans");
-    let whole = free.rows.iter().find(|row| row.plan.name == "data:4").expect("a row").memory.1;
-    let least = free.rows.iter().map(|row| row.memory.1).min().expect("plans");
+    let whole = free.rows.iter().find(|candidate| candidate.plan.name == "data:4").expect("a row").memory.1;
+    let least = free.rows.iter().map(|candidate| candidate.memory.1).min().expect("plans");
     let between = u64::midpoint(least, whole);
     let error =
         refusal(&format!("forbid offload\nlimit memory {between}\nuse \"replicate:4\"\nforbid recompute"), 1);

@@ -27,7 +27,7 @@ fn places(looks: usize) -> Vec<usize> {
 }
 
 fn named_of(found: &Found) -> Vec<(String, u64)> {
-    found.rows.iter().map(|row| (row.plan.name.clone(), row.seconds().to_bits())).collect()
+    found.rows.iter().map(|candidate| (candidate.plan.name.clone(), candidate.seconds().to_bits())).collect()
 }
 
 fn gpt(cluster: &Cluster, lines: Option<&str>, check: impl Fn(&Question<'_>, usize)) {
@@ -82,7 +82,7 @@ fn where_memory_is_short_what_fits_is_found_soon() {
     let cluster = named("ethernet-25g:2x2").expect("known");
     gpt(&cluster, None, |question, _| {
         let all = compare(question, None, &mut |_| ()).expect("plans");
-        let mut needed: Vec<u64> = all.rows.iter().map(|row| row.memory.1).collect();
+        let mut needed: Vec<u64> = all.rows.iter().map(|candidate| candidate.memory.1).collect();
         needed.sort_unstable();
         let tight = Question { memory: Some(needed[needed.len() / 8]), ..*question };
         let lowered = AtomicUsize::new(0);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use cluster::{Cluster, read};
 use compiler::{Estimate, Setting, estimate};
-use search::{Constraints, Question, Row, best, compare};
+use search::{Constraints, Evaluated, Question, best, compare};
 
 use model::Model;
 
@@ -38,15 +38,15 @@ fn told(question: &Question<'_>, name: &str) -> Option<Estimate> {
     Some(estimate(of, &plan, question.boundary, &setting).expect("an estimate"))
 }
 
-fn on_host(row: &Row) -> usize {
-    row.plan.offload.len()
+fn on_host(candidate: &Evaluated) -> usize {
+    candidate.plan.offload.len()
 }
 
-fn first(question: &Question<'_>) -> Row {
+fn first(question: &Question<'_>) -> Evaluated {
     let found = best(question, None, &mut |_| ()).expect("plans");
-    let row = found.rows.into_iter().next().expect("a plan");
-    assert!(row.fits() && row.seconds() * (1.0 + 1e-9) >= found.bound, "{}", row.plan.name);
-    row
+    let candidate = found.rows.into_iter().next().expect("a plan");
+    assert!(candidate.fits() && candidate.seconds() * (1.0 + 1e-9) >= found.bound, "{}", candidate.plan.name);
+    candidate
 }
 
 #[test]
@@ -66,7 +66,10 @@ fn the_wider_the_way_to_the_host_the_quicker_is_what_is_chosen() {
         assert!(on_host(&rows[0]) == 0 && !rows[0].plan.recompute.is_empty(), "{}", rows[0].plan.name);
         assert!(on_host(&rows[5]) > 0 && rows[5].seconds() < rows[0].seconds(), "{}", rows[5].plan.name);
         assert!(rows.windows(2).all(|two| two[1].seconds() <= two[0].seconds()));
-        mixed += rows.iter().filter(|row| on_host(row) > 0 && !row.plan.recompute.is_empty()).count();
+        mixed += rows
+            .iter()
+            .filter(|candidate| on_host(candidate) > 0 && !candidate.plan.recompute.is_empty())
+            .count();
     }
     assert!(mixed > 0);
 }
@@ -92,8 +95,13 @@ fn what_has_too_much_on_the_host_does_not_fit() {
     let (wide, narrow) = (devices(1, "1 TB/s", "1 GB"), devices(1, "1 TB/s", "2 kB"));
     let least = compare(&Question { memory: Some(1), ..model.question(&wide, 1, 1) }, None, &mut |_| ());
     let least = least.expect("plans").rows;
-    let offload = |row: &&Row| row.plan.name.contains("offload");
-    let least = least.iter().filter(|row| !offload(row)).map(|row| row.memory.1).min().expect("plans");
+    let offload = |candidate: &&Evaluated| candidate.plan.name.contains("offload");
+    let least = least
+        .iter()
+        .filter(|candidate| !offload(candidate))
+        .map(|candidate| candidate.memory.1)
+        .min()
+        .expect("plans");
     let of = |cluster| {
         let question = Question { memory: Some(least - 1), ..model.question(cluster, 1, 1) };
         best(&question, None, &mut |_| ())
@@ -124,7 +132,7 @@ fn no_named_plan_with_its_layers_on_the_host_is_quicker() {
         let cluster = devices(count, host, "1 GB");
         let question = model.question(&cluster, count, 2);
         let all = compare(&Question { memory: Some(1), ..question }, None, &mut |_| ()).expect("plans").rows;
-        let names: BTreeSet<String> = all.iter().map(|row| offload(&row.plan.name)).collect();
+        let names: BTreeSet<String> = all.iter().map(|candidate| offload(&candidate.plan.name)).collect();
         let told: Vec<(String, Estimate)> =
             names.into_iter().filter_map(|name| Some((name.clone(), told(&question, &name)?))).collect();
         let needs = |told: &Estimate| told.memory.iter().map(check::Memory::total).max().unwrap_or(0);

@@ -5,7 +5,7 @@ mod narrow;
 
 use cluster::{named, read};
 use plan::{Plan, Schedule};
-use search::{Question, Row, compare};
+use search::{Evaluated, Question, compare};
 
 use model::Model;
 use narrow::{narrow, untied};
@@ -13,13 +13,15 @@ use narrow::{narrow, untied};
 const OWN: &str = ", in an order of its own";
 
 /// Each plan in an order of its own, with the same plan in the order that its schedule has.
-fn both(rows: &[Row]) -> Vec<(&Row, &Row)> {
-    let of = |row: &Row| row.plan.name.strip_suffix(OWN).map(str::to_owned);
-    let with = |row| of(row).and_then(|name| Some((row, rows.iter().find(|it| it.plan.name == name)?)));
+fn both(rows: &[Evaluated]) -> Vec<(&Evaluated, &Evaluated)> {
+    let of = |candidate: &Evaluated| candidate.plan.name.strip_suffix(OWN).map(str::to_owned);
+    let with = |candidate| {
+        of(candidate).and_then(|name| Some((candidate, rows.iter().find(|it| it.plan.name == name)?)))
+    };
     rows.iter().filter_map(with).collect()
 }
 
-fn all(question: &Question<'_>) -> Vec<Row> {
+fn all(question: &Question<'_>) -> Vec<Evaluated> {
     compare(question, None, &mut |_| ()).expect("plans").rows
 }
 
@@ -57,7 +59,9 @@ fn passes_are_those_that_the_plan_has() {
     let rows = all(&model.question(&cluster, 4, 8));
     for (own, named) in both(&rows) {
         assert_eq!(own.plan.schedule.splits_backward(), named.plan.schedule.splits_backward());
-        let passes = |row: &Row| row.estimate.passes.iter().map(|it| (it.block, it.pass)).collect::<Vec<_>>();
+        let passes = |candidate: &Evaluated| {
+            candidate.estimate.passes.iter().map(|it| (it.block, it.pass)).collect::<Vec<_>>()
+        };
         assert_eq!(passes(own), passes(named), "{}", own.plan.name);
     }
     assert!(!both(&rows).is_empty());
@@ -74,9 +78,11 @@ fn an_order_is_told_with_its_bound() {
              [devices.d]\nmemory = \"1 GB\"\nbandwidth = \"1 TB/s\"\npeak = {{ f64 = \"1 GFLOP/s\" }}\noverhead = \"0 s\"\n"
         );
         let cluster = read(&text, "slow.toml").expect("it reads");
-        for row in all(&model.question(&cluster, 8, 4)).iter().filter(|row| row.plan.name.ends_with(OWN)) {
-            let Some(bound) = row.order else { continue };
-            assert!(0.0 < bound && bound <= row.seconds(), "{}: {bound}", row.plan.name);
+        for candidate in
+            all(&model.question(&cluster, 8, 4)).iter().filter(|candidate| candidate.plan.name.ends_with(OWN))
+        {
+            let Some(bound) = candidate.order else { continue };
+            assert!(0.0 < bound && bound <= candidate.seconds(), "{}: {bound}", candidate.plan.name);
             found += 1;
         }
     }
@@ -90,14 +96,14 @@ fn what_is_kept_has_room() {
     let cluster = narrow();
     let question = model.question(&cluster, 4, 8);
     let free = all(&question);
-    let most = free.iter().map(|row| row.memory.1).max().expect("plans");
-    let least = free.iter().map(|row| row.memory.1).min().expect("plans");
+    let most = free.iter().map(|candidate| candidate.memory.1).max().expect("plans");
+    let least = free.iter().map(|candidate| candidate.memory.1).min().expect("plans");
     let mut found = 0;
     for eighth in 1..8 {
         let memory = Some(least + (most - least) * eighth / 8);
         let rows = all(&Question { memory, ..question });
         found += both(&rows).iter().filter(|(own, _)| own.fits()).count();
-        assert!(rows.iter().filter(|row| row.plan.name.ends_with(OWN)).all(Row::fits));
+        assert!(rows.iter().filter(|candidate| candidate.plan.name.ends_with(OWN)).all(Evaluated::fits));
     }
     assert!(found > 0);
 }
@@ -108,14 +114,14 @@ fn passes_are_within_the_step() {
     let model = untied();
     let cluster = narrow();
     let batches = 8;
-    for row in all(&model.question(&cluster, 4, batches)) {
-        let count = row.plan.block_count();
-        assert_eq!(row.estimate.passes.is_empty(), count < 2, "{}", row.plan.name);
-        let is_v = row.plan.schedule == Schedule::ZbV;
+    for candidate in all(&model.question(&cluster, 4, batches)) {
+        let count = candidate.plan.block_count();
+        assert_eq!(candidate.estimate.passes.is_empty(), count < 2, "{}", candidate.plan.name);
+        let is_v = candidate.plan.schedule == Schedule::ZbV;
         for block in (0..count).filter(|_| count > 1 && !is_v) {
-            let own = row.estimate.passes.iter().filter(|it| it.block == block);
+            let own = candidate.estimate.passes.iter().filter(|it| it.block == block);
             let work: f64 = own.map(|it| it.seconds).sum::<f64>() * f64::from(batches);
-            assert!(work > 0.0 && work <= row.seconds() * 1.001, "{}: {work}", row.plan.name);
+            assert!(work > 0.0 && work <= candidate.seconds() * 1.001, "{}: {work}", candidate.plan.name);
         }
     }
 }

@@ -3,7 +3,7 @@
 mod model;
 
 use cluster::{Cluster, read};
-use search::{Question, Row, best, compare};
+use search::{Evaluated, Question, best, compare};
 
 use model::Model;
 
@@ -16,12 +16,12 @@ fn devices(count: u32, peak: &str) -> Cluster {
     read(&text, "devices.toml").expect("it reads")
 }
 
-fn is_mixed(row: &Row) -> bool {
-    row.plan.name.ends_with(" layers again")
+fn is_mixed(candidate: &Evaluated) -> bool {
+    candidate.plan.name.ends_with(" layers again")
 }
 
-fn of<'r>(rows: &'r [Row], name: &str) -> &'r Row {
-    rows.iter().find(|row| row.plan.name == name).unwrap_or_else(|| panic!("{name}"))
+fn of<'r>(rows: &'r [Evaluated], name: &str) -> &'r Evaluated {
+    rows.iter().find(|candidate| candidate.plan.name == name).unwrap_or_else(|| panic!("{name}"))
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn no_more_layers_are_computed_again_than_memory_asks_for() {
     let first = &best(&tight, None, &mut |_| ()).expect("plans").rows[0];
     assert!(is_mixed(first) && first.fits(), "{}", first.plan.name);
     assert_eq!(first.plan.recompute.len(), 1, "one of two layers");
-    let seconds = |row: &Row| row.seconds();
+    let seconds = |candidate: &Evaluated| candidate.seconds();
     assert!(seconds(none) < seconds(first) && seconds(first) < seconds(recomputed));
 }
 
@@ -50,16 +50,17 @@ fn each_stage_computes_again_what_it_must() {
     let question = model.question(&cluster, 2, 4);
     let mut looked_at = 0;
     let all = compare(&Question { memory: Some(1), ..question }, None, &mut |_| ()).expect("plans");
-    let most = all.rows.iter().map(|row| row.memory.1).max().expect("plans");
-    let least = all.rows.iter().map(|row| row.memory.1).min().expect("plans");
+    let most = all.rows.iter().map(|candidate| candidate.memory.1).max().expect("plans");
+    let least = all.rows.iter().map(|candidate| candidate.memory.1).min().expect("plans");
     for step in 1..32 {
         let memory = Some(least + (most - least) * step / 32);
         let found = compare(&Question { memory, ..question }, None, &mut |_| ()).expect("plans");
-        for row in found.rows.iter().filter(|row| is_mixed(row)) {
-            assert!(row.fits() && !row.plan.recompute.is_empty(), "{}", row.plan.name);
+        for candidate in found.rows.iter().filter(|candidate| is_mixed(candidate)) {
+            assert!(candidate.fits() && !candidate.plan.recompute.is_empty(), "{}", candidate.plan.name);
             looked_at += 1;
         }
-        let fits: Vec<f64> = found.rows.iter().filter(|row| row.fits()).map(Row::seconds).collect();
+        let fits: Vec<f64> =
+            found.rows.iter().filter(|candidate| candidate.fits()).map(Evaluated::seconds).collect();
         assert!(fits.windows(2).all(|two| two[0] <= two[1]), "the quickest is the first");
     }
     assert!(looked_at > 1, "{looked_at}");
@@ -75,5 +76,5 @@ fn where_nothing_may_be_computed_again_nothing_is() {
     let constraints = search::Constraints::read(text, "mine", of, &cluster, 1).expect("they read");
     let tight = Question { memory: Some(1 << 20), constraints: Some(&constraints), ..question };
     let rows = compare(&tight, None, &mut |_| ()).map(|found| found.rows).unwrap_or_default();
-    assert!(rows.iter().all(|row| row.plan.recompute.is_empty()));
+    assert!(rows.iter().all(|candidate| candidate.plan.recompute.is_empty()));
 }

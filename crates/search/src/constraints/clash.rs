@@ -13,7 +13,7 @@ use plan::sets;
 use super::Constraints;
 use crate::inside::Skeleton;
 use crate::space::{SCHEDULES, USUAL};
-use crate::{Question, Row, Stop, Wanted, best, looked_for, shapes};
+use crate::{Evaluated, Question, Stop, Wanted, best, looked_for, shapes};
 
 /// Sets of so many are looked at by size.
 const FEW: usize = 3;
@@ -63,7 +63,7 @@ pub(crate) fn too_tight(question: &Question<'_>, constraints: &Constraints) -> R
         let question =
             Question { constraints: (!keep.is_empty()).then_some(&some), stop: Stop::default(), ..*question };
         let found = looked_for(&question, Wanted { count: 1, below: f64::INFINITY }, &mut |_| ());
-        Ok(found?.rows.iter().any(Row::fits))
+        Ok(found?.rows.iter().any(Evaluated::fits))
     };
     if constraints.all.is_empty() || !fits(&Set::new())? {
         return Ok(None);
@@ -115,7 +115,7 @@ fn first(count: usize, size: usize, known: &mut Vec<usize>, holds: &dyn Fn(&Set)
 fn named(question: &Question<'_>, constraints: &Constraints) -> Vec<Set> {
     let model = sets::Model::new(question.graph, question.analysis);
     let all = shapes(question.devices, question.batches);
-    let usual = all.iter().flat_map(|shape| shape.ladder(shape.held()[0], USUAL));
+    let usual = all.iter().flat_map(|shape| shape.fallbacks(shape.held()[0], USUAL));
     let names: BTreeSet<String> = usual
         .flat_map(|name| {
             let others: Vec<String> = match name.contains(USUAL) {

@@ -13,7 +13,7 @@ use super::space::Space;
 use crate::Question;
 
 /// What was looked at of the plans that compute the same again.
-pub(super) struct Looked {
+pub(super) struct Searched {
     pub(super) spans: Vec<Vec<OpId>>,
     /// Under which the least was largest.
     pub(super) weights: Option<Weights>,
@@ -21,7 +21,7 @@ pub(super) struct Looked {
     pub(super) is_tight: bool,
 }
 
-impl Looked {
+impl Searched {
     /// Under which weights the least is a bound. Without a price for bytes it is one for all that compute more again, too.
     fn weights(&self, is_priced: bool) -> Weights {
         match self.weights {
@@ -36,7 +36,7 @@ impl Looked {
 pub(super) fn bound(
     question: &Question<'_>,
     (operators, digits): (&Operators<'_>, &Digits),
-    looked: &[Looked],
+    looked: &[Searched],
     sums: &mut f64,
 ) -> Result<f64> {
     let messages = Messages::new(question.cluster, digits, Count::Least);
@@ -44,14 +44,16 @@ pub(super) fn bound(
     let frozen = |it: &Tensor| matches!(it.source, Source::Param { frozen: true, .. });
     let is_priced = !question.graph.tensors.iter().any(frozen);
     let (limit, mut bound) = (limit(question) as f64, f64::INFINITY);
-    for rung in looked {
-        let Some(space) = Space::new(question, (operators, digits, &messages), &rung.spans) else { continue };
-        let weights = rung.weights(is_priced);
+    for fallback in looked {
+        let Some(space) = Space::new(question, (operators, digits, &messages), &fallback.spans) else {
+            continue;
+        };
+        let weights = fallback.weights(is_priced);
         let objective = Objective::new(&space, weights)?;
         let Some(least) = solved(question, &objective.problem()) else { return Ok(0.0) };
         *sums += least.sums.0;
         bound = bound.min((least.cost - weights.byte * limit) * UNIT);
-        if !rung.is_tight {
+        if !fallback.is_tight {
             break;
         }
     }

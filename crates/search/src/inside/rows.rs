@@ -4,7 +4,7 @@ use diag::Result;
 
 use super::solution::{Candidate, Told, find};
 use crate::reason::Reason;
-use crate::{Looked, Own, Question, Row};
+use crate::{Evaluated, Evaluations, Own, Question};
 
 /// So many of the plans that promise most are looked at each time.
 const FEW: usize = 3;
@@ -14,20 +14,22 @@ const TIMES: usize = 3;
 const SHARE: f64 = 0.2;
 
 /// The best plans of one block, and what was found out about all of them. `watch` is told each.
-pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Result<(Looked, Told)> {
+pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Result<(Evaluations, Told)> {
     watch("auto");
     let found = find(question)?;
-    let mut looked = Looked::default();
+    let mut looked = Evaluations::default();
     looked.at(question, best(&found.plans), watch)?;
     let there = limit(question);
     let mut asked = there;
     let question = &Question { stop: question.stop.share(SHARE), ..*question };
     for _ in 0..TIMES {
-        if looked.rows.iter().any(Row::fits) || question.stop.is_late() {
+        if looked.rows.iter().any(Evaluated::fits) || question.stop.is_late() {
             break;
         }
         // By as much less as the least of them needs more than there is.
-        let Some(over) = looked.rows.iter().map(|row| row.memory.1.saturating_sub(row.memory.2)).min() else {
+        let Some(over) =
+            looked.rows.iter().map(|candidate| candidate.memory.1.saturating_sub(candidate.memory.2)).min()
+        else {
             break;
         };
         asked = asked.saturating_sub(over + over / 8);

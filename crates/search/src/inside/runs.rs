@@ -12,11 +12,11 @@ use graph::{OpId, TensorId};
 use plan::Draft;
 
 use super::explain::{Explanation, ways};
+use super::fallback::{Asked, Fallback, Tables};
 use super::maker::Ground;
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
 use super::quick::Map;
 use super::rows::limit;
-use super::rung::{Asked, Rung, Tables};
 use super::solution::{NOTHING, RECOMPUTED, may_recompute, spans, write};
 use super::space::Begun;
 use super::tied::{Divided, weights};
@@ -33,7 +33,7 @@ pub(super) const PRICES: [f64; 5] = [1.0, 32.0, 256.0, 2048.0, 16384.0];
 /// A way to divide a run, and to compute some of it again.
 #[derive(Clone, Debug)]
 pub(crate) struct Inner {
-    pub(super) rung: usize,
+    pub(super) fallback: usize,
     pub(super) asked: Asked,
     pub(super) values: Rc<[usize]>,
     pub(super) weights: Weights,
@@ -50,7 +50,7 @@ pub(crate) struct Inner {
 /// What a way to divide a run is least in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunClaim {
-    rung: usize,
+    fallback: usize,
     asked: Asked,
     /// The price of a byte.
     byte: f64,
@@ -67,7 +67,7 @@ pub(crate) struct Runs<'q> {
     pub(super) crossing: &'q [Option<TensorId>],
     /// What a byte costs at least.
     pub(super) nothing: f64,
-    pub(super) rungs: Vec<Option<Rung<'q>>>,
+    pub(super) rungs: Vec<Option<Fallback<'q>>>,
     /// What runs that fit take at least, by how many micro-batches are kept.
     least: Map<(usize, usize, u32), Option<[f64; 3]>>,
     /// How what is tied is divided within a stage, and across several.
@@ -90,7 +90,7 @@ impl Inner {
 
     /// What it is least in, where it is kept of so many micro-batches.
     pub(crate) fn claim(&self, kept: u32) -> RunClaim {
-        RunClaim { rung: self.rung, asked: self.asked, byte: self.weights.byte, kept }
+        RunClaim { fallback: self.fallback, asked: self.asked, byte: self.weights.byte, kept }
     }
 
     /// Where it is kept of so many micro-batches.
@@ -116,34 +116,38 @@ impl<'q> Runs<'q> {
     pub(crate) fn ask(&mut self, question: &Question<'q>) {
         (self.question.memory, self.question.stop) = (question.memory, question.stop);
         self.least.clear();
-        self.rungs.iter_mut().flatten().for_each(|rung| rung.space.question = self.question);
+        self.rungs.iter_mut().flatten().for_each(|fallback| fallback.space.question = self.question);
     }
 
     /// Whether of all runs that were looked at the ways are known that cost least.
     pub(crate) fn is_exact(&self) -> bool {
-        self.rungs.iter().flatten().all(|rung| rung.is_exact)
+        self.rungs.iter().flatten().all(|fallback| fallback.is_exact)
     }
 
     /// Seconds of a micro-batch that each segment takes at least, without what is between bundles.
     pub(crate) fn least(&mut self) -> Result<Vec<f64>> {
         self.made(0)?;
-        let rung = self.rungs[0].as_ref();
-        let each = |rung: &Rung<'_>| rung.least.iter().map(|[all, ..]| *all).collect();
-        Ok(rung.map_or_else(|| vec![0.0; self.crossing.len()], each))
+        let fallback = self.rungs[0].as_ref();
+        let each = |fallback: &Fallback<'_>| fallback.least.iter().map(|[all, ..]| *all).collect();
+        Ok(fallback.map_or_else(|| vec![0.0; self.crossing.len()], each))
     }
 
     /// Device-seconds of a micro-batch and bytes of all devices of each segment at least, of a rung and where so many
     /// micro-batches are kept.
-    pub(crate) fn segments_at_least(&mut self, rung: usize, kept: u32) -> Result<Option<Vec<(f64, f64)>>> {
-        self.made(rung)?;
+    pub(crate) fn segments_at_least(
+        &mut self,
+        fallback: usize,
+        kept: u32,
+    ) -> Result<Option<Vec<(f64, f64)>>> {
+        self.made(fallback)?;
         let devices = f64::from(self.question.devices);
-        let each = |rung: &Rung<'_>| {
+        let each = |fallback: &Fallback<'_>| {
             let segment = |([seconds, ..], (held, own)): (&[f64; 3], &(f64, f64))| {
                 (devices * seconds, devices * (held + f64::from(kept) * own))
             };
-            rung.least.iter().zip(&rung.bytes).map(segment).collect()
+            fallback.least.iter().zip(&fallback.bytes).map(segment).collect()
         };
-        Ok(self.rungs[rung].as_ref().map(each))
+        Ok(self.rungs[fallback].as_ref().map(each))
     }
 
     /// The same of a run that fits where so many micro-batches are kept: in all, forward and backward. None if none does.
@@ -160,10 +164,12 @@ impl<'q> Runs<'q> {
         let limit = limit(&self.question) as f64;
         for at in 0..RECOMPUTED.len() {
             self.made(at)?;
-            let Some(rung) = self.rungs[at].as_ref().filter(|rung| !rung.cuts_a_span(run)) else { continue };
+            let Some(fallback) = self.rungs[at].as_ref().filter(|fallback| !fallback.cuts_a_span(run)) else {
+                continue;
+            };
             // Who computes more again takes no less.
-            if rung.least_bytes(run, kept) <= limit {
-                return Ok(Some(rung.least(run)));
+            if fallback.least_bytes(run, kept) <= limit {
+                return Ok(Some(fallback.least(run)));
             }
         }
         Ok(None)
@@ -176,22 +182,24 @@ impl<'q> Runs<'q> {
         for at in 0..RECOMPUTED.len() {
             self.made(at)?;
             let nothing = self.nothing;
-            let Some(rung) = self.rungs[at].as_mut().filter(|rung| !rung.cuts_a_span(run)) else { continue };
-            if rung.least_bytes(run, kept) > limit {
+            let Some(fallback) = self.rungs[at].as_mut().filter(|fallback| !fallback.cuts_a_span(run)) else {
+                continue;
+            };
+            if fallback.least_bytes(run, kept) > limit {
                 continue;
             }
             let mut is_easy = true;
             for look in 0..LOOKS.len() {
                 // What is as good as nothing is the same however many there are.
-                let first = rung.inner(run, ((look, 0, 1), nothing), solver)?;
+                let first = fallback.inner(run, ((look, 0, 1), nothing), solver)?;
                 let fits = |it: &Inner| it.bytes(kept) <= limit;
                 let first_fits = first.as_ref().is_some_and(fits);
                 is_easy &= first_fits;
                 let inner = match first {
                     Some(first) if first_fits => Some(first),
-                    _ => rung.tight(run, (look, kept), (nothing, &fits), solver)?,
+                    _ => fallback.tight(run, (look, kept), (nothing, &fits), solver)?,
                 };
-                found.extend(inner.map(|inner| Inner { rung: at, ..inner }));
+                found.extend(inner.map(|inner| Inner { fallback: at, ..inner }));
             }
             if is_easy && !found.is_empty() {
                 break;
@@ -208,26 +216,26 @@ impl<'q> Runs<'q> {
         op: OpId,
         most: usize,
     ) -> Result<Option<Explanation>> {
-        self.made(claim.rung)?;
-        let Some(rung) = &mut self.rungs[claim.rung] else { return Ok(None) };
-        if !rung.is_done() {
+        self.made(claim.fallback)?;
+        let Some(fallback) = &mut self.rungs[claim.fallback] else { return Ok(None) };
+        if !fallback.is_done() {
             return Ok(None);
         }
         let nothing = claim.byte / PRICES[claim.asked.1];
-        let Some(Tables { members, edges, problem, weights }) = rung.tables(run, claim.asked, nothing)?
+        let Some(Tables { members, edges, problem, weights }) = fallback.tables(run, claim.asked, nothing)?
         else {
             return Ok(None);
         };
-        let is_own = |at: &usize| rung.space.bundles[*at].ops.contains(&op);
+        let is_own = |at: &usize| fallback.space.bundles[*at].ops.contains(&op);
         let Some(variable) = members.iter().position(is_own) else { return Ok(None) };
         let bundle = members[variable];
         let totals = |values: &[usize]| {
-            let found = rung.found((run, &members, &edges), values.into(), weights)?;
+            let found = fallback.found((run, &members, &edges), values.into(), weights)?;
             let totals = Totals { bytes: found.bytes(claim.kept), ..found.totals };
             Ok((totals, found.crossing.0 + found.crossing.1))
         };
-        let ways = ways(&rung.space, &problem, (bundle, variable), &totals, most)?;
-        Ok(ways.map(|ways| Explanation { ops: rung.space.bundles[bundle].ops.clone(), ways }))
+        let ways = ways(&fallback.space, &problem, (bundle, variable), &totals, most)?;
+        Ok(ways.map(|ways| Explanation { ops: fallback.space.bundles[bundle].ops.clone(), ways }))
     }
 
     /// How what is tied is divided.
@@ -238,15 +246,15 @@ impl<'q> Runs<'q> {
     fn made(&mut self, at: usize) -> Result<()> {
         while self.rungs.len() <= at {
             let spans = spans(&self.question, RECOMPUTED[self.rungs.len()]);
-            let rung = match spans.filter(|spans| may_recompute(&self.question, spans)) {
+            let fallback = match spans.filter(|spans| may_recompute(&self.question, spans)) {
                 Some(spans) => {
                     let cut = (&spans[..], self.segments);
                     let begun = Begun::new(&self.question, self.ground, cut);
-                    begun.map(|begun| Rung::new(self, spans, begun)).transpose()?
+                    begun.map(|begun| Fallback::new(self, spans, begun)).transpose()?
                 }
                 None => None,
             };
-            self.rungs.push(rung);
+            self.rungs.push(fallback);
             self.fix_last();
         }
         Ok(())
@@ -255,9 +263,9 @@ impl<'q> Runs<'q> {
     /// The operators of some segments.
     pub(crate) fn ops(&mut self, run: (usize, usize)) -> Result<Vec<OpId>> {
         self.made(0)?;
-        let rung = self.rungs[0].as_ref();
-        Ok(rung.map_or_else(Vec::new, |rung| {
-            rung.members(run).into_iter().flat_map(|at| rung.space.bundles[at].ops.clone()).collect()
+        let fallback = self.rungs[0].as_ref();
+        Ok(fallback.map_or_else(Vec::new, |fallback| {
+            fallback.members(run).into_iter().flat_map(|at| fallback.space.bundles[at].ops.clone()).collect()
         }))
     }
 
@@ -265,22 +273,24 @@ impl<'q> Runs<'q> {
     pub(crate) fn divided(&mut self) -> Result<Vec<Divided>> {
         self.made(0)?;
         let prices = PRICES.map(|price| self.nothing * price);
-        let Some(rung) = &mut self.rungs[0] else { return Ok(vec![]) };
-        if !rung.is_done() {
+        let Some(fallback) = &mut self.rungs[0] else { return Ok(vec![]) };
+        if !fallback.is_done() {
             return Ok(vec![]);
         }
-        rung.tied.divided(&rung.space, &weights(&LOOKS, &[prices[0], prices[2], prices[4]]))
+        fallback.tied.divided(&fallback.space, &weights(&LOOKS, &[prices[0], prices[2], prices[4]]))
     }
 
     /// From now on what is tied is divided so: within a stage, and across several.
     pub(crate) fn fix(&mut self, within: &Divided, across: &Divided) {
         self.fixed = Some((within.clone(), across.clone()));
-        self.rungs.iter_mut().flatten().for_each(|rung| rung.fix(within, across));
+        self.rungs.iter_mut().flatten().for_each(|fallback| fallback.fix(within, across));
     }
 
     fn fix_last(&mut self) {
-        let (Some((within, across)), Some(Some(rung))) = (&self.fixed, self.rungs.last_mut()) else { return };
-        rung.fix(within, across);
+        let (Some((within, across)), Some(Some(fallback))) = (&self.fixed, self.rungs.last_mut()) else {
+            return;
+        };
+        fallback.fix(within, across);
     }
 
     /// Writes a way to divide a run, on devices from `first` on. Gives the operators.
@@ -290,14 +300,14 @@ impl<'q> Runs<'q> {
         (run, inner): ((usize, usize), &Inner),
         first: u32,
     ) -> Result<Vec<OpId>> {
-        let rung = self.rungs[inner.rung].as_ref().expect("a way is of a rung that is there");
-        let objective = Objective::new(&rung.space, inner.weights)?.of_stage(1.0);
+        let fallback = self.rungs[inner.fallback].as_ref().expect("a way is of a rung that is there");
+        let objective = Objective::new(&fallback.space, inner.weights)?.of_stage(1.0);
         let mut ops = BTreeSet::new();
-        for (bundle, value) in rung.members(run).into_iter().zip(inner.values.iter()) {
+        for (bundle, value) in fallback.members(run).into_iter().zip(inner.values.iter()) {
             write(&objective, draft, (bundle, *value), first)?;
-            ops.extend(rung.space.bundles[bundle].ops.iter().copied());
+            ops.extend(fallback.space.bundles[bundle].ops.iter().copied());
         }
-        for span in &rung.spans {
+        for span in &fallback.spans {
             let own: Vec<OpId> = span.iter().copied().filter(|op| ops.contains(op)).collect();
             draft.recompute(own);
         }

@@ -9,7 +9,7 @@ use elimination::{Least, NEVER, Problem, Solver};
 use graph::OpId;
 use plan::{Draft, ParamSharding, Plan, sets};
 
-use super::certificate::{Looked, bound};
+use super::certificate::{Searched, bound};
 use super::digits::Digits;
 use super::maker::Operators;
 use super::messages::{Count, Messages};
@@ -86,7 +86,7 @@ pub fn find(question: &Question<'_>) -> Result<Inside> {
             continue;
         };
         let Some(space) = Space::new(question, (&operators, &digits, &messages), &spans) else { break };
-        let mut rung = Rung {
+        let mut fallback = Fallback {
             space: &space,
             spans: &spans,
             recomputed,
@@ -94,9 +94,9 @@ pub fn find(question: &Question<'_>) -> Result<Inside> {
             inside: &mut inside,
             promised: (0.0, None),
         };
-        let is_tight = rung.climb()?;
-        promised = promised.min(rung.promised.0);
-        looked.push(Looked { weights: rung.promised.1, is_tight, spans });
+        let is_tight = fallback.climb()?;
+        promised = promised.min(fallback.promised.0);
+        looked.push(Searched { weights: fallback.promised.1, is_tight, spans });
         let best = inside.plans.iter().map(|it| it.claim.totals.least()).fold(f64::INFINITY, f64::min);
         // Who computes more again takes no less.
         if !is_tight && best <= ENOUGH * promised || question.stop.is_late() {
@@ -144,7 +144,7 @@ pub(super) fn spans(question: &Question<'_>, recomputed: &str) -> Option<Vec<Vec
 }
 
 /// All plans that compute the same again.
-struct Rung<'r, 'q> {
+struct Fallback<'r, 'q> {
     space: &'r Space<'q>,
     spans: &'r [Vec<OpId>],
     recomputed: &'static str,
@@ -173,7 +173,7 @@ impl Found {
     }
 }
 
-impl Rung<'_, '_> {
+impl Fallback<'_, '_> {
     /// Looks at what binds the plans that are found, a few times. Gives whether memory did.
     fn climb(&mut self) -> Result<bool> {
         let deciding = || self.space.ties.deciding();

@@ -88,7 +88,7 @@ struct Stays {
 }
 
 /// By where the first stage begins, in the model and among the devices.
-type Row = BTreeMap<(usize, u32), Vec<Stays>>;
+type Partial = BTreeMap<(usize, u32), Vec<Stays>>;
 
 /// What takes more than so many times the best is not among the quick ones.
 pub(super) const NEAR: f64 = 1.1;
@@ -141,16 +141,16 @@ fn is_over(ask: &Ask<'_>, costs: &dyn Costs) -> bool {
 
 fn pass(mut ask: Ask<'_>, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipeline>, usize) {
     let (mut found, mut looked): (Vec<Pipeline>, usize) = (vec![], 0);
-    let (mut row, mut known) = (Row::new(), Before::new(ask));
+    let (mut candidate, mut known) = (Partial::new(), Before::new(ask));
     for stages in 0..ask.stages.min(ask.batches) {
-        let mut next = Row::new();
+        let mut next = Partial::new();
         let ends: Vec<(usize, u32)> =
-            if stages == 0 { vec![(ask.segments, ask.devices)] } else { row.keys().copied().collect() };
+            if stages == 0 { vec![(ask.segments, ask.devices)] } else { candidate.keys().copied().collect() };
         for end in ends {
             if is_over(&ask, costs) {
                 break;
             }
-            let after = row.get(&end).map_or(&[][..], |made| &made[..]);
+            let after = candidate.get(&end).map_or(&[][..], |made| &made[..]);
             looked += longer((&ask, is_quick), (costs, &mut known), (stages, end, after), &mut next);
         }
         if let Some(best) = best(next.get(&(0, 0)).map_or(&[][..], |made| &made[..])) {
@@ -158,7 +158,7 @@ fn pass(mut ask: Ask<'_>, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipelin
             found.push(best);
         }
         next.remove(&(0, 0));
-        row = next;
+        candidate = next;
     }
     (found, looked)
 }
@@ -168,7 +168,7 @@ fn longer(
     (ask, is_quick): (&Ask<'_>, bool),
     (costs, known): (&mut dyn Costs, &mut Before<'_>),
     (stages, (segment, device), after): (u32, (usize, u32), &[Stays]),
-    next: &mut Row,
+    next: &mut Partial,
 ) -> usize {
     let (mut looked, kept) = (0, ask.batches.min(stages + 1));
     let before: Vec<Option<&Stays>> = if stages == 0 { vec![None] } else { after.iter().map(Some).collect() };
@@ -233,8 +233,8 @@ pub(super) fn begins(
 }
 
 /// The first of a row of numbers of which something holds, as it does of all after it; else the end.
-fn first_of(row: Range<usize>, mut holds: impl FnMut(usize) -> bool) -> usize {
-    let (mut low, mut high) = (row.start, row.end);
+fn first_of(candidate: Range<usize>, mut holds: impl FnMut(usize) -> bool) -> usize {
+    let (mut low, mut high) = (candidate.start, candidate.end);
     while low < high {
         let middle = usize::midpoint(low, high);
         if holds(middle) { high = middle } else { low = middle + 1 }

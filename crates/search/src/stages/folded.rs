@@ -78,8 +78,8 @@ fn places(seconds: &[f64], blocks: usize, (first, last): (usize, usize)) -> Opti
             let all = (block - 1..to).filter(may).map(longest);
             all.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((f64::INFINITY, 0))
         };
-        let row = (0..=count).map(ending).collect();
-        rows.push(row);
+        let candidate = (0..=count).map(ending).collect();
+        rows.push(candidate);
     }
     let mut places = vec![count];
     for block in (1..=blocks).rev() {

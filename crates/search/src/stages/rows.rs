@@ -20,7 +20,7 @@ use super::segments::Segments;
 use crate::constraints::Constraints;
 use crate::inside::{Count, Digits, Messages, Operators, limit};
 use crate::reason::Reason;
-use crate::{Leasts, Looked, Own, Question, Row, bound};
+use crate::{Evaluated, Evaluations, LowerBounds, Own, Question, bound};
 
 /// Pipelines have at most so many stages.
 const MOST: u32 = 16;
@@ -43,9 +43,9 @@ const TIMES: usize = 3;
 const SHARE: f64 = 0.4;
 
 /// The best pipelines of those that take less than `below` seconds. `watch` is told each.
-pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) -> Result<(Looked, Told)> {
+pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) -> Result<(Evaluations, Told)> {
     let mut told = Told { is_whole: true, ..Told::default() };
-    let mut looked = Looked::default();
+    let mut looked = Evaluations::default();
     if question.batches < 2 || question.stop.is_late() {
         told.is_whole = false;
         return Ok((looked, told));
@@ -76,17 +76,20 @@ pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) ->
             break;
         }
         looked.at(question, plans.into_iter(), watch)?;
-        let over = looked.rows[before..].iter().map(|row| row.memory.1.saturating_sub(row.memory.2)).min();
+        let over = looked.rows[before..]
+            .iter()
+            .map(|candidate| candidate.memory.1.saturating_sub(candidate.memory.2))
+            .min();
         let Some(over) = over.filter(|over| *over > 0 && !question.stop.is_late()) else { break };
         // By as much less as the least of them needs more than there is.
         asked = asked.saturating_sub(over + over / 8);
     }
-    let fitting = looked.rows.iter().filter(|row| row.fits() && row.piped.is_some());
+    let fitting = looked.rows.iter().filter(|candidate| candidate.fits() && candidate.piped.is_some());
     let first = fitting.min_by(|a, b| a.seconds().total_cmp(&b.seconds()));
-    let first = first.filter(|row| may_take(row.seconds(), busiest(row)) <= below);
+    let first = first.filter(|candidate| may_take(candidate.seconds(), busiest(candidate)) <= below);
     if let Some(first) = first.cloned().filter(|_| !question.stop.is_late()) {
         let mut others = vec![];
-        let mut leasts = Leasts::new(question);
+        let mut leasts = LowerBounds::new(question);
         for plan in OTHERS.map(|schedule| under(&first.plan, schedule)) {
             // What keeps too much in that order is not worth to be lowered.
             let may = leasts.of(&plan)?.kept <= question.most();
@@ -103,8 +106,8 @@ fn may_take(seconds: f64, busy: f64) -> f64 {
 }
 
 /// Seconds in which the device that has most to do does not wait.
-fn busiest(row: &Row) -> f64 {
-    row.estimate.simulation.ranks.iter().map(|rank| row.seconds() - rank.idle).fold(0.0, f64::max)
+fn busiest(candidate: &Evaluated) -> f64 {
+    candidate.estimate.simulation.ranks.iter().map(|rank| candidate.seconds() - rank.idle).fold(0.0, f64::max)
 }
 
 /// The plan of each number of stages that takes least, and how long it does at least: those that take least first.

@@ -117,7 +117,7 @@ impl Maker<'_> {
         let [values, wholes] = [values, wholes].map(|shardings| self.messages.numbered(sizes, &shardings));
         let to_each = |from: &Sharding, to| self.messages.to_each(*from, to);
         let back: Vec<Vec<Price>> = gradients.iter().map(|gradient| to_each(gradient, &wholes)).collect();
-        let row = |(written, whole): (&Made, &usize)| {
+        let candidate = |(written, whole): (&Made, &usize)| {
             let forward = to_each(&written.sharding, &values);
             let mut numbers = of_value.iter().zip(&of_gradient);
             let cell = |ways: &Vec<Reading>| {
@@ -127,7 +127,7 @@ impl Maker<'_> {
             };
             reads.iter().map(cell).collect()
         };
-        writes.iter().zip(&of_whole).map(row).collect()
+        writes.iter().zip(&of_whole).map(candidate).collect()
     }
 
     /// What of a tensor's way to each of those that read it is counted there under a choice of its maker: if all read it
@@ -199,10 +199,10 @@ impl Maker<'_> {
             let (reads, of_column) = distinct((0..columns).map(|at| self.reads(*tensor, to, at)));
             let table = self.table(*tensor, &writes, &reads);
             let shares: Vec<f64> = (0..rows).map(|at| self.share(*tensor, *shared, at)).collect();
-            for (row, write) in of_row.iter().enumerate() {
+            for (candidate, write) in of_row.iter().enumerate() {
                 for (column, read) in of_column.iter().enumerate() {
-                    let sum = &mut all[row * columns + column];
-                    *sum = *sum + table[*write][*read].times(shares[row]);
+                    let sum = &mut all[candidate * columns + column];
+                    *sum = *sum + table[*write][*read].times(shares[candidate]);
                 }
             }
         }

@@ -28,7 +28,7 @@ use stages::{Stages, Work};
 
 /// Of any rank of a plan: no step is shorter, and no peak of memory is lower for the rank that has most.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Least {
+pub struct LowerBound {
     pub seconds: f64,
     pub memory: u64,
     /// With what forward keeps, which is less where more is computed again.
@@ -40,7 +40,7 @@ pub struct Least {
 }
 
 /// What is the same for all plans of a question.
-pub struct Leasts<'q> {
+pub struct LowerBounds<'q> {
     question: &'q Question<'q>,
     own: Ground,
     /// Where plans rewrite operators, what is the same for all that rewrite those.
@@ -95,12 +95,12 @@ impl Load {
     }
 }
 
-impl<'q> Leasts<'q> {
+impl<'q> LowerBounds<'q> {
     pub fn new(question: &'q Question<'q>) -> Self {
         Self { question, own: Ground::new(question), rewritten: vec![] }
     }
 
-    pub fn of(&mut self, plan: &Plan) -> Result<Least> {
+    pub fn of(&mut self, plan: &Plan) -> Result<LowerBound> {
         let Question { graph, analysis, .. } = *self.question;
         let rewritings = plan::rewritings(graph, analysis, plan);
         let own = self.own.of(self.question, plan)?;
@@ -120,7 +120,7 @@ impl<'q> Leasts<'q> {
         let carried = plan::carried(plan, analysis, &anew.graph, &anew.analysis);
         let question = Question { graph: &anew.graph.graph, analysis: &anew.analysis, ..*self.question };
         // What is made within what is rewritten may be gone before backward.
-        Ok(Least { memory: own.memory, kept: own.kept, ..anew.ground.of(&question, &carried)? })
+        Ok(LowerBound { memory: own.memory, kept: own.kept, ..anew.ground.of(&question, &carried)? })
     }
 }
 
@@ -140,7 +140,7 @@ impl Ground {
         Self { parts, kept: Kept::new(question), needs_grad, uses: question.graph.uses() }
     }
 
-    fn of(&mut self, question: &Question<'_>, plan: &Plan) -> Result<Least> {
+    fn of(&mut self, question: &Question<'_>, plan: &Plan) -> Result<LowerBound> {
         let Question { graph, analysis, cluster, .. } = *question;
         let needs_grad = &self.needs_grad[..];
         let of = Of { graph, analysis, needs_grad };
@@ -172,7 +172,7 @@ impl Ground {
             let later = if *at_once < question.batches { 0 } else { load.gradients };
             load.memory.max(load.memory - later + bytes)
         };
-        Ok(Least {
+        Ok(LowerBound {
             seconds: flat.max(piped),
             memory: loads.iter().map(|load| load.memory).max().unwrap_or(0),
             kept: loads.iter().zip(&kept).map(with).max().unwrap_or(0),

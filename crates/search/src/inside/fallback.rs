@@ -19,7 +19,7 @@ use super::tied::{Divided, Mask, Tied};
 const MOST: f64 = 4e7;
 
 /// Runs of which the same is computed again.
-pub(super) struct Rung<'q> {
+pub(super) struct Fallback<'q> {
     pub(super) space: Space<'q>,
     /// What makes the edges of it, until they are there.
     rest: Option<Rest<'q>>,
@@ -58,7 +58,7 @@ pub(super) struct Tables {
     pub(super) weights: Weights,
 }
 
-impl<'q> Rung<'q> {
+impl<'q> Fallback<'q> {
     pub(super) fn new(runs: &Runs<'q>, spans: Vec<Vec<OpId>>, begun: Begun<'q>) -> Result<Self> {
         let Begun { space, rest } = begun;
         // What is made of weights alone goes with its reader, which comes later.
@@ -301,9 +301,9 @@ impl<'q> Rung<'q> {
         let mut chosen = vec![None; all.len()];
         members.iter().for_each(|at| chosen[*at] = Some(all[*at]));
         let crossing = self.borders.crossing(run, &chosen, self.space.question.devices);
-        let (rung, asked) = (0, (0, 0, 1));
+        let (fallback, asked) = (0, (0, 0, 1));
         Ok(Inner {
-            rung,
+            fallback,
             asked,
             values,
             weights,
