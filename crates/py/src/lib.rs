@@ -6,7 +6,7 @@ mod errors;
 mod filling_py;
 mod graph_py;
 mod guard;
-mod inside_py;
+mod spmd_py;
 mod memory_py;
 mod order_py;
 mod plan_py;
@@ -30,7 +30,7 @@ mod _core {
     #[pymodule_export]
     use super::graph_py::{Graph, Operator, reached_from};
     #[pymodule_export]
-    use super::inside_py::{DecisionTables, decision_tables};
+    use super::spmd_py::{DecisionTables, decision_tables};
     #[pymodule_export]
     use super::memory_py::Memory;
     #[pymodule_export]

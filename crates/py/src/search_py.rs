@@ -119,7 +119,7 @@ impl Found {
             py.detach(|| {
                 self.asked.of(model, |question| {
                     let found = search::why(question, candidate, OpId::new(operator), most.max(1))?;
-                    Ok(found.map(|found| explained(candidate, &found, search::inside::limit(question))))
+                    Ok(found.map(|found| explained(candidate, &found, search::spmd::limit(question))))
                 })
             })
         })
@@ -158,7 +158,7 @@ type Explained = (String, Option<Block>, usize, Vec<Way>);
 
 fn explained(candidate: &Evaluated, why: &search::Why, limit: u64) -> Explained {
     let ways = &why.explanation.ways;
-    let way = |it: &search::inside::Alternative| {
+    let way = |it: &search::spmd::Alternative| {
         let takes = (it.totals.works, it.totals.waits, it.totals.updates, it.totals.sends);
         (it.name.clone(), it.more, takes, it.totals.bytes, it.wins_if(&ways[0], limit as f64))
     };

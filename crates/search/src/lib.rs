@@ -3,22 +3,22 @@
 //! The space is that of the well-known plans in all their shapes ([`space`]): so many stages, copies and ways of
 //! `megatron` as fill the devices, with parameters whole or divided, and as little recomputed as fits. Each is lowered,
 //! proved and simulated: what is claimed of a plan is what its program takes. Where only the quickest are wanted, plans are
-//! passed over of which it is known before ([`least`]) that they are not among them ([`queue`]). Plans of one block that have
-//! no name are found operator by operator ([`inside`]), and the best pipelines in orders that have none ([`ordered`]). [`bound`] is what no plan can beat, in this space or any other, under
+//! passed over of which it is known before ([`lower_bound`]) that they are not among them ([`best_first`]). Plans of one block that have
+//! no name are found operator by operator ([`spmd`]), and the best pipelines in orders that have none ([`schedule_orders`]). [`bound`] is what no plan can beat, in this space or any other, under
 //! the same costs.
 
 mod bound;
 mod constraints;
-pub mod inside;
+pub mod spmd;
 mod layers;
 mod lower_bound;
 mod offload;
-mod ordered;
-mod partly;
-mod queue;
+mod schedule_orders;
+mod partial_recompute;
+mod best_first;
 mod reason;
 mod space;
-pub mod stages;
+pub mod pipeline;
 mod stop;
 
 use std::cell::RefCell;
@@ -35,7 +35,7 @@ use rules::Analysis;
 
 pub use bound::bound;
 pub use constraints::Constraints;
-pub use inside::{Claim, Told};
+pub use spmd::{Claim, Told};
 pub use lower_bound::{LowerBound, LowerBounds};
 pub use reason::{Reason, Why, why};
 pub use space::{Shape, shapes};
@@ -120,7 +120,7 @@ pub struct Found {
     /// Of plans of one block, operator by operator, if these were looked at.
     pub inside: Option<Told>,
     /// Of pipelines whose stages are found, if these were looked at.
-    pub stages: Option<stages::Told>,
+    pub stages: Option<pipeline::Told>,
     /// How many plans were not lowered, because they are not among those that were wanted.
     pub left_out: usize,
     /// How many constraints all of them respect.
@@ -193,8 +193,8 @@ fn looked_for(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&st
     let others = found.rows.iter().filter(|candidate| candidate.claim.is_none());
     let offload = offload::rows(question, others, least_of(&found.rows), watch)?;
     found.rows.extend(offload);
-    found.rows.extend(partly::rows(question, &found.rows, watch)?);
-    let ordered = ordered::rows(question, &found.rows, watch)?;
+    found.rows.extend(partial_recompute::rows(question, &found.rows, watch)?);
+    let ordered = schedule_orders::rows(question, &found.rows, watch)?;
     found.rows.extend(ordered.rows);
     found.passed_over.extend(ordered.passed_over);
     found.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));
@@ -205,9 +205,9 @@ fn looked_for(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&st
 fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
     // Ranks that are given their own rows of a batch can run plans with names: others may read any part of it.
     if question.devices == 1 || question.boundary.inputs == Inputs::Local {
-        return queue::search(question, wanted, watch);
+        return best_first::search(question, wanted, watch);
     }
-    let (mut looked, told) = inside::rows(question, watch)?;
+    let (mut looked, told) = spmd::rows(question, watch)?;
     let offload = offload::rows(question, looked.rows.iter(), least_of(&looked.rows), watch)?;
     looked.rows.extend(offload);
     let only_one = wanted.count == 1;
@@ -218,7 +218,7 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
     let is_enough = |looked: &Evaluations| question.stop.is_late() && looked.rows.iter().any(Evaluated::fits);
     let mut named = match is_enough(&looked) {
         true => None,
-        false => Some(queue::Search::new(question, Wanted { below, ..wanted }, &mut tell)?),
+        false => Some(best_first::Search::new(question, Wanted { below, ..wanted }, &mut tell)?),
     };
     let with_stages = question.constraints.and_then(Constraints::stages).is_none_or(|most| most > 1);
     if let Some(named) = named.as_mut().filter(|_| only_one && with_stages) {
@@ -230,7 +230,7 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
         let times = if only_one { 1.0 } else { FARTHEST };
         let known = named.as_ref().map_or(best, |named| best.min(named.quickest()));
         let mut tell = |name: &str| watch.borrow_mut()(name);
-        let (more, told) = stages::rows(question, wanted.below.min(times * known), &mut tell)?;
+        let (more, told) = pipeline::rows(question, wanted.below.min(times * known), &mut tell)?;
         stages = Some(told);
         looked.rows.extend(more.rows);
         looked.passed_over.extend(more.passed_over);
@@ -239,7 +239,7 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
     let mut found = match named {
         Some(named) if is_enough(&looked) => named.so_far(),
         Some(named) => named.finish(below)?,
-        None => queue::nothing(question)?,
+        None => best_first::nothing(question)?,
     };
     found.rows.extend(looked.rows);
     found.passed_over.extend(looked.passed_over);

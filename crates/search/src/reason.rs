@@ -6,8 +6,8 @@ use diag::Result;
 use graph::OpId;
 use plan::Plan;
 
-use crate::inside::{self, Claim, Explanation};
-use crate::stages::{self, Claimed};
+use crate::spmd::{self, Claim, Explanation};
+use crate::pipeline::{self, Claimed};
 use crate::{Evaluated, Question};
 
 /// What a plan is least in that was found, by its name: also of one that is this one changed.
@@ -46,12 +46,12 @@ pub fn why(question: &Question<'_>, candidate: &Evaluated, op: OpId, most: usize
     let Some(reason) = &candidate.reason else { return Ok(None) };
     match &reason.least {
         Bound::Block(claim) => {
-            let found = inside::explain(question, claim, op, most)?;
+            let found = spmd::explain(question, claim, op, most)?;
             Ok(found.map(|explanation| Why { explanation, block: None }))
         }
         Bound::Blocks(blocks) => {
             let number = candidate.plan.block(op) as usize;
-            let found = stages::explain(question, &blocks[number], op, most)?;
+            let found = pipeline::explain(question, &blocks[number], op, most)?;
             let block = Some((number, blocks.len(), blocks[number].run.devices));
             Ok(found.map(|explanation| Why { explanation, block }))
         }

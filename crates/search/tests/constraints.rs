@@ -5,7 +5,7 @@ mod model;
 use cluster::{Cluster, named};
 use diag::{Error, Result};
 use plan::{On, Plan, Split, sets};
-use search::inside::{Count, find, member, tables};
+use search::spmd::{Count, find, member, tables};
 use search::{Constraints, Evaluated, Question, best, compare};
 
 use model::Model;

@@ -7,7 +7,7 @@ use cluster::{Cluster, named, read};
 use compiler::{Estimate, Setting, estimate, estimate_one_by_one};
 use plan::{Plan, sets};
 use search::Question;
-use search::inside::{Count, find, member};
+use search::spmd::{Count, find, member};
 use simulate::Lane;
 
 use model::Model;

@@ -5,7 +5,7 @@ mod model;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cluster::{Cluster, named};
-use search::{Constraints, Found, Question, Stop, best, compare, inside};
+use search::{Constraints, Found, Question, Stop, best, compare, spmd};
 
 use model::Model;
 
@@ -133,9 +133,9 @@ fn what_is_not_stopped_is_the_same_each_time() {
 fn plans_of_one_block_are_those_of_a_search_that_ends() {
     let cluster = named("cpu:4").expect("known");
     gpt(&cluster, None, |question, _| {
-        let (whole, looks) = stopped(question, usize::MAX, |it| inside::find(it).expect("plans"));
+        let (whole, looks) = stopped(question, usize::MAX, |it| spmd::find(it).expect("plans"));
         for at in places(looks) {
-            let (found, _) = stopped(question, at, |it| inside::find(it).expect("plans"));
+            let (found, _) = stopped(question, at, |it| spmd::find(it).expect("plans"));
             assert!(found.plans.len() <= whole.plans.len());
             assert!(found.told.bound == 0.0 || found.told.bound == whole.told.bound, "{at}");
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use cluster::{Cluster, named};
 use plan::Plan;
-use search::{Constraints, Evaluated, Question, best, stages};
+use search::{Constraints, Evaluated, Question, best, pipeline};
 
 use model::Model;
 use narrow::{narrow, untied};
@@ -20,7 +20,7 @@ fn constraints(model: &Model, cluster: &Cluster, lines: &str) -> Constraints {
 
 /// All pipelines that are found. None was made that breaks a constraint, to be left out then.
 fn piped(question: &Question<'_>) -> Vec<Evaluated> {
-    let (looked, _) = stages::rows(question, f64::INFINITY, &mut |_| ()).expect("pipelines");
+    let (looked, _) = pipeline::rows(question, f64::INFINITY, &mut |_| ()).expect("pipelines");
     assert_eq!(looked.passed_over, []);
     looked.rows
 }

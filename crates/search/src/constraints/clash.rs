@@ -11,7 +11,7 @@ use diag::{Error, Result};
 use plan::sets;
 
 use super::Constraints;
-use crate::inside::Skeleton;
+use crate::spmd::Skeleton;
 use crate::space::{SCHEDULES, USUAL};
 use crate::{Evaluated, Question, Stop, Wanted, best, looked_for, shapes};
 

@@ -11,7 +11,7 @@ use super::stages::Stages;
 use super::under_way::most;
 use crate::Question;
 use crate::bound::arriving;
-use crate::inside::{Keeps, keeps, spans_of};
+use crate::spmd::{Keeps, keeps, spans_of};
 
 pub(super) struct Kept {
     wanted: Vec<bool>,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use program::Inputs;
 use pyo3::prelude::*;
-use search::inside;
+use search::spmd;
 
 use crate::graph_py::Graph;
 use crate::guard::{Evidence, guarded};
@@ -41,11 +41,11 @@ pub(crate) fn decision_tables(
         let cluster = cluster_of(cluster, text)?;
         let (optimizer, inputs) = (optimizer.into(), Inputs::Global);
         let asked = Asked { cluster, devices, batches, optimizer, memory: None, inputs, constraints: None };
-        py.detach(|| asked.of(model, |question| Ok(told(inside::tables(question, byte)?))))
+        py.detach(|| asked.of(model, |question| Ok(told(spmd::tables(question, byte)?))))
     })
 }
 
-fn told(found: inside::Tables) -> DecisionTables {
+fn told(found: spmd::Tables) -> DecisionTables {
     let mut known: HashMap<*const f64, usize> = HashMap::new();
     let (mut terms, mut tables) = (vec![], vec![]);
     for term in &found.problem.terms {

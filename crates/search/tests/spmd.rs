@@ -6,7 +6,7 @@ use cluster::{Cluster, named, read};
 use compiler::{Setting, estimate};
 use plan::{Plan, sets};
 use search::Question;
-use search::inside::{Candidate, Count, explain, find, member};
+use search::spmd::{Candidate, Count, explain, find, member};
 
 use model::Model;
 

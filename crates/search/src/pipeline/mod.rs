@@ -1,7 +1,7 @@
 //! Pipelines whose stages are found: where the model is cut, how many devices each stage has, and how it is divided on them.
 //!
 //! The model can be cut into [`segments`], and the devices into [`groups`]. What a run of segments takes on a group is found
-//! operator by operator, as plans of one block are ([`crate::inside`]); of all pipelines of these runs the one that takes
+//! operator by operator, as plans of one block are ([`crate::spmd`]); of all pipelines of these runs the one that takes
 //! least is found exactly ([`cuts`]), as a step of it goes ([`flow`]). Like all plans it is lowered, proved and simulated.
 
 mod before;

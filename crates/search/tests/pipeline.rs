@@ -7,14 +7,14 @@ use std::collections::BTreeSet;
 
 use cluster::named;
 use plan::{On, OpPlan, Schedule};
-use search::inside::limit;
-use search::{Evaluated, Question, compare, stages, why};
+use search::spmd::limit;
+use search::{Evaluated, Question, compare, pipeline, why};
 
 use model::Model;
 use narrow::{narrow, untied};
 
 fn rows(question: &Question<'_>) -> Vec<Evaluated> {
-    stages::rows(question, f64::INFINITY, &mut |_| ()).expect("pipelines").0.rows
+    pipeline::rows(question, f64::INFINITY, &mut |_| ()).expect("pipelines").0.rows
 }
 
 fn sizes(candidate: &Evaluated) -> Vec<usize> {

@@ -18,7 +18,7 @@ use super::folded;
 use super::groups::Groups;
 use super::segments::Segments;
 use crate::constraints::Constraints;
-use crate::inside::{Count, Digits, Messages, Operators, limit};
+use crate::spmd::{Count, Digits, Messages, Operators, limit};
 use crate::reason::Reason;
 use crate::{Evaluated, Evaluations, LowerBounds, Own, Question, bound};
 

@@ -14,7 +14,7 @@ use super::left::{Left, Way};
 use super::segments::Segments;
 use crate::Question;
 use crate::constraints::Constraints;
-use crate::inside::{Digits, Divided, Inner, Messages, Operators, RECOMPUTED, Runs, limit};
+use crate::spmd::{Digits, Divided, Inner, Messages, Operators, RECOMPUTED, Runs, limit};
 
 /// After so many sums no further runs are looked at: as many on every machine. Once there is half of them
 /// none of the kinds of groups that had their share: tables of large groups are large, and pipelines of small ones are found.

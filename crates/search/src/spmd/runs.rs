@@ -21,7 +21,7 @@ use super::solution::{NOTHING, RECOMPUTED, may_recompute, spans, write};
 use super::space::Begun;
 use super::tied::{Divided, weights};
 use crate::Question;
-use crate::stages::Stage;
+use crate::pipeline::Stage;
 
 /// Under the first a stage waits for what it sends at its end, under the second hardly.
 pub(super) const LOOKS: [Look; 2] = [Look { line: 0.25, last: 0.5 }, Look { line: 0.02, last: 0.1 }];

@@ -7,7 +7,7 @@ use super::cuts::Run;
 use super::groups::Groups;
 use super::segments::Segments;
 use crate::constraints::Constraints;
-use crate::inside::{Count, Digits, Divided, Explanation, Messages, Operators, RunClaim, Runs};
+use crate::spmd::{Count, Digits, Divided, Explanation, Messages, Operators, RunClaim, Runs};
 use crate::{Question, bound};
 
 /// A block of a pipeline, and what it is least in.
