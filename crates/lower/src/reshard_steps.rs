@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ::layout::{Axis, Hop, Kind, Shard, Sharding};
+use ::sharding::{Axis, Hop, Kind, Shard, Sharding};
 use indexmap::IndexSet;
 use program::{Grouping, RankId};
 use rules::{Interval, Region};
@@ -32,7 +32,7 @@ pub fn route<'t>(source: &Layout, target: &'t Layout) -> Option<Route<'t>> {
     let (middle, parts) = collapse(source, target.parts);
     let summed = Layout::new(middle.iter().map(|m| m.entry.clone()).collect(), parts, source.reduction);
     let (from, to) = (sharding(&summed)?, sharding(target)?);
-    let hops = ::layout::route_by(&from, &to, WIDTH, &price)?;
+    let hops = ::sharding::route_by(&from, &to, WIDTH, &price)?;
     let plain = |sharding: &Sharding| !sharding.axes().into_iter().any(Axis::in_turn);
     let fits = |hop: &Hop| {
         plain(&hop.from) && plain(&hop.to) && !matches!(hop.kind, Kind::Share | Kind::Permute | Kind::Send)

@@ -7,18 +7,18 @@
 //! no name are found operator by operator ([`spmd`]), and the best pipelines in orders that have none ([`schedule_orders`]). [`bound`] is what no plan can beat, in this space or any other, under
 //! the same costs.
 
+mod best_first;
 mod bound;
 mod constraints;
-pub mod spmd;
 mod layers;
 mod lower_bound;
 mod offload;
-mod schedule_orders;
 mod partial_recompute;
-mod best_first;
-mod reason;
-mod space;
 pub mod pipeline;
+mod reason;
+mod schedule_orders;
+mod space;
+pub mod spmd;
 mod stop;
 
 use std::cell::RefCell;
@@ -35,10 +35,10 @@ use rules::Analysis;
 
 pub use bound::bound;
 pub use constraints::Constraints;
-pub use spmd::{Claim, Told};
 pub use lower_bound::{LowerBound, LowerBounds};
 pub use reason::{Reason, Why, why};
 pub use space::{Shape, shapes};
+pub use spmd::{Claim, Told};
 pub use stop::Stop;
 
 /// What is asked.

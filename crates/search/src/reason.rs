@@ -6,8 +6,8 @@ use diag::Result;
 use graph::OpId;
 use plan::Plan;
 
-use crate::spmd::{self, Claim, Explanation};
 use crate::pipeline::{self, Claimed};
+use crate::spmd::{self, Claim, Explanation};
 use crate::{Evaluated, Question};
 
 /// What a plan is least in that was found, by its name: also of one that is this one changed.

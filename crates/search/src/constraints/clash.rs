@@ -11,8 +11,8 @@ use diag::{Error, Result};
 use plan::sets;
 
 use super::Constraints;
-use crate::spmd::Skeleton;
 use crate::space::{SCHEDULES, USUAL};
+use crate::spmd::Skeleton;
 use crate::{Evaluated, Question, Stop, Wanted, best, looked_for, shapes};
 
 /// Sets of so many are looked at by size.

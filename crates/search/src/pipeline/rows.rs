@@ -18,8 +18,8 @@ use super::folded;
 use super::groups::Groups;
 use super::segments::Segments;
 use crate::constraints::Constraints;
-use crate::spmd::{Count, Digits, Messages, Operators, limit};
 use crate::reason::Reason;
+use crate::spmd::{Count, Digits, Messages, Operators, limit};
 use crate::{Evaluated, Evaluations, LowerBounds, Own, Question, bound};
 
 /// Pipelines have at most so many stages.

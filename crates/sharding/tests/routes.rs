@@ -3,10 +3,10 @@
 mod common;
 
 use common::simulate::{apply, is_there, scatter};
-use layout::{Hop, Sharding, route};
 use plan::random::Random;
 use proptest::prelude::*;
 use rules::Reduction;
+use sharding::{Hop, Sharding, route};
 
 fn follow(random: &mut Random, from: &Sharding, to: &Sharding) -> Result<Vec<Hop>, TestCaseError> {
     let Some(hops) = route(from, to, 4) else {

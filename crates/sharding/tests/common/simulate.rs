@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use layout::{Hop, Kind, Sharding};
 use plan::random::Random;
 use rules::{Reduction, Region};
+use sharding::{Hop, Kind, Sharding};
 
 /// What is on the devices: of each shard its values. Partial results of one region that are on one device
 /// are numbered.

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use filling::{Bound, Content, Fill, Filled, Length};
 use graph::TensorId;
+use padding::{Bound, Content, Fill, Filled, Length};
 use pyo3::prelude::*;
 
 use crate::graph_py::Graph;
@@ -32,7 +32,7 @@ pub(crate) fn prove_filled(
         };
         let of = |group| Length::of(&long.graph, &short.graph, fills(group));
         let lengths: Vec<Length> = lengths.into_iter().map(of).collect();
-        let proved = filling::prove(&long.graph, &short.graph, &lengths, &others)?;
+        let proved = padding::prove(&long.graph, &short.graph, &lengths, &others)?;
         let known = |(at, filled): (usize, &Filled)| {
             let name = long.graph.tensor(TensorId::new(at)).name.clone();
             let tails =

@@ -1,11 +1,11 @@
-//! How long a route takes to find, on 8 and on 8,192 devices, the median of 201: `cargo run --release -p shardwright-layout
+//! How long a route takes to find, on 8 and on 8,192 devices, the median of 201: `cargo run --release -p shardwright-sharding
 //! --example routes`.
 #![allow(clippy::print_stdout)]
 
 use std::time::{Duration, Instant};
 
-use layout::{Axis, Cut, Mesh, Sharding, route};
 use rules::Reduction;
+use sharding::{Axis, Cut, Mesh, Sharding, route};
 
 /// Which axes divide `b`, `s` and `h`, and which hold partial results: 0 is `dp`, 1 `tp`, 2 `ep`.
 struct Ends(&'static str, [&'static [usize]; 4], [&'static [usize]; 4]);

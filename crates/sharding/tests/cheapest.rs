@@ -5,8 +5,8 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use layout::{Axis, Cut, Mesh, Shard, Sharding, route};
 use rules::{Interval, Reduction, Region};
+use sharding::{Axis, Cut, Mesh, Shard, Sharding, route};
 
 /// Axes that are never one: routes go along axes that one of their ends has.
 fn axes(sizes: &[u32]) -> Vec<Axis> {

@@ -4,11 +4,11 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use layout::mesh::{row, walk};
-use layout::{Axis, Cut, Mesh, Pieces, Shard, Sharding};
 use plan::random::Random;
 use proptest::prelude::*;
 use rules::{Interval, Reduction, Region};
+use sharding::mesh::{row, walk};
+use sharding::{Axis, Cut, Mesh, Pieces, Shard, Sharding};
 
 fn axes(text: &str) -> Vec<Axis> {
     let number = |n: &str| n.parse().unwrap();

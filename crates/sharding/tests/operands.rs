@@ -1,9 +1,9 @@
 //! What operators read and write: found from the plan's splits, and beside that from every part by itself.
 
 use graph::{Graph, OpId};
-use layout::{Operand, Placed, Shard, Sharding};
 use plan::{On, OpPlan, Plan, random, sets, value_operands};
 use rules::{Analysis, Interval, Kind, OpDims, Reduction, Region};
+use sharding::{Operand, Placed, Shard, Sharding};
 
 const MODELS: [&str; 3] = [
     include_str!("../../check/tests/programs/mlp.graph"),

@@ -2,10 +2,10 @@
 
 mod common;
 
-use layout::{Axis, Names, Sharding, route};
 use plan::random::Random;
 use proptest::prelude::*;
 use rules::Reduction;
+use sharding::{Axis, Names, Sharding, route};
 
 /// `b s (h d)` on eight devices: `dp` of two, `tp` of four.
 fn names() -> Names {

@@ -3,9 +3,9 @@
 
 pub mod simulate;
 
-use layout::{Axis, Cut, Mesh, Pieces, Sharding};
 use plan::random::Random;
 use rules::Reduction;
+use sharding::{Axis, Cut, Mesh, Pieces, Sharding};
 
 pub fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
     from[random.below(from.len())]

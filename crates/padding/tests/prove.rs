@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use filling::{Content, Fill, Filled, Length, prove};
 use graph::Graph;
+use padding::{Content, Fill, Filled, Length, prove};
 
 const LONG: i64 = 16;
 const SHORT: i64 = 9;
