@@ -141,8 +141,8 @@ pub fn courses_over(
     (folding, batches): (Folding<'_>, u32),
 ) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
     let wanted = Wanted { masters, courses: true, over: Some(batches), batches };
-    let told = checked(model, program, folding, &wanted)?;
-    Ok((told.proof, told.courses))
+    let report = checked(model, program, folding, &wanted)?;
+    Ok((report.proof, report.courses))
 }
 
 /// The same without that; the memory that is told is that of a step of so many micro-batches.
@@ -152,8 +152,8 @@ pub fn courses_folding(
     masters: &Masters,
     (folding, batches): (Folding<'_>, u32),
 ) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
-    let told = checked(model, program, folding, &Wanted { masters, courses: true, over: None, batches })?;
-    Ok((told.proof, told.courses))
+    let report = checked(model, program, folding, &Wanted { masters, courses: true, over: None, batches })?;
+    Ok((report.proof, report.courses))
 }
 
 /// The same, given how long an axis must be to be folded.
@@ -177,7 +177,7 @@ struct Wanted<'m> {
     batches: u32,
 }
 
-struct Told {
+struct Report {
     proof: Proof,
     courses: Vec<Course>,
 }
@@ -187,16 +187,16 @@ fn checked(
     program: &Program,
     folding: Folding<'_>,
     wanted: &Wanted<'_>,
-) -> Result<Told, Vec<Fault>> {
+) -> Result<Report, Vec<Fault>> {
     let faults = structure::of_model(model, program);
     if !faults.is_empty() {
         return Err(faults.list);
     }
     let fault = |error: diag::Error| vec![Fault::from(error)];
     let rewritten = program.rewritten(model).map_err(fault)?;
-    let told = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program, folding, wanted)?;
+    let report = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program, folding, wanted)?;
     let rewritings = rests_on(model, program.slices.as_ref(), &program.rewritings).map_err(fault)?;
-    Ok(Told { proof: Proof { rewritings, ..told.proof }, ..told })
+    Ok(Report { proof: Proof { rewritings, ..report.proof }, ..report })
 }
 
 /// Along so many axes it is tried whether a few ranks stand for all.
@@ -209,7 +209,7 @@ fn equal(
     program: &Program,
     folding: Folding<'_>,
     wanted: &Wanted<'_>,
-) -> Result<Told, Vec<Fault>> {
+) -> Result<Report, Vec<Fault>> {
     let faults = structure::structure(graph, analysis, program);
     if !faults.is_empty() {
         return Err(faults.list);
@@ -220,12 +220,12 @@ fn equal(
     let facts = Facts::new(graph, analysis, needs, &seeded);
     let mut axes = axis::all(program, folding).take(ATTEMPTS);
     let folded = axes.find_map(|axis| folded(&facts, program, axis, trains, wanted));
-    let told = match folded {
-        Some(told) => told,
+    let report = match folded {
+        Some(report) => report,
         None => one_by_one(&facts, program, trains, wanted)?,
     };
     let (plan, ranks) = (program.plan.clone(), program.world);
-    Ok(Told { proof: Proof { plan, ranks, backward: trains, ..told.proof }, ..told })
+    Ok(Report { proof: Proof { plan, ranks, backward: trains, ..report.proof }, ..report })
 }
 
 /// Follows every rank.
@@ -234,7 +234,7 @@ fn one_by_one(
     program: &Program,
     trains: bool,
     wanted: &Wanted<'_>,
-) -> Result<Told, Vec<Fault>> {
+) -> Result<Report, Vec<Fault>> {
     let mut cx = context(facts, program, None);
     let mut ranks = ranks(&mut cx);
     if order::run(&mut cx, &mut ranks) && cx.faults.is_empty() {
@@ -247,7 +247,7 @@ fn one_by_one(
     }
     let (memory, offloaded) = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
     let courses = wanted.courses_of(&mut cx, &ranks, &offloaded);
-    Ok(Told { proof: Proof { memory, ..cx.tally.proof(facts, program.world) }, courses })
+    Ok(Report { proof: Proof { memory, ..cx.tally.proof(facts, program.world) }, courses })
 }
 
 impl Wanted<'_> {
@@ -274,7 +274,7 @@ fn folded(
     axis: axis::Axis,
     trains: bool,
     wanted: &Wanted<'_>,
-) -> Option<Told> {
+) -> Option<Report> {
     let (followed, fold) = axis::followed(program, axis);
     let mut cx = context(facts, &followed, Some(fold));
     let mut ranks = ranks(&mut cx);
@@ -301,7 +301,7 @@ fn folded(
         proof.memory.push(of[&stands].clone());
     }
     proof.folded = Some(axis.size);
-    Some(Told { proof, courses })
+    Some(Report { proof, courses })
 }
 
 /// Which outputs leave, and get a gradient from the caller.

@@ -10,7 +10,7 @@ use plan::Plan;
 use program::{Boundary, Program, RankId};
 use rules::Analysis;
 use simulate::{
-    Held, Kinds, Lasts, Scene, Share, Shares, Simulation, Told, Updates, alike, manifest, shares, simulate,
+    Held, Kinds, Lasts, Scene, Scope, Share, Shares, Simulation, Updates, alike, manifest, shares, simulate,
     simulate_briefly, trace,
 };
 
@@ -98,12 +98,12 @@ pub fn step(
     let kinds = setting.kinds(&rewritten);
     let scene = scene(program, &courses, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
-    let estimate = told((graph, analysis), (plan, program), simulation, &proof.memory, setting)?;
+    let estimate = estimate_of((graph, analysis), (plan, program), simulation, &proof.memory, setting)?;
     let (simulation, memory) = (&estimate.simulation, &estimate.memory);
     let shares = of_model(graph, program, shares(&scene, rewritten.ops.len(), simulation))?;
     let held = simulation.held(&turns_of(&courses, memory, setting.optimizer)?);
     Ok(Step {
-        manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, Told::Roles)),
+        manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, Scope::Roles)),
         trace: traced.then(|| trace(&scene, &rewritten, simulation, &held)),
         held,
         shares,
@@ -122,7 +122,7 @@ fn of_model(graph: &Graph, program: &Program, shares: Vec<Shares>) -> Result<Vec
         None => Some(rewritten.origins[op.index()].op),
         Some(_) => first_in.get(&rewritten.graph.op(op).module[..]).copied(),
     };
-    let told = |rank: Shares| {
+    let summed = |rank: Shares| {
         let mut of = vec![Share::default(); graph.ops.len()];
         let mut rest = rank.rest;
         for (op, share) in rewritten.graph.op_ids().zip(&rank.of) {
@@ -130,7 +130,7 @@ fn of_model(graph: &Graph, program: &Program, shares: Vec<Shares>) -> Result<Vec
         }
         Shares { of, rest, ..rank }
     };
-    Ok(shares.into_iter().map(told).collect())
+    Ok(shares.into_iter().map(summed).collect())
 }
 
 /// What every rank communicates in a step of a program that is read from files, as JSON.
@@ -145,7 +145,7 @@ pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> R
     let kinds = setting.kinds(&rewritten);
     let scene = scene(&program, &courses, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
-    Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, Told::Ranks)))
+    Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, Scope::Ranks)))
 }
 
 /// All ranks are followed, however alike.
@@ -190,7 +190,7 @@ fn estimated(
     let updates = updates(&proof.memory, setting.optimizer)?;
     let kinds = setting.kinds(&program.rewritten(graph)?.graph);
     let simulation = simulate_briefly(&scene(program, &courses, &kinds, setting, &updates)?)?;
-    told((graph, analysis), (plan, program), simulation, &proof.memory, setting)
+    estimate_of((graph, analysis), (plan, program), simulation, &proof.memory, setting)
 }
 
 /// Bytes that an optimizer moves which steps so many bytes of parameters.
@@ -239,7 +239,7 @@ fn scene<'s>(
     Ok(Scene { program, courses, cluster: setting.cluster, kinds, batches: setting.batches, updates })
 }
 
-fn told(
+fn estimate_of(
     (graph, analysis): (&Graph, &Analysis),
     (plan, program): (&Plan, &Program),
     mut simulation: Simulation,

@@ -136,14 +136,14 @@ impl<'q, 'w> Search<'q, 'w> {
             self.offload(&all)?;
             self.least_of_all()?;
         }
-        Ok(self.told(&all))
+        Ok(self.result(&all))
     }
 
     /// Without all others.
     pub(crate) fn so_far(mut self) -> Found {
         self.is_late = true;
         let all = std::mem::take(&mut self.all);
-        self.told(&all)
+        self.result(&all)
     }
 
     /// Seconds of the quickest that fits so far.
@@ -437,7 +437,7 @@ impl<'q, 'w> Search<'q, 'w> {
         Ok(())
     }
 
-    fn told(mut self, all: &[Shape]) -> Found {
+    fn result(mut self, all: &[Shape]) -> Found {
         let mut order: Vec<usize> = (0..self.found.rows.len()).collect();
         order.sort_by(|a, b| {
             let (first, second) = (&self.found.rows[*a], &self.found.rows[*b]);

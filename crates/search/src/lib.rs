@@ -38,7 +38,7 @@ pub use constraints::Constraints;
 pub use lower_bound::{LowerBound, LowerBounds};
 pub use reason::{Reason, Why, why};
 pub use space::{Shape, shapes};
-pub use spmd::{Claim, Told};
+pub use spmd::{Claim, Stats};
 pub use stop::Stop;
 
 /// What is asked.
@@ -118,9 +118,9 @@ pub struct Found {
     /// How many shapes were looked at, of how many.
     pub tried: (usize, usize),
     /// Of plans of one block, operator by operator, if these were looked at.
-    pub inside: Option<Told>,
+    pub inside: Option<Stats>,
     /// Of pipelines whose stages are found, if these were looked at.
-    pub stages: Option<pipeline::Told>,
+    pub stages: Option<pipeline::Stats>,
     /// How many plans were not lowered, because they are not among those that were wanted.
     pub left_out: usize,
     /// How many constraints all of them respect.
@@ -207,7 +207,7 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
     if question.devices == 1 || question.boundary.inputs == Inputs::Local {
         return best_first::search(question, wanted, watch);
     }
-    let (mut looked, told) = spmd::rows(question, watch)?;
+    let (mut looked, stats) = spmd::rows(question, watch)?;
     let offload = offload::rows(question, looked.rows.iter(), least_of(&looked.rows), watch)?;
     looked.rows.extend(offload);
     let only_one = wanted.count == 1;
@@ -230,8 +230,8 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
         let times = if only_one { 1.0 } else { FARTHEST };
         let known = named.as_ref().map_or(best, |named| best.min(named.quickest()));
         let mut tell = |name: &str| watch.borrow_mut()(name);
-        let (more, told) = pipeline::rows(question, wanted.below.min(times * known), &mut tell)?;
-        stages = Some(told);
+        let (more, stats) = pipeline::rows(question, wanted.below.min(times * known), &mut tell)?;
+        stages = Some(stats);
         looked.rows.extend(more.rows);
         looked.passed_over.extend(more.passed_over);
     }
@@ -243,7 +243,7 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
     };
     found.rows.extend(looked.rows);
     found.passed_over.extend(looked.passed_over);
-    Ok(Found { inside: Some(told), stages, ..found })
+    Ok(Found { inside: Some(stats), stages, ..found })
 }
 
 /// Refuses no devices, and more than there are; and as many micro-batches as no step has.

@@ -277,12 +277,12 @@ fn nothing_takes_less_than_it_must() {
                     continue;
                 };
                 let least = leasts.of(&plan).expect("a least");
-                let Ok(told) = estimate((&model.graph, &model.analysis), &plan, &model.boundary, &setting)
+                let Ok(stats) = estimate((&model.graph, &model.analysis), &plan, &model.boundary, &setting)
                 else {
                     continue;
                 };
                 let (seconds, memory) =
-                    (told.simulation.seconds, told.memory.iter().map(check::Memory::total).max());
+                    (stats.simulation.seconds, stats.memory.iter().map(check::Memory::total).max());
                 let who = format!("{} under {name} on {}, {batches}", model.graph.model, cluster.name);
                 assert!(least.seconds <= seconds * (1.0 + 1e-9), "{who}: {} > {seconds}", least.seconds);
                 assert!(of_any <= seconds * (1.0 + 1e-9), "{who}: {of_any} > {seconds}");
@@ -314,8 +314,8 @@ fn under_gpipe_all_micro_batches_are_there_at_once() {
             compiled: false,
         };
         let plan = plan::sets::named(name, &model.graph, &model.analysis, 2).expect("a plan");
-        let told = estimate((&model.graph, &model.analysis), &plan, &model.boundary, &setting);
-        let memory = told.expect("it is proved").memory;
+        let stats = estimate((&model.graph, &model.analysis), &plan, &model.boundary, &setting);
+        let memory = stats.expect("it is proved").memory;
         memory.iter().map(check::Memory::total).max().expect("ranks")
     };
     let [four, five, six] = [4, 5, 6].map(|batches| most("stages:2 x gpipe", batches));
@@ -388,8 +388,8 @@ fn where_a_layer_does_not_fit_its_parts_take_turns() {
         let Question { optimizer, masters, .. } = question;
         let setting = Setting { cluster: &cluster, batches: 1, optimizer, masters, compiled: false };
         let of = (question.graph, question.analysis);
-        let told = estimate(of, &plan, question.boundary, &setting).expect("an estimate");
-        told.memory[0].total()
+        let stats = estimate(of, &plan, question.boundary, &setting).expect("an estimate");
+        stats.memory[0].total()
     };
     let (recomputed, turns) = (needs("replicate x recompute"), needs("replicate x coshard x recompute"));
     assert!(turns < recomputed, "{turns} {recomputed}");

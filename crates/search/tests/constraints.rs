@@ -136,7 +136,7 @@ fn a_tie_makes_fewer_decisions_which_are_equal_everywhere() {
     let constraints = read(&model, &cluster, "tie \"*\"").expect("it reads");
     let question = Question { constraints: Some(&constraints), ..free };
     let (all, tied) = (find(&free).expect("plans"), find(&question).expect("plans"));
-    assert!(tied.told.decisions < all.told.decisions);
+    assert!(tied.stats.decisions < all.stats.decisions);
     assert!(!tied.plans.is_empty());
     let mut seed = 3_u64;
     let mut pick = |count: usize| {
@@ -204,7 +204,7 @@ fn refusal(lines: &str, batches: u32) -> Error {
 /// Of all that is said only what clashes is named, and each of it is needed.
 #[test]
 fn a_smallest_set_that_clashes_is_named() {
-    for (lines, told) in [
+    for (lines, stats) in [
         ("pin \"h.0.mlp.c_fc\": split inner 3", &[2][..]),
         (
             "forbid recompute\npin \"h.*\": split batch\nforbid \"h.1.*\": split batch\nlimit stages 1",
@@ -220,7 +220,7 @@ fn a_smallest_set_that_clashes_is_named() {
         let why = error.why.expect("a reason");
         let named: Vec<usize> =
             (2..9).filter(|line| why.contains(&format!("(mine.constraints, line {line})"))).collect();
-        assert_eq!((error.code, &named[..]), ("SW0333", told), "{why}");
+        assert_eq!((error.code, &named[..]), ("SW0333", stats), "{why}");
     }
 }
 

@@ -85,11 +85,11 @@ fn both(question: &Question<'_>, plan: &Plan) -> bool {
         compiled: false,
     };
     let of = (question.graph, question.analysis);
-    let told = |estimate: diag::Result<Estimate>| {
+    let stats = |estimate: diag::Result<Estimate>| {
         estimate.unwrap_or_else(|error| panic!("{}: {error:?}", plan.name))
     };
-    let few = told(estimate(of, plan, question.boundary, &setting));
-    let all = told(estimate_one_by_one(of, plan, question.boundary, &setting));
+    let few = stats(estimate(of, plan, question.boundary, &setting));
+    let all = stats(estimate_one_by_one(of, plan, question.boundary, &setting));
     let called = format!("{} on {}", plan.name, question.cluster.name);
     let numbers = |it: &Estimate| [it.simulation.seconds, it.operations, it.utilisation].map(f64::to_bits);
     assert_eq!(numbers(&few), numbers(&all), "{called}");

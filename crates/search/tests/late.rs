@@ -53,7 +53,7 @@ fn wherever_it_is_stopped_there_is_a_plan() {
                 let found = found.unwrap_or_else(|error| panic!("{at} of {looks}: {error}"));
                 assert!(found.rows[0].fits(), "{at} of {looks}");
                 assert!(found.rows[0].seconds() >= whole.rows[0].seconds(), "{at}");
-                let bound = found.inside.map_or(0.0, |told| told.bound);
+                let bound = found.inside.map_or(0.0, |stats| stats.bound);
                 assert!(
                     found.bound <= found.rows[0].seconds()
                         && bound <= whole.inside.map_or(0.0, |it| it.bound)
@@ -137,7 +137,7 @@ fn plans_of_one_block_are_those_of_a_search_that_ends() {
         for at in places(looks) {
             let (found, _) = stopped(question, at, |it| spmd::find(it).expect("plans"));
             assert!(found.plans.len() <= whole.plans.len());
-            assert!(found.told.bound == 0.0 || found.told.bound == whole.told.bound, "{at}");
+            assert!(found.stats.bound == 0.0 || found.stats.bound == whole.stats.bound, "{at}");
         }
     });
 }

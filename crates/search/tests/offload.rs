@@ -24,13 +24,13 @@ fn devices(count: u32, host: &str, memory: &str) -> Cluster {
 fn tight(model: &Model) -> u64 {
     let cluster = devices(1, "1 TB/s", "1 GB");
     let question = model.question(&cluster, 1, 1);
-    let of = |name: &str| told(&question, name).expect("a plan").memory[0].total();
+    let of = |name: &str| stats(&question, name).expect("a plan").memory[0].total();
     let tight = of("replicate x offload:activations").max(of("replicate x recompute"));
     assert!(tight < of("replicate"));
     tight
 }
 
-fn told(question: &Question<'_>, name: &str) -> Option<Estimate> {
+fn stats(question: &Question<'_>, name: &str) -> Option<Estimate> {
     let plan = plan::sets::named(name, question.graph, question.analysis, question.devices).ok()?;
     let Question { cluster, batches, optimizer, masters, .. } = *question;
     let of = (question.graph, question.analysis);
@@ -55,7 +55,7 @@ fn the_wider_the_way_to_the_host_the_quicker_is_what_is_chosen() {
     let mut mixed = 0;
     let cluster = devices(1, "1 TB/s", "1 GB");
     let question = model.question(&cluster, 1, 1);
-    let of = |name: &str| told(&question, name).expect("a plan").memory[0].total();
+    let of = |name: &str| stats(&question, name).expect("a plan").memory[0].total();
     // In the second there is not enough for all layers on the host at the same speed.
     for memory in [tight(&model), of("replicate x recompute") + 100_000] {
         let with = |host: &str| {
@@ -133,12 +133,12 @@ fn no_named_plan_with_its_layers_on_the_host_is_quicker() {
         let question = model.question(&cluster, count, 2);
         let all = compare(&Question { memory: Some(1), ..question }, None, &mut |_| ()).expect("plans").rows;
         let names: BTreeSet<String> = all.iter().map(|candidate| offload(&candidate.plan.name)).collect();
-        let told: Vec<(String, Estimate)> =
-            names.into_iter().filter_map(|name| Some((name.clone(), told(&question, &name)?))).collect();
-        let needs = |told: &Estimate| told.memory.iter().map(check::Memory::total).max().unwrap_or(0);
-        for (_, tight) in &told {
+        let stats: Vec<(String, Estimate)> =
+            names.into_iter().filter_map(|name| Some((name.clone(), stats(&question, &name)?))).collect();
+        let needs = |stats: &Estimate| stats.memory.iter().map(check::Memory::total).max().unwrap_or(0);
+        for (_, tight) in &stats {
             let chosen = first(&Question { memory: Some(needs(tight)), ..question });
-            for (name, other) in told.iter().filter(|(_, other)| needs(other) <= needs(tight)) {
+            for (name, other) in stats.iter().filter(|(_, other)| needs(other) <= needs(tight)) {
                 let (own, seconds) = (chosen.seconds(), other.simulation.seconds);
                 assert!(
                     own <= seconds * 1.01,

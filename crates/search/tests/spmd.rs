@@ -65,9 +65,9 @@ fn seconds(question: &Question<'_>, plan: &Plan) -> (f64, u64) {
 /// A step takes no less than what is claimed of its plan, whatever is looked at.
 fn is_no_less(question: &Question<'_>, candidate: &Candidate) {
     let (step, bytes) = seconds(question, &candidate.plan);
-    let told = candidate.claim.totals;
-    assert!(told.least() <= step * (1.0 + 1e-9), "{} of a step of {step}: {told:?}", told.least());
-    assert!(told.bytes <= bytes as f64, "{} bytes of {bytes}: {told:?}", told.bytes);
+    let stats = candidate.claim.totals;
+    assert!(stats.least() <= step * (1.0 + 1e-9), "{} of a step of {step}: {stats:?}", stats.least());
+    assert!(stats.bytes <= bytes as f64, "{} bytes of {bytes}: {stats:?}", stats.bytes);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn what_is_found_is_proved_and_not_below_the_bound() {
                 assert!(!inside.plans.is_empty());
                 for candidate in &inside.plans {
                     let step = seconds(&question, &candidate.plan).0;
-                    assert!(step >= inside.told.bound, "{step} is below {}", inside.told.bound);
+                    assert!(step >= inside.stats.bound, "{step} is below {}", inside.stats.bound);
                 }
             }
         }
@@ -114,7 +114,7 @@ fn no_named_plan_that_fits_is_below_the_bound() {
             let all: Vec<(f64, u64)> = plans.iter().map(|plan| seconds(&question, plan)).collect();
             let most = all.iter().map(|(_, bytes)| *bytes).max().expect("plans");
             for memory in [None, Some(most / 2), Some(most / 4)] {
-                let bound = find(&Question { memory, ..question }).expect("plans").told.bound;
+                let bound = find(&Question { memory, ..question }).expect("plans").stats.bound;
                 let fitting =
                     plans.iter().zip(&all).filter(|(_, (_, bytes))| *bytes <= memory.unwrap_or(most));
                 for (plan, (step, _)) in fitting {
@@ -137,7 +137,7 @@ fn no_plan_that_divides_what_is_frozen_is_below_the_bound() {
     let question = model.question(&cluster, 2, 1);
     let plan = sets::named("zero3:2", &model.graph, &model.analysis, 2).expect("a plan");
     let (step, bytes) = seconds(&question, &plan);
-    let bound = find(&question).expect("plans").told.bound;
+    let bound = find(&question).expect("plans").stats.bound;
     assert!(bytes <= 42_000_000 && 0.0 < bound && bound <= step, "{bytes} {bound} {step}");
 }
 
@@ -185,11 +185,11 @@ fn what_was_chosen_is_the_best_of_the_ways_that_are_told() {
             let inside = find(&question).expect("plans");
             let claim = &inside.plans[0].claim;
             for op in model.graph.op_ids().step_by(7) {
-                let told = explain(&question, claim, op, 6).expect("ways").expect("it is small");
-                assert!(told.ops.contains(&op));
-                assert_eq!(told.ways[0].more, 0.0);
-                assert!(told.ways.windows(2).all(|two| two[0].more <= two[1].more));
-                assert_eq!(told.ways[0].totals, claim.totals);
+                let stats = explain(&question, claim, op, 6).expect("ways").expect("it is small");
+                assert!(stats.ops.contains(&op));
+                assert_eq!(stats.ways[0].more, 0.0);
+                assert!(stats.ways.windows(2).all(|two| two[0].more <= two[1].more));
+                assert_eq!(stats.ways[0].totals, claim.totals);
             }
         }
     }
@@ -203,7 +203,7 @@ fn of_devices_that_differ_plans_are_found_and_no_bound_is_claimed() {
     let question = model.question(&cluster, 2, 1);
     let inside = find(&question).expect("plans");
     assert!(!inside.plans.is_empty());
-    assert_eq!(inside.told.bound, 0.0);
+    assert_eq!(inside.stats.bound, 0.0);
     inside.plans.iter().for_each(|it| assert!(seconds(&question, &it.plan).0 > 0.0));
 }
 

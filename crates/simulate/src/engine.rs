@@ -248,7 +248,7 @@ impl<'s> Engine<'s> {
         };
         *spent += work;
         self.spends(at, turn, What::Instr(kind, instr), work);
-        self.ranks[at].is_told(price.starts);
+        self.ranks[at].launches(price.starts);
         if price.host > 0.0 {
             let sums = if adds { price.added_on_host } else { 0.0 };
             self.ranks[at].offloads(price.host, sums);

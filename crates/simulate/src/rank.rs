@@ -170,7 +170,7 @@ impl<'s> Rank<'s> {
     }
 
     /// The host starts something in so many seconds; the device is not done with it before.
-    pub(crate) fn is_told(&mut self, seconds: f64) {
+    pub(crate) fn launches(&mut self, seconds: f64) {
         self.started += seconds;
         if seconds > 0.0 {
             self.takes((self.started - self.clock).max(0.0));

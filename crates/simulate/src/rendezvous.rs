@@ -26,7 +26,7 @@ pub(crate) struct Rendezvous {
     /// When it began and ended.
     pub(crate) time: Option<(f64, f64)>,
     /// So many members have waited for its end: each does so once.
-    pub(crate) told: usize,
+    pub(crate) informed: usize,
     /// Ranks that wait for its end.
     pub(crate) waiting: Vec<usize>,
 }

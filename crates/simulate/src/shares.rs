@@ -78,12 +78,12 @@ pub fn shares(scene: &Scene<'_>, operators: usize, simulation: &Simulation) -> V
                 shares.works(scene, instr_cost, instr.kind(), pass);
             }
             for part in parts {
-                let told = &simulation.messages[part.message];
+                let message = &simulation.messages[part.message];
                 let share = Share {
                     works: 0.0,
-                    moves: told.end - told.start,
+                    moves: message.end - message.start,
                     exposed: part.exposed,
-                    bytes: told.bytes,
+                    bytes: message.bytes,
                 };
                 *match part.kind {
                     Kind::Send | Kind::Receive => &mut shares.between,

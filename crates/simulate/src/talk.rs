@@ -88,7 +88,7 @@ impl<'s> Engine<'s> {
             Key::Exchange(exchange, _) => self.leaves(exchange, id, instr_cost),
         };
         let runtime = self.scene.cluster.device(id.0).runtime;
-        self.ranks[at].is_told(runtime.launch.map_or(0.0, |_| runtime.call));
+        self.ranks[at].launches(runtime.launch.map_or(0.0, |_| runtime.call));
         let clock = self.ranks[at].clock;
         self.ranks[at].takes((1.0 - hidden) * seconds);
         let (rendezvous, message) = self.open.get_mut(&key).expect("it was begun");
@@ -182,9 +182,9 @@ impl<'s> Engine<'s> {
                 open.extend(rank.queues[line].front());
             }
             let Some(message) = *message else { continue };
-            let told = &mut self.found.messages[message];
-            (told.start, told.end, told.bytes) = (start, end, rendezvous.bytes);
-            told.uses(rendezvous.least.max(self.groups.least(told)));
+            let entry = &mut self.found.messages[message];
+            (entry.start, entry.end, entry.bytes) = (start, end, rendezvous.bytes);
+            entry.uses(rendezvous.least.max(self.groups.least(entry)));
         }
     }
 
@@ -196,8 +196,8 @@ impl<'s> Engine<'s> {
             return false;
         };
         let message = *message;
-        rendezvous.told += 1;
-        if rendezvous.told == rendezvous.expected {
+        rendezvous.informed += 1;
+        if rendezvous.informed == rendezvous.expected {
             self.open.remove(&key);
         }
         let exposed = self.waits(at, start, end);
@@ -245,9 +245,9 @@ impl<'s> Engine<'s> {
             let cluster = self.scene.cluster;
             let message = self.notes(|| {
                 let of = Message::of(Kind::Send, vec![from, to], instr_cost);
-                let mut told = Message { bytes, start, end, ..of };
-                told.uses(cluster.least_of_message(from.0, to.0, Contention(1), bytes as f64));
-                told
+                let mut entry = Message { bytes, start, end, ..of };
+                entry.uses(cluster.least_of_message(from.0, to.0, Contention(1), bytes as f64));
+                entry
             });
             self.takes_part(at, turn, message, Kind::Send);
             self.letters.insert(letter, (message, start, end));

@@ -25,19 +25,19 @@ pub fn trace(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, held: &[
         let operator = |span: &Span| of_span(scene, graph, at, span);
         events.extend(spans.into_iter().map(|span| computed(span, &operator(span))));
         events.extend(simulation.parts[at].iter().map(|part| {
-            let told = &simulation.messages[part.message];
-            let group: Vec<u32> = told.group.iter().map(|rank| rank.0).collect();
+            let message = &simulation.messages[part.message];
+            let group: Vec<u32> = message.group.iter().map(|rank| rank.0).collect();
             json!({
                 "name": part.kind.name(),
                 "cat": part.pass.name(),
                 "ph": "X",
                 "pid": rank,
                 "tid": COMMUNICATES,
-                "ts": micro(told.start),
-                "dur": micro(told.end - told.start),
+                "ts": micro(message.start),
+                "dur": micro(message.end - message.start),
                 "args": {
                     "operator": part.op.map(|op| graph.describe(op)),
-                    "bytes": told.bytes,
+                    "bytes": message.bytes,
                     "group": group,
                     "block": part.block,
                     "micro_batch": part.batch,

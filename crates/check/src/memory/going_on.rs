@@ -41,7 +41,7 @@ impl Walk<'_, '_> {
         self.values = leaves;
         self.run_code(0, Pass::End, true);
         self.take_gradients();
-        self.told()
+        self.report()
     }
 
     fn run_code(&mut self, block: u32, pass: Pass, settles: bool) {

@@ -104,7 +104,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.begin();
         self.turns(batches(self.cx.program, self.rank.body, asked));
         self.take_gradients();
-        self.told()
+        self.report()
     }
 
     /// What is there in each turn of a step of so many micro-batches; nothing where steps go on into the next.
@@ -373,7 +373,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// What was found.
-    pub(super) fn told(self) -> (Memory, OffloadedBytes) {
+    pub(super) fn report(self) -> (Memory, OffloadedBytes) {
         let (graph, (peak, at)) = (self.cx.facts.graph, self.ledger.peak);
         let (pass, index) = (self.rank.body.pass_at(at.instr), self.rank.body.locate(at.instr).1);
         let moment = self.rank.body.instrs().nth(at.instr).map(|instr| {

@@ -52,8 +52,8 @@ pub(crate) fn clash(question: &Question<'_>, constraints: &Constraints) -> Resul
             },
         };
     }
-    let told: Set = smallest(constraints.all.len(), &holds);
-    Ok(refusal(question, constraints, &told, ""))
+    let stats: Set = smallest(constraints.all.len(), &holds);
+    Ok(refusal(question, constraints, &stats, ""))
 }
 
 /// The same where plans respect them, and none of these fits; none if that is not for constraints.
@@ -130,19 +130,19 @@ fn named(question: &Question<'_>, constraints: &Constraints) -> Vec<Set> {
 }
 
 fn refusal(question: &Question<'_>, constraints: &Constraints, set: &Set, which: &str) -> Error {
-    let told: Vec<String> = set
+    let stats: Vec<String> = set
         .iter()
         .map(|number| &constraints.all[*number])
         .map(|it| format!("`{}` ({})", it.text, it.place))
         .collect();
     let (model, devices) = (&question.graph.model, question.devices);
     let what = format!("no plan of {model} on {devices} devices{which} respects the constraints");
-    let why = match &told[..] {
+    let why = match &stats[..] {
         [one] => format!("none respects {one}"),
-        _ => format!("none respects these together: {}", told.join(", ")),
+        _ => format!("none respects these together: {}", stats.join(", ")),
     };
     let error = Error::new("SW0333", what).why(why);
-    match &told[..] {
+    match &stats[..] {
         [_] => error.fix("remove it, or relax it: fewer parts, another dim, `limit` instead of `pin`"),
         _ => error.fix("remove one of these: without it the others can hold"),
     }

@@ -23,7 +23,7 @@ pub use rows::rows;
 
 /// What is known of the search for pipelines.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
+pub struct Stats {
     /// How many places there are to cut, groups of devices that differ, and pipelines and ends of them that were looked at.
     pub places: usize,
     pub groups: usize,

@@ -9,7 +9,7 @@ use diag::Result;
 use graph::{OpId, Source, TensorId};
 use plan::{Draft, Plan, Schedule};
 
-use super::Told;
+use super::Stats;
 use super::costs::Found;
 use super::cuts::{Ask, Costs, NEAR, Pipeline, Run, cut};
 use super::explain::Claimed;
@@ -43,12 +43,16 @@ const TIMES: usize = 3;
 const SHARE: f64 = 0.4;
 
 /// The best pipelines of those that take less than `below` seconds. `watch` is told each.
-pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) -> Result<(Evaluations, Told)> {
-    let mut told = Told { is_whole: true, ..Told::default() };
+pub fn rows(
+    question: &Question<'_>,
+    below: f64,
+    watch: &mut dyn FnMut(&str),
+) -> Result<(Evaluations, Stats)> {
+    let mut stats = Stats { is_whole: true, ..Stats::default() };
     let mut looked = Evaluations::default();
     if question.batches < 2 || question.stop.is_late() {
-        told.is_whole = false;
-        return Ok((looked, told));
+        stats.is_whole = false;
+        return Ok((looked, stats));
     }
     watch("pipelines");
     let start = Instant::now();
@@ -63,15 +67,15 @@ pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) ->
         Question { constraints: anywhere.as_ref(), stop: question.stop.share(SHARE), ..*question };
     let of = (asking, question.constraints);
     let mut costs = Found::new(of, (&segments, &groups), (&operators, &digits, &messages), bound(question)?)?;
-    (told.places, told.groups) = (segments.count - 1, groups.kinds.len());
-    told.seconds += start.elapsed().as_secs_f64();
+    (stats.places, stats.groups) = (segments.count - 1, groups.kinds.len());
+    stats.seconds += start.elapsed().as_secs_f64();
     let mut asked = limit(question);
     for _ in 0..=TIMES {
         let before = looked.rows.len();
         (asking.memory, asking.stop) = (Some(asked), question.stop.share(SHARE));
         costs.ask(&asking);
         let asking = Question { constraints: question.constraints, ..asking };
-        let plans = find((&asking, &segments), below, &mut costs, (&mut told, &mut looked.passed_over))?;
+        let plans = find((&asking, &segments), below, &mut costs, (&mut stats, &mut looked.passed_over))?;
         if question.stop.is_late() {
             break;
         }
@@ -97,7 +101,7 @@ pub fn rows(question: &Question<'_>, below: f64, watch: &mut dyn FnMut(&str)) ->
         }
         looked.at(question, others.into_iter(), watch)?;
     }
-    Ok((looked, told))
+    Ok((looked, stats))
 }
 
 /// What a pipeline may take in another order, where it takes so long and its busiest device has so much to do.
@@ -115,7 +119,7 @@ fn find(
     (question, segments): (&Question<'_>, &Segments),
     below: f64,
     costs: &mut Found<'_>,
-    (told, passed_over): (&mut Told, &mut Vec<(String, String)>),
+    (stats, passed_over): (&mut Stats, &mut Vec<(String, String)>),
 ) -> Result<Vec<Own>> {
     let start = Instant::now();
     let mut ask = Ask {
@@ -172,9 +176,9 @@ fn find(
         |(plan, blocks): Written| Own { reason: Some(Reason::of_blocks(&plan, blocks)), ..Own::of(plan) };
     let of_cuts = of_cuts.map(|(seconds, found)| Own { piped: Some(seconds), ..own(found) });
     let of_vs = few(vs, VS).map(|(_, found)| own(found));
-    told.looked += looked;
-    told.is_whole &= costs.is_exact() && !costs.is_enough() && !question.stop.is_late();
-    told.seconds += start.elapsed().as_secs_f64();
+    stats.looked += looked;
+    stats.is_whole &= costs.is_exact() && !costs.is_enough() && !question.stop.is_late();
+    stats.seconds += start.elapsed().as_secs_f64();
     Ok(of_cuts.chain(of_vs).collect())
 }
 

@@ -44,6 +44,6 @@ pub use rows::limit;
 pub(crate) use rows::rows;
 pub(crate) use runs::{Inner, RunClaim, Runs};
 pub(crate) use solution::RECOMPUTED;
-pub use solution::{Candidate, Claim, Inside, Told, find, member};
+pub use solution::{Candidate, Claim, Inside, Stats, find, member};
 pub use tables::{Tables, tables};
 pub(crate) use tied::Divided;

@@ -2,7 +2,7 @@
 
 use diag::Result;
 
-use super::solution::{Candidate, Told, find};
+use super::solution::{Candidate, Stats, find};
 use crate::reason::Reason;
 use crate::{Evaluated, Evaluations, Own, Question};
 
@@ -14,7 +14,7 @@ const TIMES: usize = 3;
 const SHARE: f64 = 0.2;
 
 /// The best plans of one block, and what was found out about all of them. `watch` is told each.
-pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Result<(Evaluations, Told)> {
+pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Result<(Evaluations, Stats)> {
     watch("auto");
     let found = find(question)?;
     let mut looked = Evaluations::default();
@@ -39,7 +39,7 @@ pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Resu
         }
         looked.at(question, best(&tighter.plans), watch)?;
     }
-    Ok((looked, found.told))
+    Ok((looked, found.stats))
 }
 
 /// Those that promise most.

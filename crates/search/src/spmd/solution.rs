@@ -42,12 +42,12 @@ pub(crate) const RECOMPUTED: [&str; 3] = ["", "recompute:selective", "recompute"
 #[derive(Default)]
 pub struct Inside {
     pub plans: Vec<Candidate>,
-    pub told: Told,
+    pub stats: Stats,
 }
 
 /// What is known of all plans of a space.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Told {
+pub struct Stats {
     /// Seconds that none of them can beat.
     pub bound: f64,
     /// Decisions, their choices in all, sums that were looked at, and how long that took.
@@ -104,11 +104,11 @@ pub fn find(question: &Question<'_>) -> Result<Inside> {
         }
     }
     if is_plain(question) && !question.stop.is_late() {
-        let bound = bound(question, (&operators, &digits), &looked, &mut inside.told.sums)?.max(floor);
+        let bound = bound(question, (&operators, &digits), &looked, &mut inside.stats.sums)?.max(floor);
         // Of what was stopped on the way nothing is known.
-        inside.told.bound = if question.stop.is_late() { 0.0 } else { bound };
+        inside.stats.bound = if question.stop.is_late() { 0.0 } else { bound };
     }
-    inside.told.seconds = start.elapsed().as_secs_f64();
+    inside.stats.seconds = start.elapsed().as_secs_f64();
     Ok(inside)
 }
 
@@ -177,8 +177,8 @@ impl Fallback<'_, '_> {
     /// Looks at what binds the plans that are found, a few times. Gives whether memory did.
     fn climb(&mut self) -> Result<bool> {
         let deciding = || self.space.ties.deciding();
-        self.inside.told.decisions = deciding().count();
-        self.inside.told.choices = deciding().map(|at| self.space.bundles[at].choices.len()).sum();
+        self.inside.stats.decisions = deciding().count();
+        self.inside.stats.choices = deciding().map(|at| self.space.bundles[at].choices.len()).sum();
         let (limit, mut is_tight) = (limit(&self.space.question) as f64, false);
         let mut looks = VecDeque::from(FIRST);
         for _ in 0..LOOKS {
@@ -239,7 +239,7 @@ impl Fallback<'_, '_> {
         let objective = Objective::new(self.space, weights)?;
         let problem = objective.problem();
         let Some(mut least) = solved_nearly(&self.space.question, &problem) else { return Ok(None) };
-        self.inside.told.sums += least.sums.0;
+        self.inside.stats.sums += least.sums.0;
         if least.cost == NEVER {
             return Ok(None);
         }
