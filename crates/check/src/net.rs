@@ -70,7 +70,7 @@ pub(crate) fn steps(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
     // Gradients are communicated once a step, and codes may be run every so many micro-batches here, and every so many
     // others there: what seems to wait for itself may not. Beyond these numbers only more of the same turns follow,
     // unless the first micro-batches run in loops of their own.
-    let early = roles().find(|role| role.body.timetable.loops.iter().any(|it| it.turns.is_some()));
+    let early = roles().find(|role| role.body.timetable.loops.iter().any(|it| it.iterations.is_some()));
     let found = follow(&net).or_else(|| early.map(|role| unproved().at(role.ranks[0], None)));
     found.into_iter().for_each(|fault| cx.faults.push(fault));
 }

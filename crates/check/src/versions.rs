@@ -36,7 +36,7 @@ pub(crate) fn versions(graph: &Graph, program: &Program) -> Option<Fault> {
 
 fn of_role((graph, program): (&Graph, &Program), role: &Role, blocks: u32) -> Option<Fault> {
     let timetable = &role.body.timetable;
-    let one = matches!(&timetable.loops[..], [it] if it.every == 1 && it.turns.is_none());
+    let one = matches!(&timetable.loops[..], [it] if it.every == 1 && it.iterations.is_none());
     if !timetable.goes_on() {
         return Some(wrong("some ranks run steps without a pipeline flush, and others with one"));
     }

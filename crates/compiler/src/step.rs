@@ -49,9 +49,9 @@ pub struct Step {
 }
 
 /// Of a course its turns, with an optimizer's state, and what is there when it steps.
-type Turns<'c> = (RankId, &'c [Phase], u64, u64);
+type Placing<'c> = (RankId, &'c [Phase], u64, u64);
 
-fn turns_of<'c>(courses: &'c [Course], memory: &[Memory], optimizer: &str) -> Result<Vec<Turns<'c>>> {
+fn iterations_of<'c>(courses: &'c [Course], memory: &[Memory], optimizer: &str) -> Result<Vec<Placing<'c>>> {
     let of = |course: &'c Course| {
         let memory = &memory[course.rank.index()];
         let only = Memory { trained: memory.trained, ..Memory::default() };
@@ -101,7 +101,7 @@ pub fn step(
     let estimate = estimate_of((graph, analysis), (plan, program), simulation, &proof.memory, setting)?;
     let (simulation, memory) = (&estimate.simulation, &estimate.memory);
     let shares = of_model(graph, program, shares(&scene, rewritten.ops.len(), simulation))?;
-    let held = simulation.held(&turns_of(&courses, memory, setting.optimizer)?);
+    let held = simulation.held(&iterations_of(&courses, memory, setting.optimizer)?);
     Ok(Step {
         manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, Scope::Roles)),
         trace: traced.then(|| trace(&scene, &rewritten, simulation, &held)),

@@ -120,8 +120,8 @@ fn deeds(text: &mut String, course: &Course) {
     .expect("a string");
     let turn =
         |turn: &check::Phase| format!("{} {}.{}: {}", turn.pass.name(), turn.block, turn.batch, turn.most);
-    let turns: Vec<String> = course.held.iter().map(turn).collect();
-    writeln!(text, "  turns {}", turns.join(", ")).expect("a string");
+    let iterations: Vec<String> = course.held.iter().map(turn).collect();
+    writeln!(text, "  turns {}", iterations.join(", ")).expect("a string");
 }
 
 /// FNV-1a: the same wherever it is computed.

@@ -4,6 +4,7 @@ mod calls;
 mod comments;
 mod functions;
 mod group;
+mod iterations;
 mod modules;
 mod naming;
 mod outline;
@@ -13,7 +14,6 @@ mod rolled;
 mod sharding;
 pub(crate) mod tables;
 mod timetable;
-mod turns;
 
 use graph::Graph;
 use program::{Arg, Program, RankId, Role};

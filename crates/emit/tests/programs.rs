@@ -47,7 +47,7 @@ fn every_timetable_that_can_be_written_is_read_back() {
         for settles in [When::Never, When::Each, When::First, When::Last] {
             let mut program = megatron(&graph);
             let backward = Task { does: Does::Backward { scaled, settles }, ..Task::forward(0) };
-            for (at, every, turns) in [
+            for (at, every, iterations) in [
                 (0, 1, None),
                 (3, 1, None),
                 (-2, 1, None),
@@ -57,7 +57,7 @@ fn every_timetable_that_can_be_written_is_read_back() {
                 (1, 3, Some(2)),
             ] {
                 let tasks = vec![backward.clone(), Task::forward(0).at(at), Task::forward(0)];
-                let loops = vec![Loop { every, turns, tasks }];
+                let loops = vec![Loop { every, iterations, tasks }];
                 program.roles[0].body.timetable = Timetable { loops, ..Timetable::default() };
                 stable(&graph, &program);
             }
@@ -76,7 +76,7 @@ fn every_timetable_that_can_be_written_is_read_back() {
     for (every, at) in [(1, 5), (3, 5), (3, -5), (4, -8)] {
         let mut program = megatron(&graph);
         let parts = [vec![Task::forward(0).at(at)], vec![Task::backward(0, When::Each)], vec![]];
-        let loops = parts.map(|tasks| Loop { every, turns: None, tasks }).to_vec();
+        let loops = parts.map(|tasks| Loop { every, iterations: None, tasks }).to_vec();
         program.roles[0].body.timetable = Timetable { loops, ..Timetable::default() };
         stable(&graph, &program);
     }

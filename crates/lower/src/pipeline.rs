@@ -127,10 +127,9 @@ fn ordered(cx: &Context<'_>, alike: &[Alike], buffers: &BTreeSet<(usize, usize)>
         hands_on(cx, own, written)?;
         order.clone_from(written);
     }
-    let longest = orders
-        .iter()
-        .flatten()
-        .flat_map(|it| it.tasks.iter().map(|task| task.at.unsigned_abs() + it.every + it.turns.unwrap_or(0)));
+    let longest = orders.iter().flatten().flat_map(|it| {
+        it.tasks.iter().map(|task| task.at.unsigned_abs() + it.every + it.iterations.unwrap_or(0))
+    });
     let most = 2 * longest.max().unwrap_or(0) + 2;
     for batches in 1..=most {
         simulate(&shape, &orders, batches, Times::EQUAL).map_err(|stuck| wait_for_ever(batches, &stuck))?;
@@ -180,7 +179,7 @@ pub fn handed_on(body: &Body) -> Vec<(Step, Step)> {
 
 fn looped(order: &schedule::Loop) -> Loop {
     let tasks = order.tasks.iter().map(|task| made(task).at(task.at)).collect();
-    Loop { every: order.every, turns: order.turns, tasks }
+    Loop { every: order.every, iterations: order.iterations, tasks }
 }
 
 fn made(task: &schedule::Task) -> Task {

@@ -23,7 +23,7 @@ use crate::ways::{WAYS, Way};
 pub(crate) struct Ask<'p> {
     pub problem: &'p Problem,
     /// The second of these blocks begins before the first one does in the next period.
-    pub turns: &'p [(usize, usize)],
+    pub iterations: &'p [(usize, usize)],
     pub period: i64,
     /// The longest time from the first beginning to the last end, for one micro-batch.
     pub span: i64,
@@ -113,7 +113,7 @@ impl<'p> Search<'p> {
             }
         }
         net.later(sink, source, -self.ask.span)?;
-        for (first, last) in self.ask.turns {
+        for (first, last) in self.ask.iterations {
             net.later(*last, *first, blocks[*last].time - self.ask.period)?;
         }
         self.follow(&mut net, usize::MAX)?;

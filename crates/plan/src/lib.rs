@@ -29,9 +29,9 @@ mod rewriting;
 mod select;
 pub mod sets;
 pub mod text;
+mod timetables;
 mod tokens;
 mod transfer;
-mod turns;
 
 use std::collections::BTreeSet;
 
@@ -54,9 +54,9 @@ pub use repeat::repeat;
 pub use rewriting::{carried, rewritings};
 pub use rules::classes;
 pub use schedule::{Schedule, Task};
+pub use timetables::{Timetables, loops, mixed_order, task_or_refuse};
 pub use tokens::{InSlices, in_slices, rests_on, rewritten};
 pub use transfer::{Side, Transferred, transfer};
-pub use turns::{Timetables, loops, mixed_order, task_or_refuse};
 
 /// The most devices of a plan, and the most parts of an operator: more is a mistake.
 pub const MOST: u32 = 1 << 20;

@@ -34,8 +34,8 @@ use rules::Analysis;
 
 use crate::select::{clip, select};
 use crate::{
-    Draft, MOST, On, Plan, blocks, no_device, offload, overlap, param_sharding, recompute, sets, tokens,
-    turns,
+    Draft, MOST, On, Plan, blocks, no_device, offload, overlap, param_sharding, recompute, sets, timetables,
+    tokens,
 };
 
 /// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
@@ -112,7 +112,7 @@ pub(crate) fn rest(plan: &Plan, graph: &Graph) -> String {
     let recompute = recompute::print(plan, graph, handle);
     let offload = recompute::lines("offload", &plan.offload, graph, handle);
     let offloaded = offload::print_parameters(plan, graph);
-    let turns = turns::print(&plan.before, &plan.timetables);
+    let timetables = timetables::print(&plan.before, &plan.timetables);
     let param_shardings = param_sharding::print(plan, graph);
     let overlap = overlap::print(plan);
     orders
@@ -122,7 +122,7 @@ pub(crate) fn rest(plan: &Plan, graph: &Graph) -> String {
         + &offloaded
         + &blocks::print(plan, handle)
         + &overlap
-        + &turns
+        + &timetables
 }
 
 /// The name by which a file speaks of one operator: its first output.
@@ -276,7 +276,7 @@ impl Reader<'_> {
             Some((devices, by)) => (devices, Some(by)),
             None => (whose, None),
         };
-        let loops = turns::loops(by, tasks)?;
+        let loops = timetables::loops(by, tasks)?;
         for device in device_list(devices)? {
             if device >= self.devices {
                 return Err(no_device(device.into(), self.devices));
@@ -290,7 +290,7 @@ impl Reader<'_> {
         let Some((a, b)) = rest.split_once('<') else {
             return Err(Error::new("SW0301", "`<` is missing").fix("write `order %a < %b`"));
         };
-        if let (Some(first), Some(then)) = (turns::task(a.trim()), turns::task(b.trim())) {
+        if let (Some(first), Some(then)) = (timetables::task(a.trim()), timetables::task(b.trim())) {
             self.draft.order_tasks(first, then);
             return Ok(());
         }

@@ -33,7 +33,7 @@ use graph::{Graph, OpId, TensorId};
 use rules::slicing::derive;
 use rules::{Reduction, Region, Rewriting, Rewritten, Slices};
 
-pub use code::{Code, Does, Loop, Pass, Run, Step, Steps, Task, Timetable, Turn, When};
+pub use code::{Code, Does, Loop, OrderKey, Pass, Run, Step, Steps, Task, Timetable, When};
 pub use instr::{
     Arg, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Offloaded, Settle, Slice, Which,
 };

@@ -21,7 +21,7 @@ impl Frame {
         if a == b {
             let mut axes = refined(&from.axes(), &to.axes());
             if axes == refined(&to.axes(), &from.axes()) {
-                axes.extend(turns(from, to));
+                axes.extend(chunks(from, to));
                 return Frame { sides: vec![Side { base: a.base(), axes }], inside: true };
             }
         }
@@ -31,7 +31,7 @@ impl Frame {
             at.extend(places(on, beside));
             at.sort_unstable();
             let mut axes = cut_at(&refined(&own.axes(), &other.axes()), &at);
-            axes.extend(turns(own, own));
+            axes.extend(chunks(own, own));
             Side { base: on.base(), axes }
         };
         let sides = [both(from, &a, to, &b), both(to, &b, from, &a)];
@@ -49,7 +49,7 @@ fn refined(axes: &[Axis], other: &[Axis]) -> Vec<Axis> {
 }
 
 /// The axes in turn of both: those of one size are one.
-fn turns(from: &Sharding, to: &Sharding) -> Vec<Axis> {
+fn chunks(from: &Sharding, to: &Sharding) -> Vec<Axis> {
     let of = |sharding: &Sharding| sharding.axes().into_iter().filter(|a| a.in_turn()).collect::<Vec<Axis>>();
     let (mut all, mut left) = (of(from), of(from));
     for axis in of(to) {

@@ -14,15 +14,15 @@ impl Sharding {
         shards.sort_unstable();
         shards.dedup();
         let devices: Vec<u32> = shards.chunk_by(|a, b| a.device == b.device).map(|c| c[0].device).collect();
-        let turns = shards.len().checked_div(devices.len())?;
+        let chunks = shards.len().checked_div(devices.len())?;
         let mut by_device = shards.chunk_by(|a, b| a.device == b.device);
-        if !by_device.all(|c| c.len() == turns) {
+        if !by_device.all(|c| c.len() == chunks) {
             return None;
         }
         let on = Mesh::of(&devices)?;
         let rows = Rows::new(sizes, &shards, shares)?;
         let mut axes = on.axes().to_vec();
-        axes.push(Axis::new(u32::try_from(turns).ok()?, 0));
+        axes.push(Axis::new(u32::try_from(chunks).ok()?, 0));
         rows.sharding(on.base(), &axes, reduction)
     }
 }

@@ -149,8 +149,8 @@ impl Search<'_, '_> {
             return 0;
         }
         let all = |state: &State| {
-            let (elements, turns) = held(&self.codec, state);
-            elements * turns
+            let (elements, chunks) = held(&self.codec, state);
+            elements * chunks
         };
         kind.elements(self.codec.count(state.side, axes), all(state), all(next)) * self.width
     }
@@ -217,11 +217,11 @@ fn held(codec: &Codec<'_>, state: &State) -> (u64, u64) {
     if !axes.last().is_some_and(|a| a.in_turn()) {
         return (cut * codec.whole, 1);
     }
-    let turns = |mask: u16| -> u64 {
+    let chunks = |mask: u16| -> u64 {
         let axes = axes.iter().enumerate();
         axes.filter(|(i, a)| a.in_turn() && mask >> i & 1 == 1).map(|(_, a)| u64::from(a.size)).product()
     };
-    (cut * codec.whole * turns(codec.used(state) & !state.partial), turns(state.partial))
+    (cut * codec.whole * chunks(codec.used(state) & !state.partial), chunks(state.partial))
 }
 
 /// Hashes states, which are a few small numbers.

@@ -11,7 +11,7 @@ use program::{Body, BufId, CallId, ExchangeId, Instr, Kind, Offloaded, Pass, Ran
 use crate::kinds::step;
 use crate::passes::lasting;
 use crate::price::{Groups, Price, prices};
-use crate::rank::{Rank, Turn};
+use crate::rank::{Rank, Tick};
 use crate::rendezvous::{Key, Rendezvous};
 use crate::{Lane, Scene, Simulation, Span, What};
 
@@ -89,10 +89,10 @@ impl<'s> Engine<'s> {
     }
 
     /// Each rank to the beginning of a turn; whether all of them come so far without what others do later.
-    pub(crate) fn goes_to(&mut self, turn: impl Fn(&Rank<'s>) -> usize) -> bool {
+    pub(crate) fn goes_to(&mut self, tick: impl Fn(&Rank<'s>) -> usize) -> bool {
         for (at, rank) in self.ranks.iter_mut().enumerate() {
             self.ready.extend(rank.is_at_its_end().then_some(at));
-            rank.until = turn(rank);
+            rank.until = tick(rank);
         }
         self.go_on();
         self.ranks.iter().all(Rank::is_at_its_end)
@@ -106,8 +106,8 @@ impl<'s> Engine<'s> {
 
     /// To the end of the step.
     pub(crate) fn end(mut self) -> Result<Simulation> {
-        self.goes_to(|rank| rank.turns.len());
-        if let Some(rank) = self.ranks.iter().find(|rank| rank.turn().is_some()) {
+        self.goes_to(|rank| rank.iterations.len());
+        if let Some(rank) = self.ranks.iter().find(|rank| rank.tick().is_some()) {
             let what = format!("in the simulation rank {} waits for ever", rank.course.rank.0);
             return Err(Error::new("SW0911", what)
                 .why("the program was proved to end: this is a bug of the simulation")
@@ -130,18 +130,18 @@ impl<'s> Engine<'s> {
 
     /// As far as a rank comes by itself.
     fn advance(&mut self, at: usize) {
-        while let Some(turn) = self.ranks[at].turn().filter(|_| !self.ranks[at].is_at_its_end()) {
+        while let Some(tick) = self.ranks[at].tick().filter(|_| !self.ranks[at].is_at_its_end()) {
             let (body, instr) = (self.ranks[at].body, self.ranks[at].at.1);
-            let Some(next) = body.codes[turn.code].instrs.get(instr) else {
-                if !self.settle(at, turn, 0) {
+            let Some(next) = body.codes[tick.code].instrs.get(instr) else {
+                if !self.settle(at, tick, 0) {
                     return;
                 }
                 let rank = &mut self.ranks[at];
                 rank.at = (rank.at.0 + 1, 0);
                 continue;
             };
-            let skipped = next.settles() && !turn.settles;
-            if !skipped && !self.instruction(at, turn, next) {
+            let skipped = next.settles() && !tick.settles;
+            if !skipped && !self.instruction(at, tick, next) {
                 return;
             }
             self.ranks[at].at.1 += 1;
@@ -149,67 +149,67 @@ impl<'s> Engine<'s> {
     }
 
     /// Whether it is over; if not, the rank is asked again once what it waits for is there.
-    fn instruction(&mut self, at: usize, turn: Turn, instr: &'s Instr) -> bool {
+    fn instruction(&mut self, at: usize, tick: Tick, instr: &'s Instr) -> bool {
         match instr {
-            Instr::Call(call) => self.has_copies(at, || &call.inputs) && self.local(at, turn),
+            Instr::Call(call) => self.has_copies(at, || &call.inputs) && self.local(at, tick),
             Instr::Grad(grad) => {
                 self.fetched(at, Offloaded::Call(grad.call));
                 let read = self.inputs[self.ranks[at].course.role].get(&grad.call).copied();
                 self.has_copies(at, || read.unwrap_or_default())
                     && match grad.which {
-                        Which::Weights => self.second_half(at, turn),
-                        Which::Both | Which::Inputs => self.local(at, turn),
+                        Which::Weights => self.second_half(at, tick),
+                        Which::Both | Which::Inputs => self.local(at, tick),
                     }
             }
-            Instr::Fetch { what } => self.fetch(at, turn, *what),
+            Instr::Fetch { what } => self.fetch(at, tick, *what),
             Instr::Take { id, .. } => {
                 self.fetched(at, Offloaded::Kept(*id));
                 true
             }
             Instr::Collective(message) if message.overlaps => {
-                self.ranks[at].in_flight = self.goes_on(at, turn, instr);
+                self.ranks[at].in_flight = self.goes_on(at, tick, instr);
                 true
             }
-            Instr::Collective(_) => self.meets(at, turn, instr),
+            Instr::Collective(_) => self.meets(at, tick, instr),
             Instr::ReduceShards { .. } | Instr::Exchange { .. } | Instr::ExchangeGradients { .. } => {
-                self.settle(at, turn, 0) && self.meets(at, turn, instr)
+                self.settle(at, tick, 0) && self.meets(at, tick, instr)
             }
             Instr::Gather { copies, .. } => {
-                let host = self.price(at, turn).host;
+                let host = self.price(at, tick).host;
                 self.ranks[at].brings(host, copies);
-                if let Some(key) = self.goes_on(at, turn, instr) {
+                if let Some(key) = self.goes_on(at, tick, instr) {
                     self.ranks[at].coming.push((key, copies.clone()));
                 }
                 true
             }
             Instr::Scatter { .. } | Instr::ReduceGradients { .. } => {
                 let allowed = if instr.kind() == Kind::Scatter { SCATTERS } else { usize::MAX };
-                self.settle(at, turn, allowed) && {
-                    match self.goes_on(at, turn, instr) {
+                self.settle(at, tick, allowed) && {
+                    match self.goes_on(at, tick, instr) {
                         Some(key) => {
                             let rank = &mut self.ranks[at];
                             rank.settling.push((key, rank.at.1));
                         }
-                        None => _ = self.local(at, turn),
+                        None => _ = self.local(at, tick),
                     }
                     true
                 }
             }
-            Instr::Send { exchange, .. } => self.send(at, turn, *exchange),
-            Instr::Receive { exchange, .. } => self.receive(at, turn, *exchange),
+            Instr::Send { exchange, .. } => self.send(at, tick, *exchange),
+            Instr::Receive { exchange, .. } => self.receive(at, tick, *exchange),
             Instr::Slice(_)
             | Instr::Add { .. }
             | Instr::Part { .. }
             | Instr::Release { .. }
             | Instr::Update { .. }
-            | Instr::Keep { .. } => self.local(at, turn),
+            | Instr::Keep { .. } => self.local(at, tick),
         }
     }
 
     /// The second half of a backward, and the message that runs beside it.
-    fn second_half(&mut self, at: usize, turn: Turn) -> bool {
+    fn second_half(&mut self, at: usize, tick: Tick) -> bool {
         if !std::mem::replace(&mut self.ranks[at].is_computed, true) {
-            self.local(at, turn);
+            self.local(at, tick);
         }
         if self.ranks[at].in_flight.is_some_and(|key| !self.awaits(at, key)) {
             return false;
@@ -218,28 +218,28 @@ impl<'s> Engine<'s> {
         true
     }
 
-    fn price(&self, at: usize, turn: Turn) -> Price {
+    fn price(&self, at: usize, tick: Tick) -> Price {
         let rank = &self.ranks[at];
-        self.prices[at][rank.number(turn, rank.at.1)]
+        self.prices[at][rank.number(tick, rank.at.1)]
     }
 
-    pub(crate) fn instr_cost(&self, at: usize, turn: Turn) -> &'s InstrCost {
+    pub(crate) fn instr_cost(&self, at: usize, tick: Tick) -> &'s InstrCost {
         let rank = &self.ranks[at];
-        &rank.course.deeds[rank.number(turn, rank.at.1)]
+        &rank.course.deeds[rank.number(tick, rank.at.1)]
     }
 
-    pub(crate) fn local(&mut self, at: usize, turn: Turn) -> bool {
-        self.does(at, turn, self.ranks[at].at.1);
+    pub(crate) fn local(&mut self, at: usize, tick: Tick) -> bool {
+        self.does(at, tick, self.ranks[at].at.1);
         true
     }
 
     /// What an instruction of the code that runs takes of the device itself, and what goes to the host after it.
-    pub(crate) fn does(&mut self, at: usize, turn: Turn, instr: usize) {
-        let adds = turn.batch > 0;
+    pub(crate) fn does(&mut self, at: usize, tick: Tick, instr: usize) {
+        let adds = tick.batch > 0;
         let rank = &mut self.ranks[at];
-        let price = self.prices[at][rank.number(turn, instr)];
+        let price = self.prices[at][rank.number(tick, instr)];
         let work = price.work + if adds { price.added } else { 0.0 };
-        let (pass, kind) = (rank.pass(turn), rank.body.codes[turn.code].instrs[instr].kind());
+        let (pass, kind) = (rank.pass(tick), rank.body.codes[tick.code].instrs[instr].kind());
         let spent = match kind {
             Kind::Call if pass == Pass::Forward => &mut rank.lane.forward,
             Kind::Call => &mut rank.lane.recomputed,
@@ -247,7 +247,7 @@ impl<'s> Engine<'s> {
             _ => &mut rank.lane.copies,
         };
         *spent += work;
-        self.spends(at, turn, What::Instr(kind, instr), work);
+        self.spends(at, tick, What::Instr(kind, instr), work);
         self.ranks[at].launches(price.starts);
         if price.host > 0.0 {
             let sums = if adds { price.added_on_host } else { 0.0 };
@@ -256,8 +256,8 @@ impl<'s> Engine<'s> {
     }
 
     /// Brings something from the host, while the device goes on.
-    fn fetch(&mut self, at: usize, turn: Turn, what: Offloaded) -> bool {
-        let price = self.price(at, turn);
+    fn fetch(&mut self, at: usize, tick: Tick, what: Offloaded) -> bool {
+        let price = self.price(at, tick);
         let rank = &mut self.ranks[at];
         let end = rank.copies_for(price.host);
         rank.fetching.push((what, end));
@@ -287,28 +287,28 @@ impl<'s> Engine<'s> {
             let gradients = (rank.sums - rank.clock - seconds).max(0.0);
             seconds += gradients + device.seconds_on_host(updates.on_host as f64);
         }
-        let last = Turn { code: 0, batch: self.scene.batches.saturating_sub(1), settles: true };
+        let last = Tick { code: 0, batch: self.scene.batches.saturating_sub(1), settles: true };
         self.ranks[at].lane.update += seconds;
         self.spends(at, last, What::Update, seconds);
     }
 
-    fn spends(&mut self, at: usize, turn: Turn, what: What, seconds: f64) {
+    fn spends(&mut self, at: usize, tick: Tick, what: What, seconds: f64) {
         let before = self.ranks[at].clock;
         self.ranks[at].clock += seconds;
         if seconds > 0.0 {
-            self.span(at, turn, what, before);
+            self.span(at, tick, what, before);
         }
     }
 
     /// Notes what a rank did since a moment.
-    pub(crate) fn span(&mut self, at: usize, turn: Turn, what: What, start: f64) {
+    pub(crate) fn span(&mut self, at: usize, tick: Tick, what: What, start: f64) {
         let rank = &self.ranks[at];
-        let Some(code) = rank.body.codes.get(turn.code).filter(|_| self.watched[at]) else { return };
+        let Some(code) = rank.body.codes.get(tick.code).filter(|_| self.watched[at]) else { return };
         if self.is_noted {
             let (rank, end, block, pass) = (rank.course.rank, rank.clock, code.block, code.pass);
-            self.found.spans.push(Span { rank, what, pass, block, batch: turn.batch, start, end });
+            self.found.spans.push(Span { rank, what, pass, block, batch: tick.batch, start, end });
         }
-        self.ranks[at].spends(turn, start);
+        self.ranks[at].spends(tick, start);
     }
 }
 

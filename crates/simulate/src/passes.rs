@@ -58,9 +58,9 @@ pub(crate) fn lasting(ranks: &[Rank<'_>]) -> Vec<Lasts> {
 
 fn least(rank: &Rank<'_>) -> BTreeMap<(u32, Pass), (f64, f64)> {
     let mut least = BTreeMap::new();
-    for (turn, spent) in rank.turns.iter().zip(&rank.spent) {
+    for (tick, spent) in rank.iterations.iter().zip(&rank.spent) {
         let Some((seconds, receives)) = spent.by_itself() else { continue };
-        let code = &rank.body.codes[turn.code];
+        let code = &rank.body.codes[tick.code];
         let known = least.entry((code.block, code.pass)).or_insert((f64::INFINITY, f64::INFINITY));
         *known = (known.0.min(seconds), known.1.min(receives));
     }

@@ -11,7 +11,7 @@ use crate::{Lane, Part};
 
 /// A code that runs, for a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub(crate) struct Tick {
     pub(crate) code: usize,
     pub(crate) batch: u32,
     /// Whether what communicates sums of gradients runs.
@@ -21,7 +21,7 @@ pub(crate) struct Turn {
 pub(crate) struct Rank<'s> {
     pub(crate) course: &'s Course,
     pub(crate) body: &'s Body,
-    pub(crate) turns: Vec<Turn>,
+    pub(crate) iterations: Vec<Tick>,
     /// Of each turn, where the rank is watched.
     pub(crate) spent: Vec<Spent>,
     /// The number of each code's first instruction.
@@ -82,13 +82,13 @@ impl<'s> Rank<'s> {
         };
         let mut copies: Vec<(BufId, usize)> = body.leaves.iter().enumerate().filter_map(copy).collect();
         copies.sort_unstable();
-        let turns = turns(body, batches);
+        let iterations = iterations(body, batches);
         Self {
             course,
             body,
             copies,
-            spent: vec![Spent::default(); turns.len()],
-            turns,
+            spent: vec![Spent::default(); iterations.len()],
+            iterations,
             first,
             at: (0, 0),
             until: 0,
@@ -115,8 +115,8 @@ impl<'s> Rank<'s> {
     }
 
     /// The turn that it is in; none once the step is over.
-    pub(crate) fn turn(&self) -> Option<Turn> {
-        self.turns.get(self.at.0).copied()
+    pub(crate) fn tick(&self) -> Option<Tick> {
+        self.iterations.get(self.at.0).copied()
     }
 
     pub(crate) fn is_at_its_end(&self) -> bool {
@@ -135,12 +135,12 @@ impl<'s> Rank<'s> {
     }
 
     /// The number of an instruction of the code that runs, over all codes.
-    pub(crate) fn number(&self, turn: Turn, instr: usize) -> usize {
-        self.first[turn.code] + instr
+    pub(crate) fn number(&self, tick: Tick, instr: usize) -> usize {
+        self.first[tick.code] + instr
     }
 
-    pub(crate) fn pass(&self, turn: Turn) -> Pass {
-        self.body.codes[turn.code].pass
+    pub(crate) fn pass(&self, tick: Tick) -> Pass {
+        self.body.codes[tick.code].pass
     }
 
     /// How often it has come to a group or an exchange, before.
@@ -154,10 +154,11 @@ impl<'s> Rank<'s> {
     }
 
     /// In a turn it did something, or waited, since a moment.
-    pub(crate) fn spends(&mut self, turn: Turn, start: f64) {
-        let is_same = |other: &Turn| (other.code, other.batch) == (turn.code, turn.batch);
+    pub(crate) fn spends(&mut self, tick: Tick, start: f64) {
+        let is_same = |other: &Tick| (other.code, other.batch) == (tick.code, tick.batch);
         // The optimizer's step comes after all turns, as a part of one that is over.
-        let at = if self.turn().is_some() { Some(self.at.0) } else { self.turns.iter().position(is_same) };
+        let at =
+            if self.tick().is_some() { Some(self.at.0) } else { self.iterations.iter().position(is_same) };
         if let Some(at) = at {
             self.spent[at].does(self.clock - start);
         }
@@ -228,15 +229,15 @@ impl<'s> Rank<'s> {
 }
 
 /// What a rank runs in a step, one after the other.
-pub(crate) fn turns(body: &Body, batches: u32) -> Vec<Turn> {
+pub(crate) fn iterations(body: &Body, batches: u32) -> Vec<Tick> {
     let code =
         |block: u32, pass: Pass| body.codes.iter().position(|code| (code.block, code.pass) == (block, pass));
-    let once = |pass: Pass| code(0, pass).map(|code| Turn { code, batch: 0, settles: true });
-    let mut turns: Vec<Turn> = once(Pass::Begin).into_iter().collect();
-    turns.extend(body.timetable.tasks(batches).filter_map(|(task, batch)| {
+    let once = |pass: Pass| code(0, pass).map(|code| Tick { code, batch: 0, settles: true });
+    let mut iterations: Vec<Tick> = once(Pass::Begin).into_iter().collect();
+    iterations.extend(body.timetable.tasks(batches).filter_map(|(task, batch)| {
         let code = code(task.block, task.pass())?;
-        Some(Turn { code, batch, settles: task.settles().is(batch, batches) })
+        Some(Tick { code, batch, settles: task.settles().is(batch, batches) })
     }));
-    turns.extend(once(Pass::End));
-    turns
+    iterations.extend(once(Pass::End));
+    iterations
 }

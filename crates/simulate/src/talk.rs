@@ -6,7 +6,7 @@ use program::{BufId, ExchangeId, Instr, Kind, RankId};
 use check::InstrCost;
 
 use crate::engine::Engine;
-use crate::rank::Turn;
+use crate::rank::Tick;
 use crate::rendezvous::{Key, Rendezvous};
 use crate::{Message, Part, What};
 
@@ -30,25 +30,25 @@ impl<'s> Engine<'s> {
     }
 
     /// Waits until at most so many are on their way of what ends with the code. What has come is added to what is there.
-    pub(crate) fn settle(&mut self, at: usize, turn: Turn, left: usize) -> bool {
+    pub(crate) fn settle(&mut self, at: usize, tick: Tick, left: usize) -> bool {
         while self.ranks[at].settling.len() > left {
             let (key, instr) = self.ranks[at].settling[0];
             if !self.awaits(at, key) {
                 return false;
             }
             self.ranks[at].settling.remove(0);
-            self.does(at, turn, instr);
+            self.does(at, tick, instr);
         }
         true
     }
 
     /// A communication that the rank waits for.
-    pub(crate) fn meets(&mut self, at: usize, turn: Turn, instr: &'s Instr) -> bool {
+    pub(crate) fn meets(&mut self, at: usize, tick: Tick, instr: &'s Instr) -> bool {
         let key = match self.ranks[at].came {
             Some(key) => key,
-            None => match self.come(at, turn, instr, 1.0) {
+            None => match self.come(at, tick, instr, 1.0) {
                 Some(key) => key,
-                None => return self.local(at, turn),
+                None => return self.local(at, tick),
             },
         };
         self.ranks[at].came = Some(key);
@@ -56,19 +56,19 @@ impl<'s> Engine<'s> {
             return false;
         }
         self.ranks[at].came = None;
-        self.local(at, turn)
+        self.local(at, tick)
     }
 
     /// Comes to what goes on while the rank computes, and holds the device up for a part of its time.
-    pub(crate) fn goes_on(&mut self, at: usize, turn: Turn, instr: &'s Instr) -> Option<Key> {
+    pub(crate) fn goes_on(&mut self, at: usize, tick: Tick, instr: &'s Instr) -> Option<Key> {
         let rank = self.ranks[at].course.rank;
-        self.come(at, turn, instr, self.scene.cluster.device(rank.0).runtime.hidden)
+        self.come(at, tick, instr, self.scene.cluster.device(rank.0).runtime.hidden)
     }
 
     /// Comes to a collective, and gives its key; none where there is nobody to meet. What of its time is not hidden this rank
     /// spends at once, while it goes on.
-    fn come(&mut self, at: usize, turn: Turn, instr: &'s Instr, hidden: f64) -> Option<Key> {
-        let (instr_cost, id) = (self.instr_cost(at, turn), self.ranks[at].course.rank);
+    fn come(&mut self, at: usize, tick: Tick, instr: &'s Instr, hidden: f64) -> Option<Key> {
+        let (instr_cost, id) = (self.instr_cost(at, tick), self.ranks[at].course.rank);
         let key = match (instr.group(), instr.exchange()) {
             (Some(grouping), _) => {
                 let number = self.groups.number(grouping, id)?;
@@ -97,7 +97,7 @@ impl<'s> Engine<'s> {
         rendezvous.least = rendezvous.least.max(least);
         rendezvous.bytes = rendezvous.bytes.max(instr_cost.moved);
         let (message, line) = (*message, rendezvous.line);
-        self.takes_part(at, turn, message, instr.kind());
+        self.takes_part(at, tick, message, instr.kind());
         self.ranks[at].queues[line].push_back(key);
         self.hold(key);
         Some(key)
@@ -129,13 +129,13 @@ impl<'s> Engine<'s> {
         })
     }
 
-    fn takes_part(&mut self, at: usize, turn: Turn, message: Option<usize>, kind: Kind) {
+    fn takes_part(&mut self, at: usize, tick: Tick, message: Option<usize>, kind: Kind) {
         let Some(message) = message else { return };
-        let op = self.instr_cost(at, turn).op;
+        let op = self.instr_cost(at, tick).op;
         let rank = &mut self.ranks[at];
-        let code = &rank.body.codes[turn.code];
+        let code = &rank.body.codes[tick.code];
         let (block, pass, instr) = (code.block, code.pass, rank.at.1);
-        rank.parts.push(Part { message, kind, block, pass, instr, batch: turn.batch, op, exposed: 0.0 });
+        rank.parts.push(Part { message, kind, block, pass, instr, batch: tick.batch, op, exposed: 0.0 });
     }
 
     /// All ranks of an exchange.
@@ -225,14 +225,14 @@ impl<'s> Engine<'s> {
         rank.lane.idle += begins - clock + wake;
         rank.lane.exposed += end - begins;
         rank.clock = end + wake;
-        if let Some(turn) = rank.turn() {
-            self.span(at, turn, What::Wait, begins);
+        if let Some(tick) = rank.tick() {
+            self.span(at, tick, What::Wait, begins);
         }
         end - begins
     }
 
-    pub(crate) fn send(&mut self, at: usize, turn: Turn, exchange: ExchangeId) -> bool {
-        let (instr_cost, from) = (self.instr_cost(at, turn), self.ranks[at].course.rank);
+    pub(crate) fn send(&mut self, at: usize, tick: Tick, exchange: ExchangeId) -> bool {
+        let (instr_cost, from) = (self.instr_cost(at, tick), self.ranks[at].course.rank);
         let contention = self.groups.contention_of(exchange);
         for &(to, bytes) in &instr_cost.sent {
             let seconds = self.scene.cluster.message(from.0, to.0, contention, bytes as f64);
@@ -241,7 +241,7 @@ impl<'s> Engine<'s> {
             rank.takes(seconds - hidden);
             let start = rank.sent.max(rank.clock) - (seconds - hidden);
             (rank.sent, rank.lane.communication) = (start + seconds, rank.lane.communication + seconds);
-            let (letter, end) = ((exchange, turn.batch, from, to), start + seconds);
+            let (letter, end) = ((exchange, tick.batch, from, to), start + seconds);
             let cluster = self.scene.cluster;
             let message = self.notes(|| {
                 let of = Message::of(Kind::Send, vec![from, to], instr_cost);
@@ -249,24 +249,24 @@ impl<'s> Engine<'s> {
                 entry.uses(cluster.least_of_message(from.0, to.0, Contention(1), bytes as f64));
                 entry
             });
-            self.takes_part(at, turn, message, Kind::Send);
+            self.takes_part(at, tick, message, Kind::Send);
             self.letters.insert(letter, (message, start, end));
             self.ready.extend(self.expecting.remove(&letter).into_iter().flatten());
         }
         true
     }
 
-    pub(crate) fn receive(&mut self, at: usize, turn: Turn, exchange: ExchangeId) -> bool {
+    pub(crate) fn receive(&mut self, at: usize, tick: Tick, exchange: ExchangeId) -> bool {
         let to = self.ranks[at].course.rank;
         let from = self.senders.get(&(exchange, to)).cloned().unwrap_or_default();
-        let letter = |from: &RankId| (exchange, turn.batch, *from, to);
+        let letter = |from: &RankId| (exchange, tick.batch, *from, to);
         if let Some(missing) = from.iter().map(letter).find(|letter| !self.letters.contains_key(letter)) {
             self.expecting.entry(missing).or_default().push(at);
             return false;
         }
         for from in &from {
             let (message, start, end) = self.letters.remove(&letter(from)).expect("none is missing");
-            self.takes_part(at, turn, message, Kind::Receive);
+            self.takes_part(at, tick, message, Kind::Receive);
             let exposed = self.waits(at, start, end);
             self.exposes(at, message, exposed);
             let rank = &mut self.ranks[at];

@@ -102,7 +102,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             return self.steps();
         }
         self.begin();
-        self.turns(batches(self.cx.program, self.rank.body, asked));
+        self.iterations(batches(self.cx.program, self.rank.body, asked));
         self.take_gradients();
         self.report()
     }
@@ -113,11 +113,11 @@ impl<'w, 'a> Walk<'w, 'a> {
             return vec![];
         }
         self.begin();
-        self.turns(batches);
+        self.iterations(batches);
         self.phases
     }
 
-    fn turns(&mut self, batches: u32) {
+    fn iterations(&mut self, batches: u32) {
         let body = self.rank.body;
         let leaves = self.values.clone();
         let mut lanes: BTreeMap<u32, Lane> = BTreeMap::new();
@@ -428,7 +428,7 @@ pub(super) struct Lane {
 /// are all, and at least as many as there are blocks.
 pub(super) fn batches(program: &Program, body: &Body, asked: u32) -> u32 {
     let last = program.roles.iter().flat_map(|role| &role.body.codes).map(|code| code.block).max();
-    let loops_for_all = body.timetable.loops.iter().filter(|it| it.turns.is_none()).count();
+    let loops_for_all = body.timetable.loops.iter().filter(|it| it.iterations.is_none()).count();
     match last.unwrap_or(0) {
         0 => asked.clamp(1, 2),
         last if loops_for_all > 1 => asked.max(last + 1),

@@ -20,7 +20,7 @@ pub(super) const SET: Set = Set {
     name: "coshard",
     doc: "splits the dims that `megatron` would, and runs the parts one after another on one device",
     along: Some(Along {
-        turns: Some(turns),
+        chunks: Some(chunks),
         ..Along::of(|model, parts| megatron::choose(model, if parts == 1 { 1 } else { 2 }), megatron::why)
     }),
     aside: None,
@@ -31,7 +31,7 @@ pub(super) const SET: Set = Set {
 /// The most parts where the name says none: each is called by itself, and small calls are slow ones.
 const MOST_PARTS: u64 = 8;
 
-fn turns(model: &Model<'_>, choice: &[Option<usize>], parts: u32) -> Vec<u32> {
+fn chunks(model: &Model<'_>, choice: &[Option<usize>], parts: u32) -> Vec<u32> {
     let size = |op: OpId, index: usize| model.analysis.op(op).loops[index].size;
     let wanted = if parts == 0 { found(model, choice) } else { vec![parts; choice.len()] };
     let most = |op: OpId| Some(u32::try_from(size(op, choice[op.index()]?)).unwrap_or(u32::MAX));

@@ -41,7 +41,7 @@ pub(super) const THREE: Set = Set {
 const ALONG: Along = Along {
     choose: data::choose,
     why: data::why,
-    turns: None,
+    chunks: None,
     must_find: true,
     stages: None,
     places: None,

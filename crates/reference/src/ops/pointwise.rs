@@ -145,9 +145,9 @@ impl Call<'_, '_> {
                     tape.constant(Num::int(if y < 0 && rest != 0 { rest + y } else { rest }))
                 }
                 None => {
-                    let turns = opaque_of(&[x, y], &[32]);
-                    let value = x.minus(turns.times(y));
-                    tape.node(value, [(at[0], Num::ONE), (at[1], turns.negated())])
+                    let iterations = opaque_of(&[x, y], &[32]);
+                    let value = x.minus(iterations.times(y));
+                    tape.node(value, [(at[0], Num::ONE), (at[1], iterations.negated())])
                 }
             }
         })

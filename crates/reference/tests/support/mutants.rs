@@ -76,10 +76,10 @@ pub const KINDS: &[(&str, Make)] = &[
     ("gradients are reduced in another micro-batch", |p, r| task(p, r, |t, r| match &mut t.does { Does::Backward { settles, .. } | Does::Weights { settles } => { *settles = [When::Never, When::Each, When::First][r.below(3)]; Some(()) } _ => None })),
     ("a code runs for another micro-batch", |p, r| task(p, r, |t, r| { t.at += if r.coin() { 1 } else { -1 }; Some(()) })),
     ("a code is of another block", |p, r| task(p, r, |t, _| { t.block ^= 1; Some(()) })),
-    ("a code does not run", |p, r| { let l = turns(p, r)?; let n = l.tasks.len(); l.tasks.remove(below(r, n)?); Some(()) }),
-    ("codes run in another order", |p, r| { let l = turns(p, r)?; let n = l.tasks.len(); (n > 1).then(|| { let at = r.below(n - 1); l.tasks.swap(at, at + 1) }) }),
+    ("a code does not run", |p, r| { let l = iterations(p, r)?; let n = l.tasks.len(); l.tasks.remove(below(r, n)?); Some(()) }),
+    ("codes run in another order", |p, r| { let l = iterations(p, r)?; let n = l.tasks.len(); (n > 1).then(|| { let at = r.below(n - 1); l.tasks.swap(at, at + 1) }) }),
     ("a step does not begin or end", |p, r| { let t = &mut body(p, r)?.timetable; if r.coin() { t.begins = !t.begins } else { t.ends = !t.ends } Some(()) }),
-    ("a loop has other turns", |p, r| { let l = turns(p, r)?; l.turns = match l.turns { Some(n) => Some(n + 1), None => Some(1) }; Some(()) }),
+    ("a loop has other turns", |p, r| { let l = iterations(p, r)?; l.iterations = match l.iterations { Some(n) => Some(n + 1), None => Some(1) }; Some(()) }),
     ("a step does not stash", |p, r| { let t = &mut body(p, r)?.timetable; match &mut t.steps { Steps::On { stashes } => { *stashes = !*stashes; Some(()) } Steps::Apart => None } }),
     ("a number is any number, or a list has any length", wild::plant),
 ];
@@ -171,14 +171,14 @@ fn operator<'p>(p: &'p mut Program, r: &mut Random) -> Option<&'p mut LocalOp> {
     Some(&mut call.ops[below(r, n)?])
 }
 
-fn turns<'p>(p: &'p mut Program, r: &mut Random) -> Option<&'p mut Loop> {
+fn iterations<'p>(p: &'p mut Program, r: &mut Random) -> Option<&'p mut Loop> {
     let loops = &mut body(p, r)?.timetable.loops;
     let n = loops.len();
     Some(&mut loops[below(r, n)?])
 }
 
 fn task(p: &mut Program, r: &mut Random, f: impl FnOnce(&mut Task, &mut Random) -> Option<()>) -> Option<()> {
-    let all = turns(p, r)?;
+    let all = iterations(p, r)?;
     let n = all.tasks.len();
     let at = below(r, n)?;
     f(&mut all.tasks[at], r)

@@ -298,8 +298,8 @@ fn timetable(timetable: &mut Timetable, v: &mut Visit<'_>) {
     }
     for it in &mut timetable.loops {
         v.id("how far a turn goes", &mut it.every);
-        v.maybe("the turns of a loop", &mut it.turns, &u32::MAX);
-        it.turns.iter_mut().for_each(|turns| v.id("the number of turns", turns));
+        v.maybe("the turns of a loop", &mut it.iterations, &u32::MAX);
+        it.iterations.iter_mut().for_each(|iterations| v.id("the number of turns", iterations));
         v.list("tasks", &mut it.tasks);
         for task in &mut it.tasks {
             v.id("the block of a task", &mut task.block);

@@ -109,12 +109,12 @@ impl Found {
             }
         }
         self.mixed = seen.len();
-        let turns = i64::try_from(self.count).unwrap_or(0);
+        let iterations = i64::try_from(self.count).unwrap_or(0);
         let most = seen.iter().rev().max_by_key(|(_, count)| *count).map(|(number, _)| *number);
         let falling = self.steps.iter().find(|step| **step != 0).is_some_and(|step| *step < 0);
         (self.first, self.falls) = match most {
-            Some((first, step)) if step > 0 || first + 1 >= turns => (first, step < 0),
-            _ if falling => (turns - 1, true),
+            Some((first, step)) if step > 0 || first + 1 >= iterations => (first, step < 0),
+            _ if falling => (iterations - 1, true),
             _ => (0, false),
         };
     }
@@ -242,17 +242,17 @@ impl Lines {
     /// turn, of the one before, or of before them all, in all turns.
     fn as_loop(&self, start: usize, length: usize, count: usize) -> Option<Found> {
         let rounds: Vec<Vec<&Item>> = (0..count)
-            .map(|turn| self.items[start + turn * length..][..length].iter().flatten().collect())
+            .map(|iteration| self.items[start + iteration * length..][..length].iter().flatten().collect())
             .collect();
         are_of_one_kind(&rounds)?;
         let mut made: HashMap<&str, (usize, usize)> = HashMap::new();
         let mut values: Vec<Vec<String>> = vec![];
-        for (turn, items) in rounds.iter().enumerate() {
+        for (iteration, items) in rounds.iter().enumerate() {
             let names =
                 items.iter().filter_map(|item| if let Item::Def(name) = item { Some(name) } else { None });
             for (number, name) in names.enumerate() {
-                made.insert(name, (turn, number));
-                match turn {
+                made.insert(name, (iteration, number));
+                match iteration {
                     0 => values.push(vec![name.clone()]),
                     _ => values[number].push(name.clone()),
                 }
@@ -286,10 +286,11 @@ impl Lines {
     fn numbered(&self, start: usize, length: usize, count: usize) -> Option<Vec<(i64, i64)>> {
         let mut all = vec![];
         for at in start..start + length {
-            let turns: Vec<&[i64]> = (0..count).map(|turn| &self.comments[at + turn * length][..]).collect();
-            for (place, first) in turns[0].iter().enumerate() {
-                let step = turns[1][place] - first;
-                let evenly = turns.windows(2).all(|pair| pair[1][place] - pair[0][place] == step);
+            let iterations: Vec<&[i64]> =
+                (0..count).map(|iteration| &self.comments[at + iteration * length][..]).collect();
+            for (place, first) in iterations[0].iter().enumerate() {
+                let step = iterations[1][place] - first;
+                let evenly = iterations.windows(2).all(|pair| pair[1][place] - pair[0][place] == step);
                 all.push(evenly.then_some((*first, step))?);
             }
         }
@@ -350,15 +351,15 @@ fn step(of_rounds: &[&Item]) -> Option<i64> {
 fn source(of_rounds: &[&Item], made: &HashMap<&str, (usize, usize)>) -> Option<Option<usize>> {
     let names: Vec<&str> =
         of_rounds.iter().filter_map(|i| if let Item::Use(n) = i { Some(n.as_str()) } else { None }).collect();
-    let of = |turn: usize| made.get(names[turn]).copied();
+    let of = |iteration: usize| made.get(names[iteration]).copied();
     match (of(0), of(1)) {
         (Some((0, number)), _) => {
-            (0..names.len()).all(|turn| of(turn) == Some((turn, number))).then_some(None)
+            (0..names.len()).all(|iteration| of(iteration) == Some((iteration, number))).then_some(None)
         }
         (None, None) => names.iter().all(|name| *name == names[0]).then_some(None),
-        (None, Some((0, number))) => {
-            (1..names.len()).all(|turn| of(turn) == Some((turn - 1, number))).then_some(Some(number))
-        }
+        (None, Some((0, number))) => (1..names.len())
+            .all(|iteration| of(iteration) == Some((iteration - 1, number)))
+            .then_some(Some(number)),
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use crate::names::is_reserved;
 use crate::python::{Expr, Stmt, StmtKind};
 
 /// The values of the counter, one after the other, of `for n in range(3)` or `reversed(range(1, 3))`.
-pub(super) fn turns(
+pub(super) fn iterations(
     reader: &Reader<'_>,
     scope: &Scope<'_>,
     (target, values, body): (&str, &Expr<'_>, &[Stmt<'_>]),
@@ -55,9 +55,9 @@ fn assigns(stmt: &Stmt<'_>, name: &str) -> bool {
 }
 
 /// A statement of a loop, as it is in one turn.
-pub(super) fn in_turn<'a>(stmt: &Stmt<'a>, counter: &str, value: i64) -> Stmt<'a> {
+pub(super) fn one_by_one<'a>(stmt: &Stmt<'a>, counter: &str, value: i64) -> Stmt<'a> {
     let expr = |expr: &Expr<'a>| counted(expr, counter, value);
-    let block = |body: &[Stmt<'a>]| body.iter().map(|stmt| in_turn(stmt, counter, value)).collect();
+    let block = |body: &[Stmt<'a>]| body.iter().map(|stmt| one_by_one(stmt, counter, value)).collect();
     let kind = match &stmt.kind {
         StmtKind::Assign { targets, unpack, value } => {
             StmtKind::Assign { targets: targets.clone(), unpack: *unpack, value: expr(value) }

@@ -56,7 +56,7 @@ pub fn loops(by: Option<&str>, text: &str) -> Result<Vec<Loop>> {
             return Err(Error::new("SW0329", "a timetable without tasks")
                 .fix("name what the device runs: `timetable 0: F0+1 B0`"));
         }
-        Ok(Loop { every, turns: None, tasks })
+        Ok(Loop { every, iterations: None, tasks })
     };
     text.split('|').map(one).collect()
 }

@@ -10,7 +10,7 @@
 use crate::shape::{Loop, Pass, Shape, Task};
 
 /// The tasks of a micro-batch, in time.
-pub(crate) struct Turns<'s> {
+pub(crate) struct Placing<'s> {
     shape: &'s Shape,
     tasks: Vec<Placed>,
     span: i64,
@@ -27,7 +27,7 @@ struct Placed {
     early: i64,
 }
 
-impl<'s> Turns<'s> {
+impl<'s> Placing<'s> {
     /// Of tasks that stand in an order in which they can run, where a whole backward takes so long beside all others. None
     /// if the first of some pairs cannot all come before the second.
     pub fn place(
@@ -123,7 +123,7 @@ impl<'s> Turns<'s> {
         found.sort_by_key(|(place, _)| *place);
         let least = found.iter().map(|(_, task)| task.at).min()?;
         let tasks = found.into_iter().map(|(_, task)| Task { at: task.at - least, ..task }).collect();
-        Some(Loop { every: 1, turns: None, tasks })
+        Some(Loop { every: 1, iterations: None, tasks })
     }
 }
 
