@@ -111,7 +111,7 @@ pub(crate) fn all<'p>(program: &'p Program, folding: Folding<'p>) -> impl Iterat
     found.sort_by_key(|axis| std::cmp::Reverse((axis.size, axis.stride)));
     found.dedup();
     found.retain(|axis| axis.size >= folding.least.max(FOLLOWED + 1));
-    found.into_iter().filter(move |axis| alike(program, *axis) && (folding.may)(*axis))
+    found.into_iter().filter(move |axis| symmetric(program, *axis) && (folding.may)(*axis))
 }
 
 /// The axis along which a grouping's groups lie, if it is one.
@@ -122,7 +122,7 @@ fn step(grouping: &Grouping) -> Option<Axis> {
     even.then_some(Axis { size: u32::try_from(group.len()).ok()?, stride })
 }
 
-fn alike(program: &Program, axis: Axis) -> bool {
+fn symmetric(program: &Program, axis: Axis) -> bool {
     let block = u64::from(axis.size) * u64::from(axis.stride);
     let mut seen = HashSet::new();
     u64::from(program.world) % block == 0

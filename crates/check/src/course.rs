@@ -27,7 +27,7 @@ pub struct Course {
     pub rank: RankId,
     pub role: usize,
     /// One for each instruction of the role's codes, one code after the other. Ranks that do the same share them.
-    pub deeds: Rc<[InstrCost]>,
+    pub instr_costs: Rc<[InstrCost]>,
     /// What it has in each turn, if that is asked for.
     pub held: Vec<Phase>,
 }
@@ -73,9 +73,9 @@ pub(crate) fn of_all<'a>(
     let mut known: BTreeMap<usize, (BTreeSet<usize>, Lists<InstrCost>)> = BTreeMap::new();
     let course = |(rank, offloaded): (&Rank<'a>, &OffloadedBytes)| {
         let (leaving, known) = known.entry(rank.role).or_insert_with(|| (leaving(rank.body), Lists::new()));
-        let deeds = Watch { cx, rank, held: &held, offloaded, leaving }.deeds();
-        let number = known.number(&deeds);
-        Course { rank: rank.id, role: rank.role, deeds: Rc::clone(known.get(number)), held: vec![] }
+        let instr_costs = Watch { cx, rank, held: &held, offloaded, leaving }.instr_costs();
+        let number = known.number(&instr_costs);
+        Course { rank: rank.id, role: rank.role, instr_costs: Rc::clone(known.get(number)), held: vec![] }
     };
     ranks.iter().zip(offloaded).map(course).collect()
 }
@@ -98,7 +98,7 @@ struct Watch<'w, 'a> {
 }
 
 impl<'a> Watch<'_, 'a> {
-    fn deeds(mut self) -> Vec<InstrCost> {
+    fn instr_costs(mut self) -> Vec<InstrCost> {
         self.rank.body.instrs().enumerate().map(|(index, instr)| self.instr_cost(index, instr)).collect()
     }
 

@@ -85,9 +85,9 @@ fn arrival(
         shares.push((part, share));
     }
     let (covered, overlapping) = tiling(cx, region, pieces);
-    let alike = shares.iter().all(|(_, share)| *share == shares[0].1);
+    let symmetric = shares.iter().all(|(_, share)| *share == shares[0].1);
     if let (true, false, Some((_, share))) = (covered, overlapping, shares.first()) {
-        if alike && cx.store.is_everywhere(*share) {
+        if symmetric && cx.store.is_everywhere(*share) {
             return Ok(*share);
         }
     }

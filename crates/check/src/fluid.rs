@@ -26,10 +26,10 @@ fn runs_of(dim: Range<usize>, uniform: impl Fn(usize) -> bool) -> Vec<(Range<usi
     let mut runs = vec![];
     let mut next = dim.start;
     while next < dim.end {
-        let alike = (next..dim.end).take_while(|&factor| uniform(factor)).count();
-        let run = next..next + alike.max(1);
+        let symmetric = (next..dim.end).take_while(|&factor| uniform(factor)).count();
+        let run = next..next + symmetric.max(1);
         next = run.end;
-        runs.push((run, alike > 1));
+        runs.push((run, symmetric > 1));
     }
     runs
 }

@@ -239,9 +239,9 @@ fn joined(
 /// The share of pieces that are put together.
 fn together(cx: &mut Context<'_>, group: &Group<'_>, region: u32, pieces: &[u32]) -> Result<Held, Fault> {
     let first = group.held[0];
-    let alike =
+    let symmetric =
         group.held.iter().all(|held| held.share == first.share) && cx.store.is_everywhere(first.share);
-    if alike {
+    if symmetric {
         return Ok(Held { region, ..first });
     }
     let placed: Vec<ShareId> = (group.held.iter().zip(pieces))

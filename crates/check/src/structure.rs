@@ -207,8 +207,8 @@ impl Roles<'_> {
             self.faults.push(Fault::new("SW0502", what).at(self.role.ranks[0], None));
             return;
         }
-        let alike = self.role.table.regions().all(|per_rank| matches!(per_rank, PerRank::Same(_)));
-        for at in 0..if alike { 1 } else { self.role.ranks.len() } {
+        let symmetric = self.role.table.regions().all(|per_rank| matches!(per_rank, PerRank::Same(_)));
+        for at in 0..if symmetric { 1 } else { self.role.ranks.len() } {
             if let Err(what) = self.table(self.role.own(at)) {
                 self.faults.push(Fault::new("SW0502", what).at(self.role.ranks[at], None));
             }

@@ -2,7 +2,7 @@
 
 use graph::Dtype;
 
-use crate::{Curves, Operators, Runtime, Way};
+use crate::{Curves, Direction, Operators, Runtime};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
@@ -42,7 +42,7 @@ pub struct OpCost {
 pub struct Sort<'n> {
     pub kinds: [&'n str; 2],
     pub dtype: Dtype,
-    pub way: Way,
+    pub direction: Direction,
 }
 
 /// What moves bytes and is no operator: slices, sums, casts.
@@ -73,13 +73,15 @@ impl Device {
             let size = if measured.by_operations { op_cost.operations } else { op_cost.bytes };
             return measured.curve.seconds(size).max(self.seconds(op_cost, sort.dtype) - self.overhead);
         }
-        let copies = self.measured_of(Sort { kinds: [COPIES, COPIES], way: Way::Forward, ..sort });
+        let copies =
+            self.measured_of(Sort { kinds: [COPIES, COPIES], direction: Direction::Forward, ..sort });
         copies.map_or(usual, |copies| usual.max(copies.curve.seconds(op_cost.bytes)))
     }
 
     /// As long as kernels of its kind and size take.
     fn usual(&self, op_cost: OpCost, sort: Sort<'_>) -> f64 {
-        let (compute, memory) = self.curves.reached(sort.kinds, sort.way, op_cost.operations, op_cost.bytes);
+        let (compute, memory) =
+            self.curves.reached(sort.kinds, sort.direction, op_cost.operations, op_cost.bytes);
         let computes = op_cost.operations / (self.peak_of(sort.dtype) * compute.unwrap_or(self.reached.0));
         let moves = op_cost.bytes / (self.bandwidth * memory.unwrap_or(self.reached.1));
         self.overhead + computes.max(moves)
@@ -92,8 +94,9 @@ impl Device {
     }
 
     fn measured_of(&self, sort: Sort<'_>) -> Option<&Operators> {
-        let is =
-            |it: &&Operators, kind: &str| (&it.kind[..], it.dtype, it.way) == (kind, sort.dtype, sort.way);
+        let is = |it: &&Operators, kind: &str| {
+            (&it.kind[..], it.dtype, it.direction) == (kind, sort.dtype, sort.direction)
+        };
         sort.kinds.iter().find_map(|kind| self.measured.iter().find(|it| is(it, kind)))
     }
 

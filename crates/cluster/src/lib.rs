@@ -24,7 +24,7 @@ pub use collective::{Contention, Pattern};
 pub use device::{COPIES, Device, OpCost, Sort};
 pub use efficiency::Curves;
 pub use link::Link;
-pub use measured::{Curve, Messages, Operators, Origin, Runtime, Way};
+pub use measured::{Curve, Direction, Messages, Operators, Origin, Runtime};
 pub use quantity::Unit;
 pub use read::read;
 

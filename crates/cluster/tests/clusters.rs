@@ -1,6 +1,6 @@
 //! Clusters as people write them, and messages beside what others measured.
 
-use cluster::{Cluster, Contention, OpCost, Pattern, Sort, Way, named, read};
+use cluster::{Cluster, Contention, Direction, OpCost, Pattern, Sort, named, read};
 use graph::Dtype;
 
 const MIXED: &str = r#"
@@ -263,8 +263,8 @@ fn what_was_measured_of_an_operator_is_taken_before_the_roofline() {
     is(device.runtime.wake, 2e-5);
     is(device.runtime.apart, 9e-5);
     is(device.runtime.hidden, 0.25);
-    let sort = |kinds, way| Sort { kinds, dtype: Dtype::F32, way };
-    let product = sort(["aten.linear", "contraction"], Way::Forward);
+    let sort = |kinds, direction| Sort { kinds, dtype: Dtype::F32, direction };
+    let product = sort(["aten.linear", "contraction"], Direction::Forward);
     let op_cost = |operations, bytes| OpCost { operations, bytes };
     is(device.seconds_of(op_cost(1e7, 1e3), product), 1e-3);
     // Nothing is quicker than the peak: what has many bytes for its operations is as slow as the memory.
@@ -272,17 +272,17 @@ fn what_was_measured_of_an_operator_is_taken_before_the_roofline() {
     is(device.seconds_of(thin, product), device.seconds(thin, Dtype::F32) - device.overhead);
     // An operator of its own name comes before its family.
     let backward = op_cost(0.0, 2e6);
-    is(device.seconds_of(backward, sort(["aten.gelu", "pointwise"], Way::Backward)), 8e-3);
-    is(device.seconds_of(backward, sort(["aten.mul", "pointwise"], Way::Backward)), 2e-3);
+    is(device.seconds_of(backward, sort(["aten.gelu", "pointwise"], Direction::Backward)), 8e-3);
+    is(device.seconds_of(backward, sort(["aten.mul", "pointwise"], Direction::Backward)), 2e-3);
     // Of what was not measured the roofline is told: of another pass, type or kind.
     let usual = |sort: Sort<'_>| is(device.seconds_of(thin, sort), device.seconds(thin, sort.dtype));
-    usual(sort(["aten.mul", "pointwise"], Way::Forward));
-    usual(sort(["aten.sort", ""], Way::Forward));
+    usual(sort(["aten.mul", "pointwise"], Direction::Forward));
+    usual(sort(["aten.sort", ""], Direction::Forward));
     usual(Sort { dtype: Dtype::F64, ..product });
     // It takes no less than copies of its bytes, where these were measured.
     let row = "[[devices.here.operators]]\nkind = \"copies\"\ndtype = \"f32\"\npass = \"forward\"\nbytes = [1e6]\nseconds = [1.0]\n";
     let cluster = read(&format!("{PROFILE}{row}"), "here.toml").expect("it reads");
-    is(cluster.device(0).seconds_of(op_cost(1.0, 2e6), sort(["aten.sort", ""], Way::Backward)), 2.0);
+    is(cluster.device(0).seconds_of(op_cost(1.0, 2e6), sort(["aten.sort", ""], Direction::Backward)), 2.0);
     assert_eq!(device.seconds_of(OpCost::default(), product).to_bits(), 0.0_f64.to_bits(), "a view");
 }
 

@@ -10,8 +10,8 @@ use plan::Plan;
 use program::{Boundary, Program, RankId};
 use rules::Analysis;
 use simulate::{
-    Held, Kinds, Lasts, Scene, Scope, Share, Shares, Simulation, Updates, alike, manifest, shares, simulate,
-    simulate_briefly, trace,
+    Held, Kinds, Lasts, Scene, Scope, Share, Shares, Simulation, Updates, manifest, shares, simulate,
+    simulate_briefly, symmetric, trace,
 };
 
 use crate::memory::{optimizer, with_optimizer};
@@ -90,7 +90,7 @@ pub fn step(
 ) -> Result<Step> {
     require_batches(setting.batches)?;
     let program = &compiled.program;
-    let folding = Folding { least: LONG, may: &|axis| alike(program, setting.cluster, axis) };
+    let folding = Folding { least: LONG, may: &|axis| symmetric(program, setting.cluster, axis) };
     let (proof, courses) =
         check::courses_over(graph, program, setting.masters, (folding, setting.batches)).map_err(first_of)?;
     let updates = updates(&proof.memory, setting.optimizer)?;
@@ -161,7 +161,7 @@ pub fn estimate(
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
     let program = lower::lower(graph, analysis, plan, boundary)?;
-    let may = |axis| alike(&program, setting.cluster, axis);
+    let may = |axis| symmetric(&program, setting.cluster, axis);
     estimated((graph, analysis), plan, &program, Folding { least: SHORT, may: &may }, setting)
 }
 

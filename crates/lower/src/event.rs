@@ -17,7 +17,7 @@ pub enum Event {
     /// What a use needs is moved to its ports.
     Move {
         id: UseId,
-        way: Way,
+        path: ReshardPath,
     },
     /// Buffers get their new values.
     Update {
@@ -50,7 +50,7 @@ pub enum Event {
     /// What a use needs is moved once more, in backward.
     MoveRecomputed {
         id: UseId,
-        way: Way,
+        path: ReshardPath,
     },
     /// The backward of a segment, whose calls are made again first, one by one, if forward kept nothing of them.
     Grad {
@@ -61,12 +61,12 @@ pub enum Event {
     /// complete where it is.
     MoveGrad {
         id: UseId,
-        way: Way,
+        path: ReshardPath,
     },
     /// What all uses of an input gave back in one layout is moved to the caller's.
     GiveBack {
         id: UseId,
-        way: Way,
+        path: ReshardPath,
     },
     /// Gradients of parameters, one bucket.
     Reduce {
@@ -103,7 +103,7 @@ pub enum Event {
 
 /// Moves one after another, and the layouts between which they go.
 #[derive(Clone)]
-pub struct Way {
+pub struct ReshardPath {
     pub reshard_steps: Vec<ReshardStep>,
     pub from: LayoutId,
     pub to: LayoutId,
@@ -112,7 +112,7 @@ pub struct Way {
 /// From one block to another: what happens where it is made, and what is sent from there.
 #[derive(Clone)]
 pub struct Crossing {
-    pub inside: Way,
+    pub inside: ReshardPath,
     pub step: ReshardStep,
 }
 

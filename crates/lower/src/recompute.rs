@@ -13,7 +13,7 @@ use graph::{Graph, OpId, Source};
 use rules::Analysis;
 use rules::families::{self, View};
 
-use crate::event::{Event, Way};
+use crate::event::{Event, ReshardPath};
 use crate::layout::{Interner, LayoutId};
 use crate::segments::Segments;
 use crate::uses::{Context, UseId, Uses};
@@ -106,7 +106,7 @@ impl Recomputed {
         &mut self,
         known: &Known<'_>,
         segment: usize,
-        ways: &HashMap<UseId, Way>,
+        ways: &HashMap<UseId, ReshardPath>,
     ) -> (Vec<Event>, bool) {
         let own = &known.segments.all[segment];
         if !(own.forgets || own.reads_recomputed) || self.saved[segment] {
@@ -153,15 +153,15 @@ impl Recomputed {
         &mut self,
         known: &Known<'_>,
         reader: usize,
-        ways: &HashMap<UseId, Way>,
+        ways: &HashMap<UseId, ReshardPath>,
         events: &mut Vec<Event>,
     ) {
         for id in known.reads(reader) {
             let Some(maker) = known.maker(id) else { continue };
-            let Some(way) = ways.get(&id).cloned() else { continue };
-            let recomputed = known.shared(maker, reader) > 0 || known.size(way.to) > known.size(way.from);
+            let Some(path) = ways.get(&id).cloned() else { continue };
+            let recomputed = known.shared(maker, reader) > 0 || known.size(path.to) > known.size(path.from);
             if recomputed && self.moved.insert(id) {
-                events.push(Event::MoveRecomputed { id, way });
+                events.push(Event::MoveRecomputed { id, path });
             }
         }
     }

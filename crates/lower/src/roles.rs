@@ -17,7 +17,10 @@ pub fn roles(projected: Vec<Projected>) -> Vec<Role> {
     for Projected { ranks, mut body, table, numbers } in projected {
         let numbers = take_integers(&mut body, &numbers);
         let kind = Kind { ranks, body, table, numbers };
-        match kinds.iter_mut().find(|known| known.body == kind.body && alike(&known.table, &kind.table)) {
+        match kinds
+            .iter_mut()
+            .find(|known| known.body == kind.body && have_same_shapes(&known.table, &kind.table))
+        {
             Some(known) => known.join(&kind),
             None => kinds.push(kind),
         }
@@ -40,7 +43,7 @@ fn take_integers(body: &mut Body, numbers: &[PerRank<i64>]) -> Vec<PerRank<i64>>
 }
 
 /// Whether two tables have as many of everything, of the same tensors.
-fn alike(a: &Table, b: &Table) -> bool {
+fn have_same_shapes(a: &Table, b: &Table) -> bool {
     let (shards, others) = (a.shards.iter().map(|s| s.tensor), b.shards.iter().map(|s| s.tensor));
     let (leaves, their_leaves) = (a.leaves.iter().map(|l| l.0), b.leaves.iter().map(|l| l.0));
     let (outputs, their_outputs) =

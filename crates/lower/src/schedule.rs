@@ -8,7 +8,7 @@ use indexmap::IndexSet;
 use program::{Exchange, ExchangeId, Grouping, GroupingId, Pass, Piece, RankId, Settle};
 
 use crate::buckets::{Across, Buckets, Message};
-use crate::event::{Crossing, Event, ReshardStep, Way};
+use crate::event::{Crossing, Event, ReshardPath, ReshardStep};
 use crate::exchange;
 use crate::gathers;
 use crate::layout::{Entry, Interner, Layout, LayoutId, Middle, PortsId, bytes};
@@ -94,9 +94,9 @@ pub fn schedule(asked: &Asked<'_>, interner: &mut Interner, groupings: IndexSet<
 }
 
 /// How values are moved in forward, by use.
-fn ways(codes: &[Codes]) -> HashMap<UseId, Way> {
+fn ways(codes: &[Codes]) -> HashMap<UseId, ReshardPath> {
     let moved = |event: &Event| match event {
-        Event::Move { id, way } => Some((*id, way.clone())),
+        Event::Move { id, path } => Some((*id, path.clone())),
         _ => None,
     };
     codes.iter().flat_map(|code| &code.events).filter_map(moved).collect()
@@ -174,8 +174,8 @@ impl Schedule {
         let plan = self.exchanged(cx, (complete, to), interner);
         let exchange = self.exchange(tensor, &plan, interner.get(to));
         let inside = match complete == from {
-            true => Way { reshard_steps: vec![], from, to: from },
-            false => self.way(cx, tensor, (from, complete), interner),
+            true => ReshardPath { reshard_steps: vec![], from, to: from },
+            false => self.path(cx, tensor, (from, complete), interner),
         };
         Some(Crossing { inside, step: ReshardStep { plan, exchange, to } })
     }
@@ -204,8 +204,8 @@ impl Schedule {
                     leaving.entry(maker).or_default().push(Event::Send { id, crossing });
                     return;
                 }
-                let way = self.way(cx, it.tensor, (from, to), interner);
-                self.events.push(Event::Move { id, way });
+                let path = self.path(cx, it.tensor, (from, to), interner);
+                self.events.push(Event::Move { id, path });
             }
             _ => {
                 let known = self.known_leaves.entry(it.ports);
@@ -231,19 +231,19 @@ impl Schedule {
         Rc::clone(self.known_exchanges.entry((from, to)).or_insert_with(make))
     }
 
-    fn way(
+    fn path(
         &mut self,
         cx: &Context<'_>,
         tensor: TensorId,
         (from, to): (LayoutId, LayoutId),
         interner: &mut Interner,
-    ) -> Way {
+    ) -> ReshardPath {
         let mut reshard_steps = vec![];
         for (to, plan) in self.moves(cx, (from, to), interner).iter() {
             let exchange = self.exchange(tensor, plan, interner.get(*to));
             reshard_steps.push(ReshardStep { plan: Rc::clone(plan), exchange, to: *to });
         }
-        Way { reshard_steps, from, to }
+        ReshardPath { reshard_steps, from, to }
     }
 
     /// One move, or several where one would be an exchange.
@@ -257,7 +257,7 @@ impl Schedule {
             return Rc::clone(known);
         }
         if !interner.get(from).is_of_kind(interner.get(to)) {
-            return self.by_way_of_the_whole(cx, (from, to), interner);
+            return self.through_the_whole(cx, (from, to), interner);
         }
         let moves: Moves = match self.pattern((from, to), interner) {
             Some(plan) => Rc::new([(to, plan)]),
@@ -274,7 +274,7 @@ impl Schedule {
     }
 
     /// Shares of one kind, completed, and shares of another kind made of that.
-    fn by_way_of_the_whole(
+    fn through_the_whole(
         &mut self,
         cx: &Context<'_>,
         (from, to): (LayoutId, LayoutId),
@@ -424,8 +424,8 @@ impl Schedule {
             received.push(Event::ReceiveGrad { id, crossing });
             return;
         }
-        let way = self.way(cx, it.tensor, (from, to), interner);
-        self.events.push(Event::MoveGrad { id, way });
+        let path = self.path(cx, it.tensor, (from, to), interner);
+        self.events.push(Event::MoveGrad { id, path });
         if !made && self.is_last(cx, uses, id) {
             self.give_back(cx, uses, id, held, interner);
         }
@@ -524,8 +524,8 @@ impl Schedule {
             layouts.insert(self.completed(gradient, interner));
         }
         for from in layouts {
-            let way = self.way(cx, tensor, (from, held), interner);
-            self.events.push(Event::GiveBack { id, way });
+            let path = self.path(cx, tensor, (from, held), interner);
+            self.events.push(Event::GiveBack { id, path });
         }
     }
 }

@@ -16,7 +16,7 @@ use std::time::Instant;
 use crate::net::{Clash, Net};
 use crate::pairs::{Pair, Peak, pairs, peaks};
 use crate::problem::Problem;
-use crate::ways::{WAYS, Way};
+use crate::strategies::{Strategy, WAYS};
 
 /// What is asked.
 #[derive(Clone, Copy)]
@@ -184,7 +184,7 @@ impl<'p> Search<'p> {
         Ok(is_new)
     }
 
-    fn dive(&self, net: Net, way: &Way, budget: &mut Budget) -> Answer {
+    fn dive(&self, net: Net, way: &Strategy, budget: &mut Budget) -> Answer {
         budget.nodes += 1;
         if budget.is_spent() {
             return Answer::Unknown;

@@ -15,8 +15,8 @@
 //! adds to "so low" ([`LOW`]) is small beside it; and a query that is no fill sees some key. It knows no devices, and
 //! computes no numbers.
 
-mod alike;
 mod content;
+mod isomorphic;
 mod known;
 mod refusal;
 mod reshape;
@@ -73,7 +73,7 @@ pub fn prove(
     lengths: &[Length],
     others: &BTreeSet<String>,
 ) -> Result<Vec<Filled>> {
-    let numbers = alike::compare(long, short, others)?;
+    let numbers = isomorphic::compare(long, short, others)?;
     let mut proof = Proof { long, short, lengths, numbers, needs_grad: long.needs_grad(), of: vec![] };
     proof.of = vec![Filled::real(); long.tensors.len()];
     for id in long.tensor_ids() {
@@ -102,7 +102,7 @@ impl Proof<'_> {
             Source::Op { .. } => {}
             Source::Input { position, .. } => self.of[id.index()] = self.input(id, position)?,
             _ if tensor.shape == self.short.tensor(id).shape => {}
-            _ => return Err(alike::held_differs(self.long, id)),
+            _ => return Err(isomorphic::held_differs(self.long, id)),
         }
         Ok(())
     }
@@ -116,7 +116,7 @@ impl Proof<'_> {
                 filled = filled.and(tail, Content::filled(fill.value, tensor.dtype));
             }
         }
-        self.require_shape(id, &filled).map_err(|_| alike::input_differs(self.long, id))?;
+        self.require_shape(id, &filled).map_err(|_| isomorphic::input_differs(self.long, id))?;
         Ok(filled)
     }
 

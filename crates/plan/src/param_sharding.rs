@@ -144,19 +144,19 @@ fn readers(
 }
 
 /// The devices that read one and the same part of a parameter, for each part that several read.
-pub(crate) fn readers_alike(
+pub(crate) fn readers_agree(
     graph: &Graph,
     analysis: &Analysis,
     ops: &[OpPlan],
     tensor: TensorId,
 ) -> Vec<Vec<u32>> {
-    let mut alike: BTreeMap<Region, Vec<u32>> = BTreeMap::new();
+    let mut same: BTreeMap<Region, Vec<u32>> = BTreeMap::new();
     for (device, mut regions) in readers(graph, analysis, ops, tensor).unwrap_or_default() {
         if let (Some(region), 0) = (regions.pop_first(), regions.len()) {
-            alike.entry(region).or_default().push(device);
+            same.entry(region).or_default().push(device);
         }
     }
-    alike.into_values().filter(|devices| devices.len() > 1).collect()
+    same.into_values().filter(|devices| devices.len() > 1).collect()
 }
 
 /// Refuses what was asked for and cannot be.
@@ -359,9 +359,9 @@ pub(crate) fn folded(
             lines += &line(&pattern, &first);
             continue;
         }
-        for alike in members.chunk_by(|a, b| said(a) == said(b)) {
-            let mut rest = alike;
-            for (pattern, count) in ranges(alike) {
+        for same in members.chunk_by(|a, b| said(a) == said(b)) {
+            let mut rest = same;
+            for (pattern, count) in ranges(same) {
                 let (run, behind) = rest.split_at(count);
                 rest = behind;
                 let one = if means(&pattern, run) { &[&pattern[..]][..] } else { run };

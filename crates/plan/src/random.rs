@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use graph::{Graph, OpId};
 use rules::{Analysis, Kind};
 
-use crate::param_sharding::{names, readers_alike};
+use crate::param_sharding::{names, readers_agree};
 use crate::{
     Gather, OVERLAP, On, OpPlan, ParamSharding, ParamShardings, Plan, Reduce, Schedule, Split, Timetables,
     Wholes, exchange, legal, recompute,
@@ -151,12 +151,12 @@ fn param_shardings(
             continue;
         }
         let mut groups: Vec<Vec<u32>> = vec![];
-        for mut alike in readers_alike(graph, analysis, ops, tensor) {
-            for i in (1..alike.len()).rev() {
-                alike.swap(i, random.below(i + 1));
+        for mut same in readers_agree(graph, analysis, ops, tensor) {
+            for i in (1..same.len()).rev() {
+                same.swap(i, random.below(i + 1));
             }
-            let size = 2 + random.below(alike.len());
-            groups.extend(alike.chunks(size).filter(|group| group.len() > 1).map(<[u32]>::to_vec));
+            let size = 2 + random.below(same.len());
+            groups.extend(same.chunks(size).filter(|group| group.len() > 1).map(<[u32]>::to_vec));
         }
         let gather = if random.happens(60) { Gather::Pass } else { Gather::Step };
         let reduce = if random.happens(50) { Reduce::Each } else { Reduce::Last };

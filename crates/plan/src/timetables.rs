@@ -88,14 +88,14 @@ fn blocks_of(count: u32) -> String {
 
 pub(crate) fn print(before: &[(Task, Task)], timetables: &Timetables) -> String {
     let mut text: String = before.iter().map(|(first, then)| format!("order {first} < {then}\n")).collect();
-    let mut alike: Vec<(Range<u32>, &Vec<Loop>)> = vec![];
+    let mut same: Vec<(Range<u32>, &Vec<Loop>)> = vec![];
     for (device, loops) in timetables {
-        match alike.last_mut() {
+        match same.last_mut() {
             Some((devices, same)) if *same == loops && devices.end == *device => devices.end += 1,
-            _ => alike.push((*device..device + 1, loops)),
+            _ => same.push((*device..device + 1, loops)),
         }
     }
-    for (devices, loops) in alike {
+    for (devices, loops) in same {
         let whose = if devices.len() == 1 { devices.start.to_string() } else { format!("{devices:?}") };
         let every = loops.first().map_or(1, |it| it.every);
         let by = if every == 1 { String::new() } else { format!(" by {every}") };

@@ -288,8 +288,8 @@ impl<'a> Machine<'a> {
         let all: Option<Vec<Vec<Value>>> = rendezvous.given.iter().cloned().collect();
         let Some(all) = all else { return Ok(None) };
         *rank.met.entry(name).or_default() += 1;
-        let alike = all.iter().all(|given| given.len() == all[0].len());
-        if alike {
+        let equal = all.iter().all(|given| given.len() == all[0].len());
+        if equal {
             Ok(Some((all, own)))
         } else {
             Err(Trouble::fault("gives another number of values than others"))

@@ -26,7 +26,7 @@ impl View<'_> {
             return vec![row];
         }
         let mut rows: Vec<Row> = vec![];
-        let add = |rows: &mut Vec<Row>, row: Row| match rows.iter_mut().find(|known| is_alike(known, &row)) {
+        let add = |rows: &mut Vec<Row>, row: Row| match rows.iter_mut().find(|known| is_same(known, &row)) {
             Some(known) => known.take(row),
             None => rows.push(row),
         };
@@ -54,13 +54,13 @@ impl View<'_> {
         is_one.then(|| self.row(most, ops))
     }
 
-    fn row(&self, alike: &[OpId], ops: &[OpId]) -> Row {
+    fn row(&self, same: &[OpId], ops: &[OpId]) -> Row {
         let count = |marks: &[bool]| ops.iter().filter(|op| marks[op.index()]).count();
         Row {
             modules: vec![String::new()],
             ops: ops.to_vec(),
-            decided: self.decided[alike[0].index()].clone(),
-            others: ops.len() - alike.len(),
+            decided: self.decided[same[0].index()].clone(),
+            others: ops.len() - same.len(),
             recomputed: count(&self.recomputed),
             offloaded: count(&self.offloaded),
             work: 0.0,
@@ -88,7 +88,7 @@ impl View<'_> {
             let (number, rows) = (module.name.parse::<u64>().ok(), self.of(module));
             match found
                 .last_mut()
-                .filter(|it| number.is_some() && it.next() == number && are_alike(&it.rows, &rows))
+                .filter(|it| number.is_some() && it.next() == number && are_same(&it.rows, &rows))
             {
                 Some(known) => {
                     known.last = number;
@@ -148,14 +148,14 @@ impl Row {
     }
 }
 
-fn is_alike(a: &Row, b: &Row) -> bool {
+fn is_same(a: &Row, b: &Row) -> bool {
     a.decided == b.decided
         && a.extent(a.recomputed) == b.extent(b.recomputed)
         && a.extent(a.offloaded) == b.extent(b.offloaded)
 }
 
-fn are_alike(a: &[Row], b: &[Row]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.modules == b.modules && is_alike(a, b))
+fn are_same(a: &[Row], b: &[Row]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.modules == b.modules && is_same(a, b))
 }
 
 fn joined(name: &str, path: &str) -> String {

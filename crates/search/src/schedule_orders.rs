@@ -247,7 +247,7 @@ fn shape(question: &Question<'_>, plan: &Plan, trains: impl Fn(usize) -> bool) -
     for (rank, mut own) in of_rank {
         own.sort_unstable();
         match devices.iter_mut().find(|it| it.0 == own) {
-            Some(alike) => alike.1.push(rank),
+            Some(equal) => equal.1.push(rank),
             None => devices.push((own, vec![rank])),
         }
     }

@@ -118,11 +118,11 @@ pub fn row(devices: &[u32]) -> Option<(u32, Vec<Axis>)> {
     while heads.len() > 1 {
         let stride = heads[1].checked_sub(heads[0])?;
         let run = heads.windows(2).take_while(|w| w[0].checked_add(stride) == Some(w[1])).count() + 1;
-        let alike = |block: &[u32]| {
+        let equal = |block: &[u32]| {
             let first = block[0];
             block.len() == run && block.iter().zip(&heads).all(|(d, h)| d.wrapping_sub(first) == h - heads[0])
         };
-        if !heads.chunks(run).all(alike) {
+        if !heads.chunks(run).all(equal) {
             return None;
         }
         axes.push(Axis::new(u32::try_from(run).ok()?, stride));

@@ -67,8 +67,8 @@ fn tile(regions: &[&Region], factor: usize) -> Option<Region> {
     let mut all: Vec<Interval> = regions.iter().map(|r| r.0[factor]).collect();
     all.sort_unstable();
     let follow = all.windows(2).all(|w| w[0].hi == w[1].lo);
-    let alike = regions.iter().all(|r| (0..r.0.len()).all(|f| f == factor || r.0[f] == regions[0].0[f]));
-    (follow && alike).then(|| regions.iter().fold(regions[0].clone(), |hull, r| hull.hull(r)))
+    let equal = regions.iter().all(|r| (0..r.0.len()).all(|f| f == factor || r.0[f] == regions[0].0[f]));
+    (follow && equal).then(|| regions.iter().fold(regions[0].clone(), |hull, r| hull.hull(r)))
 }
 
 /// Whether what one side calls a share always has one name on the other side.

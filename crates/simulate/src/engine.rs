@@ -225,7 +225,7 @@ impl<'s> Engine<'s> {
 
     pub(crate) fn instr_cost(&self, at: usize, tick: Tick) -> &'s InstrCost {
         let rank = &self.ranks[at];
-        &rank.course.deeds[rank.number(tick, rank.at.1)]
+        &rank.course.instr_costs[rank.number(tick, rank.at.1)]
     }
 
     pub(crate) fn local(&mut self, at: usize, tick: Tick) -> bool {

@@ -11,9 +11,8 @@
 //! themselves. What is not counted: that messages take bandwidth from each other unless a link is shared, the ranks'
 //! agreement on a step, and what Python does.
 //!
-//! Of ranks that are [`alike`] those are followed that the proof followed.
+//! Of ranks that are [`symmetric`] those are followed that the proof followed.
 
-mod alike;
 mod engine;
 mod fused;
 mod held;
@@ -25,6 +24,7 @@ mod price;
 mod rank;
 mod rendezvous;
 mod shares;
+mod symmetric;
 mod table;
 mod talk;
 mod trace;
@@ -35,13 +35,13 @@ use diag::{Error, Result};
 use graph::{Dtype, OpId};
 use program::{Kind, Pass, Program, RankId};
 
-pub use alike::alike;
 pub use held::{Held, Stretch};
 pub use kinds::Kinds;
 pub use manifest::{Scope, manifest};
 pub use passes::Lasts;
 pub use price::SUM;
 pub use shares::{Share, Shares, shares};
+pub use symmetric::symmetric;
 pub use trace::trace;
 
 /// What is simulated.

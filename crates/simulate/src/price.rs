@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use check::{Course, InstrCost, Work};
-use cluster::{Cluster, Contention, Device, OpCost, Pattern, Way};
+use cluster::{Cluster, Contention, Device, Direction, OpCost, Pattern};
 use graph::Dtype;
 use program::{Exchange, ExchangeId, GroupingId, Instr, Kind, Piece, Program, RankId, Which};
 
@@ -31,11 +31,11 @@ pub(crate) fn prices(scene: &Scene<'_>) -> Vec<Rc<Vec<Price>>> {
     let mut known = BTreeMap::new();
     let of = |course: &Course| {
         let device = cluster.device(course.rank.0);
-        let made = known.entry((Rc::as_ptr(&course.deeds), &device.name)).or_insert_with(|| {
+        let made = known.entry((Rc::as_ptr(&course.instr_costs), &device.name)).or_insert_with(|| {
             let instrs = scene.program.roles[course.role].body.instrs();
             let price =
                 |(instr_cost, instr): (&InstrCost, &Instr)| price(instr_cost, instr, device, scene.kinds);
-            Rc::new(course.deeds.iter().zip(instrs).map(price).collect())
+            Rc::new(course.instr_costs.iter().zip(instrs).map(price).collect())
         });
         Rc::clone(made)
     };
@@ -63,7 +63,7 @@ fn price(instr_cost: &InstrCost, instr: &Instr, device: &Device, kinds: &Kinds) 
     Price {
         work: around + works.iter().sum::<f64>(),
         host: device.seconds_to_host(instr_cost.to_host as f64),
-        added: device.seconds_of(sum, kinds.sort(None, Dtype::F32, Way::Forward)),
+        added: device.seconds_of(sum, kinds.sort(None, Dtype::F32, Direction::Forward)),
         added_on_host: device.seconds_on_host(SUM * instr_cost.added_on_host as f64),
         starts,
     }
@@ -71,12 +71,12 @@ fn price(instr_cost: &InstrCost, instr: &Instr, device: &Device, kinds: &Kinds) 
 
 /// A part of an instruction of a kind.
 pub(crate) fn seconds_of(work: &Work, kind: Kind, device: &Device, kinds: &Kinds) -> f64 {
-    let way = if kind == Kind::Grad { Way::Backward } else { Way::Forward };
+    let direction = if kind == Kind::Grad { Direction::Backward } else { Direction::Forward };
     let moved = kinds.moved(work.op);
     // What moves nothing is a part of another kernel.
     let operations = if moved > 0.0 { work.operations as f64 } else { 0.0 };
     let op_cost = OpCost { operations, bytes: work.bytes as f64 * moved };
-    device.seconds_of(op_cost, kinds.sort(work.op, work.dtype, way))
+    device.seconds_of(op_cost, kinds.sort(work.op, work.dtype, direction))
 }
 
 /// The groups of a program's collectives, as the cluster sees them.

@@ -74,7 +74,7 @@ pub fn shares(scene: &Scene<'_>, operators: usize, simulation: &Simulation) -> V
             let codes = &scene.program.roles[course.role].body.codes;
             let instrs =
                 codes.iter().flat_map(|code| code.instrs.iter().map(move |instr| (code.pass, instr)));
-            for ((pass, instr), instr_cost) in instrs.zip(course.deeds.iter()) {
+            for ((pass, instr), instr_cost) in instrs.zip(course.instr_costs.iter()) {
                 shares.works(scene, instr_cost, instr.kind(), pass);
             }
             for part in parts {

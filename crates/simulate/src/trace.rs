@@ -95,7 +95,7 @@ fn computed(span: &Span, operator: &str) -> Value {
 fn of_span(scene: &Scene<'_>, graph: &Graph, at: usize, span: &Span) -> String {
     let What::Instr(_, instr) = span.what else { return String::new() };
     let course = &scene.courses[at];
-    let op = first(scene.program, course.role, span).and_then(|first| course.deeds[first + instr].op);
+    let op = first(scene.program, course.role, span).and_then(|first| course.instr_costs[first + instr].op);
     op.map_or_else(String::new, |op: OpId| graph.describe(op))
 }
 

@@ -115,9 +115,9 @@ pub(super) fn groups(grouping: &[Vec<program::RankId>]) -> String {
         let groups: Vec<Vec<i64>> = grouping.iter().map(numbers).collect();
         let of = Row::of(groups.first()?)?;
         let heads: Vec<i64> = groups.iter().filter_map(|group| group.first().copied()).collect();
-        let alike =
+        let equal =
             |(group, head): (&Vec<i64>, &i64)| Row { from: *head, by: of.by.clone() }.numbers() == *group;
-        if heads.len() != groups.len() || !groups.iter().zip(&heads).all(alike) {
+        if heads.len() != groups.len() || !groups.iter().zip(&heads).all(equal) {
             return None;
         }
         let by = Row::of(&heads)?;

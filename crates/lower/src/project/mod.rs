@@ -1,13 +1,13 @@
 //! From the global schedule to what ranks execute that do the same.
 
 mod across;
-mod alike;
 mod calls;
-mod columns;
 mod fetches;
 mod halves;
 mod leaves;
+mod per_rank;
 mod recomputed;
+mod role_ranks;
 mod sooner;
 mod transfers;
 
@@ -23,8 +23,8 @@ use crate::schedule::{Codes, Schedule};
 use crate::segments::Segments;
 use crate::uses::{Context, Reader, UseId, Uses};
 
-use alike::Alike;
-use columns::{Apart, Asked, RegionsId};
+use per_rank::{Apart, Asked, RegionsId};
+use role_ranks::RoleRanks;
 
 /// Everything that projection reads.
 pub struct Global<'a> {
@@ -73,7 +73,7 @@ type Leaf = (TensorId, Option<UseId>, usize);
 
 struct Projector<'a> {
     global: &'a Global<'a>,
-    alike: Alike<'a>,
+    role_ranks: RoleRanks<'a>,
     body: Body,
     table: Table,
     written: HashMap<(TensorId, usize), BufId>,
@@ -117,7 +117,7 @@ pub fn all(global: &Global<'_>, world: u32) -> Vec<Projected> {
 fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<PerRank<i64>>)> {
     let mut it = Projector {
         global,
-        alike: Alike::new(ranks, global.interner),
+        role_ranks: RoleRanks::new(ranks, global.interner),
         body: Body::default(),
         table: Table::default(),
         written: HashMap::new(),
@@ -158,7 +158,7 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Pe
     // Nothing comes between a message and what runs beside it: this is last.
     halves::overlap(&mut it.body, |buf| learning.contains(buf));
     it.table.random.sort_by_key(|(op, _)| *op);
-    Ok((it.body, it.table, it.alike.columns.into_numbers()))
+    Ok((it.body, it.table, it.role_ranks.per_rank.into_numbers()))
 }
 
 impl Projector<'_> {
@@ -170,16 +170,16 @@ impl Projector<'_> {
     fn event(&mut self, event: &Event) -> Asked<()> {
         match event {
             Event::Call { segment } => self.call(*segment),
-            Event::Move { id, way } => self.transfer(*id, way),
+            Event::Move { id, path } => self.transfer(*id, path),
             Event::Send { id, crossing } | Event::SendGrad { id, crossing } => self.send(*id, crossing),
             Event::Receive { id, crossing } => self.receive(*id, crossing),
             Event::ReceiveGrad { id, crossing } => self.receive_gradient(*id, crossing),
             Event::Update { id, number } => self.update(*id, *number),
             Event::Recompute { segment, saves } => self.recompute_call(*segment, *saves),
-            Event::MoveRecomputed { id, way } => self.recompute_transfer(*id, way),
+            Event::MoveRecomputed { id, path } => self.recompute_transfer(*id, path),
             Event::Grad { segment, recomputed } => self.grad(*segment, *recomputed),
-            Event::MoveGrad { id, way } => self.transfer_gradient(*id, way),
-            Event::GiveBack { id, way } => self.give_back(*id, way),
+            Event::MoveGrad { id, path } => self.transfer_gradient(*id, path),
+            Event::GiveBack { id, path } => self.give_back(*id, path),
             Event::Reduce { group, uses } => self.reduce(*group, uses),
             Event::ReduceExactly { id, exchange, plan, when } => {
                 self.reduce_exactly(*id, *exchange, (plan, *when))
@@ -218,7 +218,7 @@ impl Projector<'_> {
             }
             Source::Op { .. } => Ok(self.ports[&(id, port)]),
             Source::Input { .. } => {
-                let wanted = self.alike.port(it.ports, port)?;
+                let wanted = self.role_ranks.port(it.ports, port)?;
                 self.input(id, it.tensor, wanted)
             }
             _ => self.leaf(id, port),
@@ -227,7 +227,7 @@ impl Projector<'_> {
 
     fn direct_shard(&mut self, id: UseId, port: usize) -> Asked<usize> {
         let it = self.global.uses.get(id);
-        self.alike.direct(it.ports, port, self.global.uses.written[it.tensor.index()])
+        self.role_ranks.direct(it.ports, port, self.global.uses.written[it.tensor.index()])
     }
 
     /// Whose gradient a reader's input gives.
@@ -246,13 +246,13 @@ impl Projector<'_> {
     /// is asked for; of a local one it has one part, of which others are slices.
     fn input(&mut self, id: UseId, tensor: TensorId, wanted: RegionsId) -> Asked<BufId> {
         for (region, buf) in self.inputs.get(&tensor).cloned().unwrap_or_default() {
-            if self.alike.columns.same(region, wanted)? {
+            if self.role_ranks.per_rank.same(region, wanted)? {
                 return Ok(buf);
             }
         }
-        let given = self.alike.shard(self.global.uses.written[tensor.index()], 0)?;
+        let given = self.role_ranks.shard(self.global.uses.written[tensor.index()], 0)?;
         let local = self.global.cx.boundary.inputs == Inputs::Local;
-        let sliced = local && !self.alike.columns.same(given, wanted)?;
+        let sliced = local && !self.role_ranks.per_rank.same(given, wanted)?;
         let whole = if sliced { Some(self.input(id, tensor, given)?) } else { None };
         let buf = self.buf(tensor, false);
         self.inputs.entry(tensor).or_default().push((wanted, buf));
@@ -262,7 +262,7 @@ impl Projector<'_> {
         } else {
             self.body.inputs.push(tensor);
             self.body.code_mut(self.block, Pass::Forward).takes.push(buf);
-            self.table.inputs.push(self.alike.columns.region(wanted).clone());
+            self.table.inputs.push(self.role_ranks.per_rank.region(wanted).clone());
         }
         Ok(buf)
     }
@@ -296,12 +296,12 @@ impl Projector<'_> {
             let Some((id, tensor)) = self.reader_use(&Reader::Output(number)) else { continue };
             let ports = self.global.uses.get(id).ports;
             // Of an output that leaves in parts, a rank may have none.
-            if self.alike.ports(ports)? == 0 {
+            if self.role_ranks.ports(ports)? == 0 {
                 continue;
             }
             self.block = self.global.cx.block_of(tensor).unwrap_or(0);
-            let region = self.alike.port(ports, 0)?;
-            self.table.outputs[number] = Some(self.alike.columns.region(region).clone());
+            let region = self.role_ranks.port(ports, 0)?;
+            self.table.outputs[number] = Some(self.role_ranks.per_rank.region(region).clone());
             let output = self.fetch(id, 0)?;
             let gives = &mut self.body.code_mut(self.block, Pass::Forward).gives;
             gives.resize(outputs.len(), None);
@@ -320,7 +320,7 @@ impl Projector<'_> {
     fn leave_gradients(&mut self) -> Asked<()> {
         (self.block, self.pass) = (0, Pass::Backward);
         for tensor in self.global.cx.graph.tensor_ids().filter(|t| self.global.cx.given_back[t.index()]) {
-            if self.alike.shards(self.global.uses.written[tensor.index()])? == 0 {
+            if self.role_ranks.shards(self.global.uses.written[tensor.index()])? == 0 {
                 continue;
             }
             if let Some(buf) = self.gradient(Owner::Written(tensor, 0), tensor) {
@@ -343,11 +343,11 @@ impl Projector<'_> {
         let Some(old) = graph.held(name) else { return Ok(()) };
         let held = self.held.get(&old).cloned().unwrap_or_default();
         let ports = self.global.uses.get(id).ports;
-        for port in 0..self.alike.ports(ports)? {
-            let region = self.alike.port(ports, port)?;
+        for port in 0..self.role_ranks.ports(ports)? {
+            let region = self.role_ranks.port(ports, port)?;
             for (shard, own) in &held {
                 // With other factors, both are whole.
-                if !self.global.cx.same_factors(old, value) || self.alike.columns.same(*own, region)? {
+                if !self.global.cx.same_factors(old, value) || self.role_ranks.per_rank.same(*own, region)? {
                     let from = self.fetch(id, port)?;
                     self.push(Instr::Update { shard: *shard, from });
                     break;

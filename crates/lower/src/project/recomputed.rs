@@ -6,8 +6,8 @@ use graph::Source;
 use program::{Arg, BufId, Call, CallId, Instr, KeepId, Pass};
 
 use super::Projector;
-use super::columns::Asked;
-use crate::event::Way;
+use super::per_rank::Asked;
+use crate::event::ReshardPath;
 use crate::uses::UseId;
 
 /// Something that forward did, and backward may do again.
@@ -98,14 +98,14 @@ impl Projector<'_> {
         reads.into_iter().map(|buf| self.now(buf)).collect()
     }
 
-    pub(super) fn recompute_transfer(&mut self, id: UseId, way: &Way) -> Asked<()> {
-        let sources = self.written_for(id, way)?;
+    pub(super) fn recompute_transfer(&mut self, id: UseId, path: &ReshardPath) -> Asked<()> {
+        let sources = self.written_for(id, path)?;
         let reads: Vec<BufId> = sources.iter().map(|(_, buf)| *buf).collect();
         self.take(self.recomputed.begun[&Begun::Move(id)], &reads);
         let sources = sources.into_iter().map(|(shard, buf)| (shard, self.now(buf))).collect();
-        let arrives = self.alike.arrives(self.global.uses.get(id).ports, way.to)?;
+        let arrives = self.role_ranks.arrives(self.global.uses.get(id).ports, path.to)?;
         self.recomputed.moves = true;
-        let arrived = self.run(id, way, sources);
+        let arrived = self.run(id, path, sources);
         self.recomputed.moves = false;
         for (shard, buf) in arrived? {
             for port in &arrives[shard] {

@@ -72,14 +72,14 @@ pub(super) fn triangle(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled>
     if let Some(tail) = sides.iter().find(|tail| !tail.is_plain()) {
         return Some(Err(proof.mixed_along(id, tail)));
     }
-    let alike = matches!(sides[..], [a, b] if a.is_like(b));
+    let isomorphic = matches!(sides[..], [a, b] if a.is_like(b));
     let (lower, by) = (name(op) == "tril", int(op, 1, "diagonal", 0));
     let of = |set: usize| {
         let is = |side: Option<(usize, &Tail)>| side.is_some_and(|(bit, _)| set >> bit & 1 == 1);
         // By how much the column is before or behind the row, at least.
         let kept = match (is(row), is(column)) {
-            (false, true) if alike => sure(lower, by <= 0, by <= 1),
-            (true, false) if alike => sure(!lower, by >= 0, by >= -1),
+            (false, true) if isomorphic => sure(lower, by <= 0, by <= 1),
+            (true, false) if isomorphic => sure(!lower, by >= 0, by >= -1),
             _ => None,
         };
         let content = filled.contents[set];

@@ -68,8 +68,8 @@ fn made(model: &Model<'_>, op: OpId, index: usize, needs_grad: &[bool]) -> u64 {
 /// The largest value with a gradient that all parts of an operator read alike, and that no weight is.
 fn read(model: &Model<'_>, op: OpId, index: usize, needs_grad: &[bool]) -> u64 {
     let inputs = model.graph.op(op).inputs().into_iter().zip(&model.analysis.op(op).inputs);
-    let alike = inputs.filter(|(_, carried)| !carried.contains(&Some(index)));
-    let values = alike.filter(|(t, _)| needs_grad[t.index()] && !megatron::is_weight(model, *t));
+    let same = inputs.filter(|(_, carried)| !carried.contains(&Some(index)));
+    let values = same.filter(|(t, _)| needs_grad[t.index()] && !megatron::is_weight(model, *t));
     values.map(|(tensor, _)| bytes(model, tensor)).max().unwrap_or(0)
 }
 

@@ -61,8 +61,8 @@ fn divide(
     let graph = model.graph;
     let uses = graph.uses();
     for tensor in graph.tensor_ids().filter(|tensor| !names(graph, *tensor).is_empty()) {
-        let alike = uses[tensor.index()].iter().all(|(op, input)| reads_alike(model, place, *op, *input));
-        if alike && divisible(graph, tensor, place.size) {
+        let same = uses[tensor.index()].iter().all(|(op, input)| reads_same(model, place, *op, *input));
+        if same && divisible(graph, tensor, place.size) {
             draft.sharding(
                 tensor,
                 Some(ParamSharding { groups: Arc::clone(&groups), dim: None, gather, reduce }),
@@ -73,7 +73,7 @@ fn divide(
 }
 
 /// Whether the devices along the axis read the same of an operator's input.
-fn reads_alike(model: &Model<'_>, place: &Place<'_>, op: OpId, input: usize) -> bool {
+fn reads_same(model: &Model<'_>, place: &Place<'_>, op: OpId, input: usize) -> bool {
     let dims = model.analysis.op(op);
     let once = model.analysis.rules[op.index()].as_ref().is_some_and(|rule| rule.inputs[input].once);
     match place.choice[op.index()] {

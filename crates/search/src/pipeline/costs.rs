@@ -10,7 +10,7 @@ use elimination::Solver;
 use super::cuts::{Costs, Run};
 use super::flow::{Flow, Stage};
 use super::groups::Groups;
-use super::left::{Left, Way};
+use super::left::{Left, SegmentCosts};
 use super::segments::Segments;
 use crate::Question;
 use crate::constraints::Constraints;
@@ -282,12 +282,12 @@ fn of_first(each: &[f64]) -> Vec<f64> {
 const KEPT: u32 = 2;
 
 /// For each kind of group what all segments take at least: as they are if that may fit, else also with more computed again.
-fn ways_of(runs: &mut [Runs<'_>], bytes: f64) -> Result<Vec<Vec<Way>>> {
-    let mut found: Vec<Vec<Way>> = vec![];
+fn ways_of(runs: &mut [Runs<'_>], bytes: f64) -> Result<Vec<Vec<SegmentCosts>>> {
+    let mut found: Vec<Vec<SegmentCosts>> = vec![];
     for runs in runs.iter_mut() {
         found.push(runs.segments_at_least(0, KEPT)?.into_iter().collect());
     }
-    let needed = |way: &Way| way.iter().map(|(_, bytes)| bytes).sum();
+    let needed = |way: &SegmentCosts| way.iter().map(|(_, bytes)| bytes).sum();
     if found.iter().flatten().map(needed).fold(f64::INFINITY, f64::min) <= bytes {
         return Ok(found);
     }

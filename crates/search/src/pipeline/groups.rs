@@ -16,7 +16,7 @@ pub(super) struct Groups {
     /// Clusters of groups, each kind once.
     pub(super) kinds: Vec<Cluster>,
     /// For each node the first that is like it.
-    alike: Vec<usize>,
+    equal: Vec<usize>,
     /// The kind of each group, by its parts.
     numbers: BTreeMap<Vec<Part>, usize>,
 }
@@ -35,13 +35,13 @@ impl Groups {
         let mut borders: Vec<u32> =
             (0..devices).filter(|at| *at == 0 || cluster.node(*at) != cluster.node(at - 1)).collect();
         borders.push(devices);
-        let mut alike: Vec<usize> = vec![];
+        let mut equal: Vec<usize> = vec![];
         let node = |at: usize| &cluster.nodes[cluster.node(borders[at])];
         for at in 0..borders.len() - 1 {
-            let first = (0..at).find(|other| alike[*other] == *other && node(*other) == node(at));
-            alike.push(first.unwrap_or(at));
+            let first = (0..at).find(|other| equal[*other] == *other && node(*other) == node(at));
+            equal.push(first.unwrap_or(at));
         }
-        let mut groups = Self { borders, kinds: vec![], alike, numbers: BTreeMap::new() };
+        let mut groups = Self { borders, kinds: vec![], equal, numbers: BTreeMap::new() };
         for end in 1..=devices {
             for size in groups.sizes(end) {
                 groups.number(cluster, (end - size, end));
@@ -68,7 +68,7 @@ impl Groups {
         while from < end {
             let node = self.borders.partition_point(|border| *border <= from) - 1;
             let (begin, to) = (self.borders[node], self.borders[node + 1].min(end));
-            let own = Part { node: self.alike[node], devices: (from - begin, to - begin), times: 1 };
+            let own = Part { node: self.equal[node], devices: (from - begin, to - begin), times: 1 };
             match parts.last_mut() {
                 Some(last) if (last.node, last.devices) == (own.node, own.devices) => last.times += 1,
                 _ => parts.push(own),

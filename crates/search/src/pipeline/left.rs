@@ -5,7 +5,7 @@
 //! are. So what is left, without the price of these, is a bound, and the largest one over a few prices counts.
 
 /// Device-seconds of a micro-batch, and bytes of all devices, of each segment.
-pub(super) type Way = Vec<(f64, f64)>;
+pub(super) type SegmentCosts = Vec<(f64, f64)>;
 
 #[derive(Default)]
 pub(super) struct Left {
@@ -17,7 +17,7 @@ pub(super) struct Left {
 
 impl Left {
     /// Of ways for all segments: for each kind of group and for each set of what is computed again.
-    pub(super) fn new(ways: &[Vec<Way>]) -> Self {
+    pub(super) fn new(ways: &[Vec<SegmentCosts>]) -> Self {
         let all = || ways.iter().flatten();
         let count = all().map(Vec::len).max().unwrap_or(0);
         let of_price = |price: f64| {
@@ -53,8 +53,8 @@ impl Left {
 }
 
 /// Seconds and bytes of a whole model in two ways on one kind of group, of which the second computes more again.
-fn pairs(ways: &[Vec<Way>]) -> Vec<((f64, f64), (f64, f64))> {
-    let sum = |way: &Way| way.iter().fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1));
+fn pairs(ways: &[Vec<SegmentCosts>]) -> Vec<((f64, f64), (f64, f64))> {
+    let sum = |way: &SegmentCosts| way.iter().fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1));
     let mut found = vec![];
     // Prices may be any; those of the largest group are near to those of all.
     let sums: Vec<(f64, f64)> = ways.last().into_iter().flatten().map(sum).collect();
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     /// All choices, one by one.
-    fn least(ways: &[Vec<Way>], segments: usize, bytes: f64) -> f64 {
+    fn least(ways: &[Vec<SegmentCosts>], segments: usize, bytes: f64) -> f64 {
         let mut all = vec![(0.0, 0.0)];
         for segment in 0..segments {
             let own: Vec<(f64, f64)> = ways.iter().flatten().map(|way| way[segment]).collect();

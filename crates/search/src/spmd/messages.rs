@@ -160,7 +160,8 @@ impl<'c> Messages<'c> {
     /// Seconds to read and write so many bytes on the slowest device.
     fn copies(&self, bytes: f64) -> f64 {
         let op_cost = OpCost { operations: 0.0, bytes };
-        let sort = Sort { kinds: [OF_COPIES, OF_COPIES], dtype: Dtype::F32, way: cluster::Way::Forward };
+        let sort =
+            Sort { kinds: [OF_COPIES, OF_COPIES], dtype: Dtype::F32, direction: cluster::Direction::Forward };
         self.kinds.iter().map(|kind| kind.seconds_of(op_cost, sort)).fold(0.0, f64::max)
     }
 
@@ -201,7 +202,7 @@ impl<'c> Messages<'c> {
     fn moved(&self, sizes: &Sizes, from: &Sharding, to: &Sharding) -> Price {
         let bytes =
             |sharding: &Sharding| elements(&sizes.factors, self.digits, sharding) * sizes.width as f64;
-        let mut way = Way { messages: self, at: *from, price: Price::default(), bytes: &bytes };
+        let mut way = Route { messages: self, at: *from, price: Price::default(), bytes: &bytes };
         let count = u8::try_from(sizes.factors.len()).expect("a tensor of few dims");
         let is_regular = (1..=count).all(|factor| nests(from, to, factor));
         match self.count {
@@ -285,14 +286,14 @@ fn nests(from: &Sharding, to: &Sharding, factor: u8) -> bool {
 }
 
 /// From one sharding on to the next.
-struct Way<'m, 'c> {
+struct Route<'m, 'c> {
     messages: &'m Messages<'c>,
     at: Sharding,
     price: Price,
     bytes: &'m dyn Fn(&Sharding) -> f64,
 }
 
-impl Way<'_, '_> {
+impl Route<'_, '_> {
     /// Devices keep their part of what several have.
     fn slice(&mut self, to: &Sharding) {
         let next: Sharding =

@@ -8,7 +8,7 @@ use diag::Result;
 use elimination::{Problem, Term};
 
 use super::messages::Price;
-use super::param_sharding::{Costs, Held, Terms, Way, ways};
+use super::param_sharding::{Costs, Held, ParamChoice, Terms, ways};
 use super::space::{Space, Unary};
 
 /// Costs are whole numbers of this: of a second.
@@ -189,7 +189,7 @@ impl<'o> Objective<'o> {
     }
 
     /// The way to hold a parameter that costs least.
-    pub(super) fn way(&self, held: &Held) -> Option<Way> {
+    pub(super) fn way(&self, held: &Held) -> Option<ParamChoice> {
         let costs = |way| (self.weighted(&self.terms.costs(held, way)), way);
         let all = ways(self.space.digits, held).into_iter().map(costs);
         all.min_by(|a, b| a.0.total_cmp(&b.0)).and_then(|found| found.1)

@@ -24,7 +24,7 @@ pub(super) struct Held {
 
 /// Among which devices it is divided, and when it is gathered and its gradient reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct ParamChoice {
     pub(super) over: Set,
     pub(super) gather: Gather,
     pub(super) reduce: Reduce,
@@ -56,7 +56,7 @@ pub(super) struct Terms<'m, 'c> {
 }
 
 /// Whole, or divided among those that have parts of its gradient, all of them or those of a node.
-pub(super) fn ways(digits: &Digits, held: &Held) -> Vec<Option<Way>> {
+pub(super) fn ways(digits: &Digits, held: &Held) -> Vec<Option<ParamChoice>> {
     let mut found = vec![None];
     if !held.is_trained {
         return found;
@@ -73,20 +73,20 @@ pub(super) fn ways(digits: &Digits, held: &Held) -> Vec<Option<Way>> {
         for (gather, reduce) in
             [(Gather::Step, Reduce::Last), (Gather::Step, Reduce::Each), (Gather::Pass, Reduce::Each)]
         {
-            found.push(Some(Way { over, gather, reduce }));
+            found.push(Some(ParamChoice { over, gather, reduce }));
         }
     }
     found
 }
 
 impl Terms<'_, '_> {
-    pub(super) fn costs(&self, held: &Held, way: Option<Way>) -> Costs {
+    pub(super) fn costs(&self, held: &Held, way: Option<ParamChoice>) -> Costs {
         let costs = self.alone(held, way);
         if held.is_open { Costs { sent: 0.0, late: 0.0, ..costs } } else { costs }
     }
 
     /// As if nothing else read it.
-    fn alone(&self, held: &Held, way: Option<Way>) -> Costs {
+    fn alone(&self, held: &Held, way: Option<ParamChoice>) -> Costs {
         if !held.is_trained {
             return Costs { bytes: held.bytes, ..Costs::default() };
         }

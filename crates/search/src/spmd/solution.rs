@@ -14,7 +14,7 @@ use super::digits::Digits;
 use super::maker::Operators;
 use super::messages::{Count, Messages};
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
-use super::param_sharding::Way;
+use super::param_sharding::ParamChoice;
 use super::rows::limit;
 use super::sharding::splits;
 use super::space::Space;
@@ -297,7 +297,7 @@ pub(super) fn write(
         draft.set(*op, splits);
         draft.place(*op, &devices)?;
     }
-    let groups = |way: Way| {
+    let groups = |way: ParamChoice| {
         let own = space.digits.groups(way.over).into_iter();
         own.map(|group| group.into_iter().map(|device| first + device).collect()).collect::<Vec<Vec<u32>>>()
     };

@@ -101,7 +101,7 @@ impl<'q> Begun<'q> {
             let dims = maker.dims(number);
             let signature = marked(&maker, number, &dims);
             let bundle = match known.get(&signature) {
-                Some(&same) => alike(&mut maker, (number, dims), &bundles[same]),
+                Some(&same) => equal(&mut maker, (number, dims), &bundles[same]),
                 None => fresh(&mut maker, (number, dims)),
             };
             if question.stop.is_late() || bundle.choices.is_empty() && cut.1.is_empty() {
@@ -148,7 +148,7 @@ fn fresh(maker: &mut Maker<'_>, (number, dims): (usize, Vec<usize>)) -> Bundle {
 }
 
 /// A bundle of which all costs are known of another.
-fn alike(maker: &mut Maker<'_>, (number, dims): (usize, Vec<usize>), other: &Bundle) -> Bundle {
+fn equal(maker: &mut Maker<'_>, (number, dims): (usize, Vec<usize>), other: &Bundle) -> Bundle {
     let ops = maker.bundles.all[number].clone();
     for (op, same) in ops.iter().zip(&other.ops) {
         maker.loops[op.index()] = Rc::clone(&maker.loops[same.index()]);

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use cluster::{Device, OpCost, Way};
+use cluster::{Device, Direction, OpCost};
 use compiler::{Costs, Kinds};
 use graph::{Dtype, Graph, OpId};
 use plan::{On, OpPlan};
@@ -49,13 +49,13 @@ pub(super) fn part(
 /// Of a part, forward and backward.
 fn seconds((graph, kinds, devices): (&Graph, &Kinds, &[Device]), op: OpId, cost: &Cost) -> (f64, f64) {
     let dtype = graph.computes_in(op).unwrap_or(Dtype::F32);
-    let slowest = |operations: u64, bytes: compiler::Bytes, way: Way| {
+    let slowest = |operations: u64, bytes: compiler::Bytes, way: Direction| {
         let op_cost = OpCost { operations: operations as f64, bytes: (bytes.read + bytes.written) as f64 };
         let sort = kinds.sort(Some(op), dtype, way);
         devices.iter().map(|device| device.seconds_of(op_cost, sort)).fold(0.0, f64::max)
     };
-    let backward = slowest(cost.gradients.iter().sum(), cost.backward, Way::Backward);
-    (slowest(cost.flops, cost.forward, Way::Forward), backward)
+    let backward = slowest(cost.gradients.iter().sum(), cost.backward, Direction::Backward);
+    (slowest(cost.flops, cost.forward, Direction::Forward), backward)
 }
 
 pub(super) fn traits(graph: &Graph, op: OpId, cost: &Cost) -> Traits {

@@ -5,7 +5,7 @@ use crate::net::Net;
 use crate::pairs::Pair;
 use crate::solve::Search;
 
-pub(crate) struct Way {
+pub(crate) struct Strategy {
     next: Next,
     first: First,
     /// Pairs that are on several devices have their exact times before all others are looked at.
@@ -32,12 +32,12 @@ enum First {
     Wide,
 }
 
-pub(crate) const WAYS: [Way; 5] = [
-    Way { next: Next::Wrong, first: First::Near, phases: false },
-    Way { next: Next::Early, first: First::Near, phases: false },
-    Way { next: Next::Few, first: First::Near, phases: true },
-    Way { next: Next::Few, first: First::Wide, phases: true },
-    Way { next: Next::Few, first: First::Middle, phases: true },
+pub(crate) const WAYS: [Strategy; 5] = [
+    Strategy { next: Next::Wrong, first: First::Near, phases: false },
+    Strategy { next: Next::Early, first: First::Near, phases: false },
+    Strategy { next: Next::Few, first: First::Near, phases: true },
+    Strategy { next: Next::Few, first: First::Wide, phases: true },
+    Strategy { next: Next::Few, first: First::Middle, phases: true },
 ];
 
 /// So many times are tried one by one; of more, halves.
@@ -46,7 +46,7 @@ const ONE_BY_ONE: i64 = 16;
 /// A pair, and the parts of what the difference of its times may be, the best first.
 type Choice = (usize, Vec<(i64, i64)>);
 
-impl Way {
+impl Strategy {
     /// None if all is decided.
     pub fn choose(&self, search: &Search<'_>, net: &Net) -> Option<Choice> {
         let several = search.pairs.iter().filter(|pair| pair.shared > 1);

@@ -1,5 +1,5 @@
 //! What a proof tells besides: the memory, the communication and the work of each rank, turn by turn, under plans of
-//! all kinds. `told.txt` holds it; `UPDATE=1` writes it.
+//! all kinds. `reported.txt` holds it; `UPDATE=1` writes it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -102,12 +102,12 @@ fn memory(text: &mut String, memory: &Memory) {
 }
 
 /// What all instructions take, and a number for what each of them does.
-fn deeds(text: &mut String, course: &Course) {
-    let sum = |of: &dyn Fn(&InstrCost) -> u64| course.deeds.iter().map(of).sum::<u64>();
+fn instr_costs(text: &mut String, course: &Course) {
+    let sum = |of: &dyn Fn(&InstrCost) -> u64| course.instr_costs.iter().map(of).sum::<u64>();
     writeln!(
         text,
         "  {} instructions: {} operations, {} bytes, {} moved, {} sent, {} to or from the host, {} added, {} there; {:x}",
-        course.deeds.len(),
+        course.instr_costs.len(),
         sum(&|instr_cost| instr_cost.work.iter().map(|work| work.operations).sum()),
         sum(&|instr_cost| instr_cost.work.iter().map(|work| work.bytes).sum()),
         sum(&|instr_cost| instr_cost.moved),
@@ -115,7 +115,7 @@ fn deeds(text: &mut String, course: &Course) {
         sum(&|instr_cost| instr_cost.to_host),
         sum(&|instr_cost| instr_cost.added),
         sum(&|instr_cost| instr_cost.added_on_host),
-        fingerprint(&format!("{:?}", course.deeds)),
+        fingerprint(&format!("{:?}", course.instr_costs)),
     )
     .expect("a string");
     let turn =
@@ -132,7 +132,7 @@ fn fingerprint(text: &str) -> u64 {
 
 /// A paragraph for ranks of which the same is told.
 fn told(proof: &Proof, courses: &[Course]) -> String {
-    let mut alike: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    let mut symmetric: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (rank, (had, traffic)) in proof.memory.iter().zip(&proof.traffic).enumerate() {
         let mut text = String::new();
         memory(&mut text, had);
@@ -142,10 +142,11 @@ fn told(proof: &Proof, courses: &[Course]) -> String {
         let computed = proof.computed[rank];
         writeln!(text, "  computes {}, of it again {}", computed.all, computed.recomputed).expect("a string");
         let course = courses.iter().find(|course| course.rank.0 as usize == rank);
-        course.into_iter().for_each(|course| deeds(&mut text, course));
-        alike.entry(text).or_default().push(rank);
+        course.into_iter().for_each(|course| instr_costs(&mut text, course));
+        symmetric.entry(text).or_default().push(rank);
     }
-    let mut all: Vec<(Vec<usize>, String)> = alike.into_iter().map(|(text, ranks)| (ranks, text)).collect();
+    let mut all: Vec<(Vec<usize>, String)> =
+        symmetric.into_iter().map(|(text, ranks)| (ranks, text)).collect();
     all.sort();
     all.into_iter().map(|(ranks, text)| format!("ranks {ranks:?}\n{text}")).collect()
 }
@@ -180,7 +181,7 @@ fn what_a_proof_tells_of_each_rank_is_what_it_was() {
         .expect("a string");
     }
     assert!(missing.is_empty(), "{}", missing.join("\n"));
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/told.txt");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reported.txt");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(path, &report).expect("it is written");
     }

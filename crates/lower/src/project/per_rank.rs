@@ -42,7 +42,7 @@ pub fn agreed<T: PartialEq>(ranks: &[RankId], mut answer: impl FnMut(usize) -> T
     Err(Apart(kinds.into_iter().map(|kind| kind.1).collect()))
 }
 
-pub struct Columns<'a> {
+pub struct PerRankValues<'a> {
     ranks: &'a [RankId],
     regions: IndexSet<PerRank<Region>>,
     numbers: IndexSet<PerRank<i64>>,
@@ -52,7 +52,7 @@ pub struct Columns<'a> {
     within: HashMap<(RegionsId, RegionsId), Ends>,
 }
 
-impl<'a> Columns<'a> {
+impl<'a> PerRankValues<'a> {
     pub fn new(ranks: &'a [RankId]) -> Self {
         Self {
             ranks,
@@ -125,20 +125,20 @@ impl<'a> Columns<'a> {
         if let Some(known) = self.within.get(&(whole, wanted)) {
             return Rc::clone(known);
         }
-        let columns = [&self.region(whole).clone(), &self.region(wanted).clone()];
+        let per_rank = [&self.region(whole).clone(), &self.region(wanted).clone()];
         let ends = |regions: &[&Region]| {
             regions[1].within(regions[0]).0.iter().flat_map(|i| [i.lo, i.hi]).collect::<Vec<i64>>()
         };
-        let flat = self.each(&columns, ends);
+        let flat = self.each(&per_rank, ends);
         let found = flat.chunks(2).map(|pair| (pair[0], pair[1])).collect();
         Rc::clone(self.within.entry((whole, wanted)).or_insert(Rc::new(found)))
     }
 
     /// As many numbers for each rank, as columns.
-    fn each(&mut self, columns: &[&PerRank<Region>], of: impl Fn(&[&Region]) -> Vec<i64>) -> Vec<NumbersId> {
-        let alike = columns.iter().all(|per_rank| matches!(per_rank, PerRank::Same(_)));
-        let ranks = if alike { 1 } else { self.ranks.len() };
-        let own = |at: usize| of(&columns.iter().map(|per_rank| per_rank.get(at)).collect::<Vec<_>>());
+    fn each(&mut self, per_rank: &[&PerRank<Region>], of: impl Fn(&[&Region]) -> Vec<i64>) -> Vec<NumbersId> {
+        let role_ranks = per_rank.iter().all(|per_rank| matches!(per_rank, PerRank::Same(_)));
+        let ranks = if role_ranks { 1 } else { self.ranks.len() };
+        let own = |at: usize| of(&per_rank.iter().map(|per_rank| per_rank.get(at)).collect::<Vec<_>>());
         let rows: Vec<Vec<i64>> = (0..ranks).map(own).collect();
         let per_rank = |i: usize| PerRank::of(rows.iter().map(|row| row[i]).collect());
         let all: Vec<PerRank<i64>> = (0..rows[0].len()).map(per_rank).collect();

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use program::{PerRank, RankId};
 use rules::Region;
 
-use super::columns::{Asked, Columns, RegionsId, agreed};
+use super::per_rank::{Asked, PerRankValues, RegionsId, agreed};
 use crate::layout::{Entry, Interner, LayoutId, PortsId};
 use crate::moves::{Get, Method, Move, on_rank};
 use crate::param_sharding::Divided;
@@ -75,16 +75,16 @@ struct Known {
     leaves: HashMap<*const Leaves, Rc<Vec<(usize, usize)>>>,
 }
 
-pub struct Alike<'a> {
+pub struct RoleRanks<'a> {
     pub ranks: &'a [RankId],
-    pub columns: Columns<'a>,
+    pub per_rank: PerRankValues<'a>,
     interner: &'a Interner,
     known: Known,
 }
 
-impl<'a> Alike<'a> {
+impl<'a> RoleRanks<'a> {
     pub fn new(ranks: &'a [RankId], interner: &'a Interner) -> Self {
-        Self { ranks, columns: Columns::new(ranks), interner, known: Known::default() }
+        Self { ranks, per_rank: PerRankValues::new(ranks), interner, known: Known::default() }
     }
 
     // Layouts and ports.
@@ -100,7 +100,7 @@ impl<'a> Alike<'a> {
         }
         let (spots, entries) = (self.spots(layout)?, &self.interner.get(layout).entries);
         let regions = spots.starts.iter().map(|start| entries[start + shard].region.clone()).collect();
-        let found = self.columns.add(PerRank::of(regions));
+        let found = self.per_rank.add(PerRank::of(regions));
         Ok(*self.known.entries.entry((layout, shard)).or_insert(found))
     }
 
@@ -115,7 +115,7 @@ impl<'a> Alike<'a> {
         }
         let (spots, entries) = (self.port_spots(ports)?, &self.interner.get_ports(ports).entries);
         let regions = spots.starts.iter().map(|start| entries[start + port].region.clone()).collect();
-        let found = self.columns.add(PerRank::of(regions));
+        let found = self.per_rank.add(PerRank::of(regions));
         Ok(*self.known.reads.entry((ports, port)).or_insert(found))
     }
 
@@ -275,15 +275,15 @@ impl<'a> Alike<'a> {
             }
         })?;
         let region = |m: usize, at: usize| plan.middle[middle.starts[at] + m].entry.region.clone();
-        let columns = (0..middle.count).map(|m| (0..self.ranks.len()).map(|at| region(m, at)).collect());
-        let columns: Vec<Vec<Region>> = columns.collect();
+        let per_rank = (0..middle.count).map(|m| (0..self.ranks.len()).map(|at| region(m, at)).collect());
+        let per_rank: Vec<Vec<Region>> = per_rank.collect();
         let own = |rank: &RankId| plan.method.collective().map(|c| c.members[rank].result.clone());
         let result =
             shape.member.as_ref().and_then(|_| self.ranks.iter().map(own).collect::<Option<Vec<_>>>());
         let found = MoveHere {
             shape,
-            middle: columns.into_iter().map(|per_rank| self.columns.add(PerRank::of(per_rank))).collect(),
-            result: result.map(|regions| self.columns.add(PerRank::of(regions))),
+            middle: per_rank.into_iter().map(|per_rank| self.per_rank.add(PerRank::of(per_rank))).collect(),
+            result: result.map(|regions| self.per_rank.add(PerRank::of(regions))),
         };
         Ok(Rc::clone(self.known.moves.entry(key).or_insert(Rc::new(found))))
     }

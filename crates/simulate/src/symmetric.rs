@@ -6,14 +6,14 @@ use cluster::Cluster;
 use program::{Program, RankId};
 
 /// Whether each rank is on the cluster what the one is that stands for it.
-pub fn alike(program: &Program, cluster: &Cluster, axis: Axis) -> bool {
+pub fn symmetric(program: &Program, cluster: &Cluster, axis: Axis) -> bool {
     if program.world > cluster.devices() {
         // Nothing is simulated.
         return true;
     }
     let kinds = kinds(cluster);
     let see = |ranks: &[RankId]| seen(cluster, &kinds, ranks);
-    let alike = |ranks: &[RankId]| {
+    let symmetric = |ranks: &[RankId]| {
         let standing: Vec<RankId> = ranks.iter().map(|rank| axis.standing_for(*rank)).collect();
         standing == ranks || see(ranks) == see(&standing)
     };
@@ -23,9 +23,9 @@ pub fn alike(program: &Program, cluster: &Cluster, axis: Axis) -> bool {
     let mut pieces = program.exchanges.iter().flat_map(|exchange| {
         exchange.pieces.iter().map(|piece| [exchange.sources[piece.from].0, exchange.targets[piece.to].0])
     });
-    (0..program.world).all(|rank| alike(&[RankId(rank)]))
-        && groups.all(|group| is_along(group) || alike(group))
-        && pieces.all(|ends| alike(&ends))
+    (0..program.world).all(|rank| symmetric(&[RankId(rank)]))
+        && groups.all(|group| is_along(group) || symmetric(group))
+        && pieces.all(|ends| symmetric(&ends))
 }
 
 /// For each node the first one that is like it.

@@ -69,12 +69,12 @@ pub(crate) fn input_differs(graph: &Graph, id: TensorId) -> Error {
 }
 
 fn numbers(a: &Op, b: &Op) -> bool {
-    let same = |x: &[Arg], y: &[Arg]| x.len() == y.len() && x.iter().zip(y).all(|(x, y)| alike(x, y));
+    let same = |x: &[Arg], y: &[Arg]| x.len() == y.len() && x.iter().zip(y).all(|(x, y)| isomorphic(x, y));
     let kwargs = |op: &Op| op.kwargs.iter().map(|(_, arg)| arg.clone()).collect::<Vec<_>>();
     same(&a.args, &b.args) && same(&kwargs(a), &kwargs(b))
 }
 
-fn alike(a: &Arg, b: &Arg) -> bool {
+fn isomorphic(a: &Arg, b: &Arg) -> bool {
     match (a, b) {
         (Arg::Float(x), Arg::Float(y)) => x == y || (x.is_nan() && y.is_nan()),
         _ => a == b,
