@@ -6,7 +6,7 @@ use program::{Exchange, Grouping, GroupingId, PerRank, Piece, Program, RankId, R
 use rules::{Interval, Region};
 
 use crate::intern::Map;
-use crate::slid;
+use crate::shifted;
 
 /// An axis along which ranks are alike is folded if it has so many: fewer are followed one by one.
 pub const LONG: u32 = 16;
@@ -132,7 +132,7 @@ fn symmetric(program: &Program, axis: Axis) -> bool {
                 PerRank::Same(_) => false,
                 PerRank::Each(regions) => seen.insert((regions.as_ptr(), role.ranks[0])),
             };
-            slid::numbers(role, &lines)
+            shifted::numbers(role, &lines)
                 && role
                     .table
                     .regions()

@@ -6,7 +6,6 @@ use rules::{Interval, Kind, Reduction, Through};
 
 use crate::facts::Facts;
 use crate::fault::Fault;
-use crate::fluid::agree;
 use crate::held::{Held, Part, Scene, Sums};
 use crate::local::clause_shares;
 use crate::proof::Computes;
@@ -16,6 +15,7 @@ use crate::share::{
 };
 use crate::state::{Context, Rank, place};
 use crate::sum::sum;
+use crate::symmetry::agree;
 
 pub(crate) fn call(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, call: &Call) {
     after_update(cx, rank, call);

@@ -7,7 +7,6 @@ use program::{BufId, GroupingId, Instr, LeafId, Of, PerRank, Program};
 use rules::Interval;
 
 use crate::fault::Fault;
-use crate::fluid::agree;
 use crate::fold::summed;
 use crate::held::Held;
 use crate::local::drawn_by;
@@ -17,6 +16,7 @@ use crate::share::{EMPTY, ListId, Quantity, WHOLE};
 use crate::state::{Context, Rank};
 use crate::sum::complete;
 use crate::sweep::sweep;
+use crate::symmetry::agree;
 
 pub(crate) fn reduce_gradients(
     cx: &mut Context<'_>,

@@ -43,7 +43,7 @@
 //! Equal computations are one ([`facts`]): it does not matter by which of several equal operators a
 //! value is computed.
 //!
-//! The way, from the ground up: [`share`] and [`held`] say what a buffer holds, [`fluid`] where it does not
+//! The way, from the ground up: [`share`] and [`held`] say what a buffer holds, [`symmetry`] where it does not
 //! matter which part of a tensor that is; [`infer`] and [`solve`] find the intervals of an operator's loops, and [`local`] which part of which operator is executed;
 //! [`state`] is all that is known while ranks are followed. On it stand [`sum`], then [`calls`],
 //! [`moves`], [`copies`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much,
@@ -62,7 +62,6 @@ mod exchange;
 mod facts;
 mod fault;
 mod finish;
-mod fluid;
 mod fold;
 mod held;
 mod infer;
@@ -81,12 +80,13 @@ mod purpose;
 mod region;
 mod runs;
 mod share;
-mod slid;
+mod shifted;
 mod solve;
 mod state;
 mod structure;
 mod sum;
 mod sweep;
+mod symmetry;
 mod tiling;
 mod timetable;
 mod uniform;

@@ -14,13 +14,13 @@ use rules::{Analysis, Cost, Interval, Kind, Passes, Reduction, Region, View, fam
 use crate::args::{compare, expected_ints, expected_text, found_text, has_holes, integer};
 use crate::facts::Facts;
 use crate::fault::Fault;
-use crate::fluid::agree;
 use crate::held::{Held, Part, Scene};
 use crate::infer::{describe, infer};
 use crate::intern::{Lists, Map};
 use crate::region::{is_any, region_text, unify};
 use crate::share::{EMPTY, FULL, ListId, Mode, Owner, Quantity, ShareId, Store, Term, WHOLE, has_once};
 use crate::solve::solve;
+use crate::symmetry::agree;
 
 /// Remembers what was found, so that ranks and steps that do the same are looked up.
 pub(crate) struct Finder {

@@ -8,7 +8,7 @@
 //! - a name of emitted code, until its last use in its code; inside of a call the caller holds the arguments;
 //! - autograd, what the operators' rules say that it keeps, until their backward ran; nothing of a call that is
 //!   computed again;
-//! - where a backward has two halves, what the first leaves for the second, until that ran ([`halves`]);
+//! - where a backward has two halves, what the first leaves for the second, until that ran ([`split_backward`]);
 //! - what a code keeps for a later one, until that has taken it and read it;
 //! - what goes to the host, until its call is over, and again from where it is brought back. On the host are copies,
 //!   which are counted by themselves;
@@ -31,10 +31,10 @@ mod communication;
 mod divided;
 mod going_on;
 mod gradients;
-mod halves;
 mod ledger;
 mod lives;
 mod offloaded;
+mod split_backward;
 mod walk;
 
 use graph::{Dtype, Source, Tensor};

@@ -5,12 +5,12 @@ use rules::{Interval, Reduction};
 
 use crate::cuts::{extents, gathered, lengths, locate, of_piece, part_of, same_shape, scattered};
 use crate::fault::Fault;
-use crate::fluid::{agree, divided_as};
 use crate::held::Held;
 use crate::region::unify_all;
 use crate::share::{EMPTY, Quantity, ShareId, WHOLE};
 use crate::state::{Context, Rank};
 use crate::sum::sum;
+use crate::symmetry::{agree, divided_as};
 
 pub(crate) fn slice(cx: &mut Context<'_>, rank: &mut Rank<'_>, slice: &Slice) {
     let Some(held) = rank.held(slice.from) else { return };

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use program::{BufId, Collective, ExchangeId, GroupingId, How, Instr, Kind, RankId, Settle};
+use program::{BufId, Collective, ExchangeId, GradSync, GroupingId, How, Instr, Kind, RankId};
 
 use rules::Region;
 
@@ -347,7 +347,7 @@ fn each<'i, T>(instrs: &[&'i Instr], of: impl Fn(&'i Instr) -> &'i [T]) -> Vec<&
 }
 
 /// Ranks that communicate gradients do so in the same micro-batches.
-fn one_time(instrs: &[&Instr], when: Settle) -> Result<(), Fault> {
+fn one_time(instrs: &[&Instr], when: GradSync) -> Result<(), Fault> {
     let other = |instr: &&Instr| match instr {
         Instr::Scatter { when: own, .. } | Instr::ExchangeGradients { when: own, .. } => *own != when,
         _ => false,

@@ -5,13 +5,13 @@ use program::{Inputs, Output, Program};
 use rules::{Interval, Region};
 
 use crate::fault::Fault;
-use crate::fluid::agree;
 use crate::held::Held;
 use crate::region::region_text;
 use crate::share::{ListId, Quantity, WHOLE};
 use crate::state::{Context, Rank};
 use crate::sum::complete;
 use crate::sweep::sweep;
+use crate::symmetry::agree;
 
 pub(crate) fn outputs(cx: &mut Context<'_>, rank: &Rank<'_>) {
     for (number, buf) in rank.body.outputs().iter().enumerate() {

@@ -515,7 +515,7 @@ impl Store {
                 return verdict;
             }
         }
-        tiling::settle(&mut placed, &space);
+        tiling::normalise(&mut placed, &space);
         let boxes: Vec<&[Interval]> = placed.iter().map(|list| &list[..]).collect();
         let mut missing = Verdict::Complete;
         let twice = sweep(&space, &boxes, &mut |inside, cell| {

@@ -380,7 +380,7 @@ impl Roles<'_> {
         if body.codes.iter().any(|code| code.block >= BLOCKS) {
             return Err(format!("a function belongs to a block beyond {BLOCKS}"));
         }
-        halves(body)?;
+        split_backward(body)?;
         let whole = |code: &Code| code.pass.is_once();
         if body.codes.iter().any(|code| whole(code) && (code.block > 0 || has_ends(code))) {
             return Err(
@@ -601,7 +601,7 @@ impl Roles<'_> {
 }
 
 /// A block has a backward, or both halves of one.
-fn halves(body: &Body) -> Result<(), String> {
+fn split_backward(body: &Body) -> Result<(), String> {
     let there = |block: u32, pass: Pass| body.code(block, pass).is_some();
     let wrong = |code: &&Code| match code.pass {
         Pass::Inputs => there(code.block, Pass::Backward) || !there(code.block, Pass::Weights),

@@ -10,7 +10,7 @@ const TRIES: usize = 1 << 16;
 /// Gives every part that may lie anywhere a place: those that are alike but for their length where together they fill
 /// what others leave, else each where it meets the fewest others. What is summed there is the same everywhere, so
 /// each choice is right; a bad one only fails to cover the space.
-pub(crate) fn settle(boxes: &mut [Vec<Interval>], space: &[Interval]) {
+pub(crate) fn normalise(boxes: &mut [Vec<Interval>], space: &[Interval]) {
     for d in 0..space.len() {
         while let Some(first) = boxes.iter().position(|b| is_any(b[d])) {
             let symmetric = |b: &Vec<Interval>| {

@@ -101,7 +101,8 @@ fn divided() -> String {
 fn both() -> String {
     let lines = format!("{} {}", ranks(0..8), ranks(8..16));
     let across = (0..8).map(|rank| format!("{rank},{}", rank + 8)).collect::<Vec<_>>().join(" ");
-    let halves = |first: &str, second: &str| [[first; 8].join(" | "), [second; 8].join(" | ")].join(" | ");
+    let split_backward =
+        |first: &str, second: &str| [[first; 8].join(" | "), [second; 8].join(" | ")].join(" | ");
     let rows = parts(8, 16, "", ",:");
     format!(
         "group {lines}
@@ -120,8 +121,8 @@ fn both() -> String {
          grad 0 dz ->
          reduce_gradients g0 w, v",
         ranks(0..16),
-        halves("0..16,:", "16..32,:"),
-        halves(":,0..16", ":,16..32"),
+        split_backward("0..16,:", "16..32,:"),
+        split_backward(":,0..16", ":,16..32"),
     )
 }
 

@@ -6,8 +6,8 @@ use common::{Builder, graph, program, roundtrip, single, stable, text};
 use emit::{File, emit, read};
 use graph::Graph;
 use program::{
-    Arg, CallId, Collective, Cut, Does, Exchange, ExchangeId, GroupingId, How, Instr, KeepId, Leaf, Loop, Of,
-    Offloaded, Pass, PerRank, Piece, Program, RankId, Settle, Slice, Steps, Task, Timetable, Update, When,
+    Arg, CallId, Collective, Cut, Does, Exchange, ExchangeId, GradSync, GroupingId, How, Instr, KeepId, Leaf,
+    Loop, Of, Offloaded, Pass, PerRank, Piece, Program, RankId, Slice, Steps, Task, Timetable, Update, When,
 };
 use rules::{Interval, Reduction, Region};
 use serde_json::Value;
@@ -232,15 +232,15 @@ fn mixed(graph: &Graph) -> Program {
         exchange: ExchangeId(1),
         leaves,
         shards: vec![0, 1],
-        when: Settle::Last,
+        when: GradSync::Last,
     });
     let own = vec![program::LeafId(0)];
     b.body.code_mut(0, Pass::Begin).instrs.push(Instr::Gather { group, copies: vec![0] });
     b.backward(Instr::Gather { group, copies: vec![0] });
     b.backward(Instr::Release { copies: vec![0] });
-    b.backward(Instr::Scatter { group, leaves: own.clone(), when: Settle::Each });
-    b.backward(Instr::Scatter { group, leaves: own.clone(), when: Settle::Last });
-    b.backward(Instr::Part { leaves: own, when: Settle::Each });
+    b.backward(Instr::Scatter { group, leaves: own.clone(), when: GradSync::Each });
+    b.backward(Instr::Scatter { group, leaves: own.clone(), when: GradSync::Last });
+    b.backward(Instr::Part { leaves: own, when: GradSync::Each });
     b.backward(Instr::ReduceShards { group, shards: vec![0] });
     let _ = e;
     let mut program = program(graph, 3);

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use graph::TensorId;
-use program::{ExchangeId, GroupingId, Settle};
+use program::{ExchangeId, GradSync, GroupingId};
 
 use crate::layout::LayoutId;
 use crate::moves::Move;
@@ -78,7 +78,7 @@ pub enum Event {
         id: UseId,
         exchange: ExchangeId,
         plan: Rc<Move>,
-        when: Settle,
+        when: GradSync,
     },
     /// What operators read of divided parameters is gathered, or is there no longer.
     Gather {
@@ -92,7 +92,7 @@ pub enum Event {
     Scatter {
         group: Option<GroupingId>,
         uses: Vec<UseId>,
-        when: Settle,
+        when: GradSync,
     },
     /// What parts have is summed over ranks that hold the same ones.
     ReduceParts {

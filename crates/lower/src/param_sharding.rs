@@ -85,7 +85,7 @@ impl ParamShardings {
             let found = match known.get(&key) {
                 Some(found) => found.clone(),
                 None => divided((cx, uses), (tensor, sharding, wanted), interner)
-                    .map(|it| Rc::new(it.settle(interner, groupings))),
+                    .map(|it| Rc::new(it.sync_grads(interner, groupings))),
             };
             known.insert(key, found.clone());
             if found.is_some() {
@@ -185,7 +185,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn settle(self, interner: &mut Interner, groupings: &mut IndexSet<Grouping>) -> Divided {
+    fn sync_grads(self, interner: &mut Interner, groupings: &mut IndexSet<Grouping>) -> Divided {
         let numbered = self.groups.iter().enumerate();
         let group_of = numbered.flat_map(|(at, group)| group.iter().map(move |rank| (*rank, at))).collect();
         Divided {

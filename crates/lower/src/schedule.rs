@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use graph::{Source, TensorId};
 use indexmap::IndexSet;
-use program::{Exchange, ExchangeId, Grouping, GroupingId, Pass, Piece, RankId, Settle};
+use program::{Exchange, ExchangeId, GradSync, Grouping, GroupingId, Pass, Piece, RankId};
 
 use crate::buckets::{Across, Buckets, Message};
 use crate::event::{Crossing, Event, ReshardPath, ReshardStep};
@@ -403,7 +403,7 @@ impl Schedule {
                     let target = interner.get(held);
                     let plan = exactly(interner.get(leaves.layout), target, cx.plan.devices);
                     let exchange = self.exchange(it.tensor, &plan, target).expect("it is made of pieces");
-                    let (plan, when) = (Rc::new(plan), Settle::Last);
+                    let (plan, when) = (Rc::new(plan), GradSync::Last);
                     let events = if late { &mut self.at_the_end } else { &mut self.events };
                     events.push(Event::ReduceExactly { id, exchange, plan, when });
                 }
@@ -441,7 +441,7 @@ impl Schedule {
     ) {
         let (cx, tensor) = (asked.cx, asked.uses.get(id).tensor);
         let leaves = self.leaves[&id].layout;
-        let when = if divided.reduce == plan::Reduce::Each { Settle::Each } else { Settle::Last };
+        let when = if divided.reduce == plan::Reduce::Each { GradSync::Each } else { GradSync::Last };
         let own = self.arrives(asked, (id, divided), interner);
         // What is summed across groups must be partial there for each use.
         let of = asked.uses.of[tensor.index()].iter().filter(|id| asked.uses.get(**id).carries_grad);
@@ -453,7 +453,7 @@ impl Schedule {
             let plan = exactly(interner.get(leaves), target, cx.plan.devices);
             let exchange = self.exchange(tensor, &plan, target).expect("it is made of pieces");
             // What some rank holds all of adds up in its leaf.
-            let when = if divided.holds_all(interner.get(leaves)) { when } else { Settle::Last };
+            let when = if divided.holds_all(interner.get(leaves)) { when } else { GradSync::Last };
             self.events.push(Event::ReduceExactly { id, exchange, plan: Rc::new(plan), when });
             return;
         };

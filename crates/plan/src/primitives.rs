@@ -275,7 +275,7 @@ impl<'g> Draft<'g> {
     pub fn sharding(&mut self, parameter: TensorId, sharding: Option<ParamSharding>) {
         let sharding = sharding.filter(|_| self.graph.new_value(parameter).is_none());
         let Some(name) = param_sharding::names(self.graph, parameter).first() else { return };
-        self.settle(name, sharding);
+        self.set_sharding(name, sharding);
     }
 
     /// Whether a parameter's update is computed of the whole, where devices hold parts.
@@ -296,7 +296,7 @@ impl<'g> Draft<'g> {
             if let Some(sharding) =
                 said.sharding.as_ref().filter(|_| is_one || !param_sharding::is_written(self.graph, &name))
             {
-                self.settle(&name, sharding.clone());
+                self.set_sharding(&name, sharding.clone());
                 self.decided.asked.insert(name);
             }
         }
@@ -312,7 +312,7 @@ impl<'g> Draft<'g> {
     }
 
     /// The same by the parameter's first name.
-    pub(crate) fn settle(&mut self, name: &str, sharding: Option<ParamSharding>) {
+    pub(crate) fn set_sharding(&mut self, name: &str, sharding: Option<ParamSharding>) {
         match sharding {
             Some(sharding) => self.decided.param_shardings.insert(name.into(), sharding),
             None => self.decided.param_shardings.remove(name),

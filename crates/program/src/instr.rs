@@ -27,17 +27,17 @@ pub enum Instr {
     ReduceGradients { group: GroupingId, leaves: Vec<LeafId> },
     /// Exchange gradients of leaves into gradients of shards; sources and targets in the
     /// [`crate::Exchange`] are this rank's `leaves` and `shards` (indices into [`crate::Table::shards`]).
-    ExchangeGradients { exchange: ExchangeId, leaves: Vec<LeafId>, shards: Vec<usize>, when: Settle },
+    ExchangeGradients { exchange: ExchangeId, leaves: Vec<LeafId>, shards: Vec<usize>, when: GradSync },
     /// Gathers copies, from the shards of the group's members, in one message.
     Gather { group: GroupingId, copies: Vec<usize> },
     /// Copies are there no longer.
     Release { copies: Vec<usize> },
     /// The gradients of these leaves, which are copies, summed over the group: every member adds the part that is
     /// its shard's to the shard's gradient, and the leaves have none left. In one message.
-    Scatter { group: GroupingId, leaves: Vec<LeafId>, when: Settle },
+    Scatter { group: GroupingId, leaves: Vec<LeafId>, when: GradSync },
     /// Of the gradients of these leaves, which are copies, what is the rank's shard's is added to the shard's
     /// gradient, and the leaves have none left.
-    Part { leaves: Vec<LeafId>, when: Settle },
+    Part { leaves: Vec<LeafId>, when: GradSync },
     /// All-reduce (sum) the gradients of these shards, in one message.
     ReduceShards { group: GroupingId, shards: Vec<usize> },
     /// A buffer of the model gets its new value, at the end of forward.
@@ -100,7 +100,7 @@ pub enum Which {
 
 /// When gradients are communicated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Settle {
+pub enum GradSync {
     /// With each micro-batch, so that what adds up is what arrives.
     Each,
     /// Where the timetable says, when they have added up.
@@ -322,7 +322,7 @@ impl Instr {
             Instr::ReduceGradients { .. } | Instr::ReduceShards { .. } => true,
             Instr::ExchangeGradients { when, .. }
             | Instr::Scatter { when, .. }
-            | Instr::Part { when, .. } => *when == Settle::Last,
+            | Instr::Part { when, .. } => *when == GradSync::Last,
             _ => false,
         }
     }

@@ -35,7 +35,7 @@ use rules::{Reduction, Region, Rewriting, Rewritten, Slices};
 
 pub use code::{Code, Does, Loop, OrderKey, Pass, Run, Step, Steps, Task, Timetable, When};
 pub use instr::{
-    Arg, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Offloaded, Settle, Slice, Which,
+    Arg, Call, Collective, Cut, Grad, GradSync, How, Instr, Kind, LocalOp, Offloaded, Slice, Which,
 };
 pub use per_rank::{Own, PerRank};
 

@@ -99,8 +99,8 @@ fn is_triangle(question: &Question<'_>, op: OpId, costs: &mut Costs<'_>) -> bool
     let whole = costs.whole().cost.flops;
     let halved = |at: usize| OpPlan { splits: vec![Split { on: On::Loop(at), parts: 2 }], devices: vec![] };
     placed.map(|(at, _)| halved(at)).any(|plan| {
-        let halves = [0, 1].map(|part| costs.part(&plan, part).cost.flops);
-        halves.iter().sum::<u64>() < whole
+        let split_backward = [0, 1].map(|part| costs.part(&plan, part).cost.flops);
+        split_backward.iter().sum::<u64>() < whole
     })
 }
 

@@ -34,8 +34,9 @@ pub(crate) fn rows(
 ) -> Result<Evaluations> {
     let quickest = least_of(rows);
     let mut found = Evaluations::default();
-    for halves in [false, true] {
-        let own = rows.iter().filter(|candidate| candidate.fits() && is_open(&candidate.plan, halves));
+    for split_backward in [false, true] {
+        let own =
+            rows.iter().filter(|candidate| candidate.fits() && is_open(&candidate.plan, split_backward));
         let Some(first) = own.min_by(|a, b| a.seconds().total_cmp(&b.seconds())) else { continue };
         ordered(question, (first, quickest), &mut found, watch)?;
     }
@@ -43,13 +44,13 @@ pub(crate) fn rows(
 }
 
 /// Whether its order can be another one.
-fn is_open(plan: &Plan, halves: bool) -> bool {
+fn is_open(plan: &Plan, split_backward: bool) -> bool {
     plan.block_count() > 1
         && plan.tokens < 2
         && plan.before.is_empty()
         && plan.timetables.is_empty()
         && !plan.schedule.goes_on()
-        && plan.schedule.splits_backward() == halves
+        && plan.schedule.splits_backward() == split_backward
 }
 
 /// A plan in the best order that is found, if it is quicker.
@@ -106,7 +107,7 @@ struct Blocks {
     times: BTreeMap<(usize, Pass), (f64, f64)>,
     /// Seconds.
     unit: f64,
-    halves: bool,
+    split_backward: bool,
 }
 
 impl Blocks {
@@ -129,8 +130,8 @@ impl Blocks {
             shape(question, plan, |block| times.keys().any(|it| it.0 == block && it.1 != Pass::Forward));
         let shape = shape.handing_on(candidate.estimate.handed.iter().copied());
         let is_known = (0..shape.blocks.len()).all(|block| times.contains_key(&(block, Pass::Forward)));
-        let halves = plan.schedule.splits_backward();
-        (is_known && all > 0.0).then_some(Self { shape, devices, times, unit: all / UNITS, halves })
+        let split_backward = plan.schedule.splits_backward();
+        (is_known && all > 0.0).then_some(Self { shape, devices, times, unit: all / UNITS, split_backward })
     }
 
     fn units(&self, seconds: f64) -> i64 {
@@ -141,7 +142,7 @@ impl Blocks {
     fn problem(&self, room: &[Option<i64>]) -> Problem {
         let time =
             |block: usize, pass: Pass| self.units(self.times.get(&(block, pass)).map_or(0.0, |it| it.0));
-        let costs = orders::Costs { time: &time, kept: &|_| 1, halves: self.halves };
+        let costs = orders::Costs { time: &time, kept: &|_| 1, split_backward: self.split_backward };
         let mut problem = orders::of_pipeline(&self.shape, &costs, room.to_vec());
         self.with_links(&mut problem);
         problem
@@ -221,7 +222,7 @@ impl Blocks {
             timetables.extend(ranks.iter().map(|rank| (*rank, loops.clone())));
         }
         // What a timetable names is what the schedule makes of a backward: one pass, or two.
-        let schedule = if self.halves { Schedule::ZbH1 } else { Schedule::OneFOneB };
+        let schedule = if self.split_backward { Schedule::ZbH1 } else { Schedule::OneFOneB };
         Plan { name: format!("{}, in an order of its own", plan.name), schedule, timetables, ..plan.clone() }
     }
 }

@@ -133,7 +133,7 @@ impl<'s> Engine<'s> {
         while let Some(tick) = self.ranks[at].tick().filter(|_| !self.ranks[at].is_at_its_end()) {
             let (body, instr) = (self.ranks[at].body, self.ranks[at].at.1);
             let Some(next) = body.codes[tick.code].instrs.get(instr) else {
-                if !self.settle(at, tick, 0) {
+                if !self.sync_grads(at, tick, 0) {
                     return;
                 }
                 let rank = &mut self.ranks[at];
@@ -172,7 +172,7 @@ impl<'s> Engine<'s> {
             }
             Instr::Collective(_) => self.meets(at, tick, instr),
             Instr::ReduceShards { .. } | Instr::Exchange { .. } | Instr::ExchangeGradients { .. } => {
-                self.settle(at, tick, 0) && self.meets(at, tick, instr)
+                self.sync_grads(at, tick, 0) && self.meets(at, tick, instr)
             }
             Instr::Gather { copies, .. } => {
                 let host = self.price(at, tick).host;
@@ -184,7 +184,7 @@ impl<'s> Engine<'s> {
             }
             Instr::Scatter { .. } | Instr::ReduceGradients { .. } => {
                 let allowed = if instr.kind() == Kind::Scatter { SCATTERS } else { usize::MAX };
-                self.settle(at, tick, allowed) && {
+                self.sync_grads(at, tick, allowed) && {
                     match self.goes_on(at, tick, instr) {
                         Some(key) => {
                             let rank = &mut self.ranks[at];

@@ -30,7 +30,7 @@ impl<'s> Engine<'s> {
     }
 
     /// Waits until at most so many are on their way of what ends with the code. What has come is added to what is there.
-    pub(crate) fn settle(&mut self, at: usize, tick: Tick, left: usize) -> bool {
+    pub(crate) fn sync_grads(&mut self, at: usize, tick: Tick, left: usize) -> bool {
         while self.ranks[at].settling.len() > left {
             let (key, instr) = self.ranks[at].settling[0];
             if !self.awaits(at, key) {

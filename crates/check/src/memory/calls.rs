@@ -6,9 +6,9 @@ use crate::calls::needing;
 use crate::held::Part;
 use crate::purpose::Purpose;
 
-use super::halves::Waits;
 use super::ledger::Block;
 use super::lives;
+use super::split_backward::Waits;
 use super::walk::Walk;
 
 impl<'a> Walk<'_, 'a> {

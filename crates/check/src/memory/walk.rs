@@ -16,10 +16,10 @@ use crate::state::{Code, Context, Rank};
 use crate::timetable::enough;
 
 use super::divided::{Gathering, Scattering};
-use super::halves::Left;
 use super::ledger::{Block, Ledger};
 use super::lives::Lives;
 use super::offloaded::{OffloadedBytes, Sent};
+use super::split_backward::Left;
 
 pub(super) struct Walk<'w, 'a> {
     pub(super) cx: &'w mut Context<'a>,

@@ -542,13 +542,13 @@ impl<'a> Reader<'a> {
                 let leaves = names(left).iter().map(|name| self.leaves[name]).collect();
                 let shards = names(right).iter().map(|name| self.shards[name]).collect();
                 let exchange = ExchangeId::new(at(&self.tables, &number));
-                Instr::ExchangeGradients { exchange, leaves, shards, when: Settle::Last }
+                Instr::ExchangeGradients { exchange, leaves, shards, when: GradSync::Last }
             }
             "gather" => Instr::Gather { group, copies: Self::all(&self.copies, left) },
             "release" => Instr::Release { copies: Self::all(&self.copies, left) },
             "scatter" | "scatter_last" | "part" => {
                 let leaves = left.split(',').map(|name| self.leaves[name.trim()]).collect();
-                let when = if word == "scatter_last" { Settle::Last } else { Settle::Each };
+                let when = if word == "scatter_last" { GradSync::Last } else { GradSync::Each };
                 match word {
                     "part" => Instr::Part { leaves, when },
                     _ => Instr::Scatter { group, leaves, when },

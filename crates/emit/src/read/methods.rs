@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use diag::{Error, Result};
 use graph::TensorId;
 use program::{
-    Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GroupingId, How, Instr, KeepId, LeafId, Of,
-    Offloaded, Settle, Slice, Which,
+    Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GradSync, GroupingId, How, Instr, KeepId,
+    LeafId, Of, Offloaded, Slice, Which,
 };
 use rules::Reduction;
 
@@ -170,8 +170,8 @@ impl<'a> Methods<'a, '_> {
         }
     }
 
-    fn when(&self) -> Settle {
-        if self.last { Settle::Last } else { Settle::Each }
+    fn when(&self) -> GradSync {
+        if self.last { GradSync::Last } else { GradSync::Each }
     }
 
     /// Copies by a leaf of each.

@@ -184,7 +184,7 @@ impl<'a> Outline<'a> {
         let tree = if group.complete && !group.path.is_empty() {
             plain(group.path)
         } else {
-            self.settle(call, &mut group)
+            self.sync_grads(call, &mut group)
         };
         let name = self.name(&call.ops, &group);
         let piece = self.modules.piece(&call.ops);
@@ -193,7 +193,7 @@ impl<'a> Outline<'a> {
 
     /// Part of a module, or parts of several, belong to the module that all leaves hang in, if there
     /// is one further inside. Gives the module that `p` stands for.
-    fn settle(&self, call: &Call, group: &mut Group<'a>) -> String {
+    fn sync_grads(&self, call: &Call, group: &mut Group<'a>) -> String {
         let read = call.ops.iter().flat_map(LocalOp::inputs).chain(call.outputs.iter().copied());
         let leaves: Vec<usize> = read.filter_map(|buf| self.leaf_of[buf.index()]).collect();
         let modules: Vec<&str> = leaves.iter().map(|leaf| self.leaves.module(*leaf)).collect();

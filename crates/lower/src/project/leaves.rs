@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use graph::{Source, TensorId};
-use program::{BufId, ExchangeId, Gathered, GroupingId, Instr, Leaf, LeafId, Of, Settle, Shard};
+use program::{BufId, ExchangeId, Gathered, GradSync, GroupingId, Instr, Leaf, LeafId, Of, Shard};
 
 use super::Projector;
 use super::per_rank::Asked;
@@ -70,7 +70,7 @@ impl Projector<'_> {
         Ok(())
     }
 
-    pub(super) fn scatter(&mut self, group: Option<GroupingId>, uses: &[UseId], when: Settle) -> Asked<()> {
+    pub(super) fn scatter(&mut self, group: Option<GroupingId>, uses: &[UseId], when: GradSync) -> Asked<()> {
         let mut leaves = self.all_leaves_here(uses)?;
         leaves.sort_unstable();
         if !leaves.is_empty() {
@@ -163,7 +163,7 @@ impl Projector<'_> {
         &mut self,
         id: UseId,
         exchange: ExchangeId,
-        (plan, when): (&Rc<Move>, Settle),
+        (plan, when): (&Rc<Move>, GradSync),
     ) -> Asked<()> {
         let here = self.leaves_here(id)?;
         // Also those that nothing is taken from: they are copies, and their gradients are dropped, not added.

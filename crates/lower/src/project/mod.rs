@@ -3,12 +3,12 @@
 mod across;
 mod calls;
 mod fetches;
-mod halves;
 mod leaves;
 mod per_rank;
 mod recomputed;
 mod role_ranks;
 mod sooner;
+mod split_backward;
 mod transfers;
 
 use std::collections::{HashMap, HashSet};
@@ -148,7 +148,7 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Pe
     it.keep();
     let learning = it.learning();
     if global.cx.plan.schedule.splits_backward() {
-        halves::split(&mut it.body, |buf| learning.contains(buf));
+        split_backward::split(&mut it.body, |buf| learning.contains(buf));
     }
     across::keep(&mut it.body);
     fetches::fetch(&mut it.body);
@@ -156,7 +156,7 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Pe
         sooner::add(&mut it.body);
     }
     // Nothing comes between a message and what runs beside it: this is last.
-    halves::overlap(&mut it.body, |buf| learning.contains(buf));
+    split_backward::overlap(&mut it.body, |buf| learning.contains(buf));
     it.table.random.sort_by_key(|(op, _)| *op);
     Ok((it.body, it.table, it.role_ranks.per_rank.into_numbers()))
 }

@@ -66,7 +66,7 @@ pub const KINDS: &[(&str, Make)] = &[
     ("a sum has one twice", |p, r| addends(p, r, |all, r| { let n = all.len(); let it = all[r.below(n)]; all.push(it); Some(()) })),
     ("a gradient is not reduced", |p, r| leaves(p, r, |all, r| { let n = all.len(); all.remove(below(r, n)?); Some(()) })),
     ("a gradient is reduced twice", |p, r| leaves(p, r, |all, r| { let n = all.len(); let it = all[below(r, n)?]; all.push(it); Some(()) })),
-    ("gradients are communicated at another time", |p, r| { let (c, at) = instr(p, r, |i| settle(&mut i.clone()).is_some())?; let it = settle(&mut c[at])?; *it = if *it == Settle::Each { Settle::Last } else { Settle::Each }; Some(()) }),
+    ("gradients are communicated at another time", |p, r| { let (c, at) = instr(p, r, |i| settle(&mut i.clone()).is_some())?; let it = settle(&mut c[at])?; *it = if *it == GradSync::Each { GradSync::Last } else { GradSync::Each }; Some(()) }),
     ("a copy is not gathered", |p, r| copies(p, r, |all, r| { let n = all.len(); all.remove(below(r, n)?); Some(()) })),
     ("an update is of another shard", |p, r| { let n = p.roles[0].table.shards.len(); let (c, at) = instr(p, r, |i| matches!(i, Instr::Update { .. }))?; if let Instr::Update { shard, .. } = &mut c[at] { *shard = r.below(n) } Some(()) }),
     ("what is kept is in another order", |p, r| { let (c, at) = instr(p, r, |i| matches!(i, Instr::Keep { .. }))?; if let Instr::Keep { from, .. } = &mut c[at] { if from.len() > 1 { from.swap(0, 1); return Some(()) } } None }),
@@ -221,7 +221,7 @@ fn copies(
     }
 }
 
-fn settle(instr: &mut Instr) -> Option<&mut Settle> {
+fn settle(instr: &mut Instr) -> Option<&mut GradSync> {
     match instr {
         Instr::ExchangeGradients { when, .. } | Instr::Scatter { when, .. } | Instr::Part { when, .. } => {
             Some(when)

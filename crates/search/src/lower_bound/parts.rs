@@ -40,7 +40,7 @@ impl Parts {
         let mut known: BTreeMap<String, u32> = BTreeMap::new();
         let number = |op: OpId| {
             let next = u32::try_from(known.len()).unwrap_or(u32::MAX);
-            *known.entry(likeness(graph, op, needs_grad)).or_insert(next)
+            *known.entry(signature(graph, op, needs_grad)).or_insert(next)
         };
         let mut kinds: Vec<Device> = vec![];
         for at in 0..question.devices {
@@ -167,7 +167,7 @@ impl Of<'_> {
 }
 
 /// What the cost of an operator follows from.
-fn likeness(graph: &Graph, op: OpId, needs_grad: &[bool]) -> String {
+fn signature(graph: &Graph, op: OpId, needs_grad: &[bool]) -> String {
     let given = graph.op(op);
     let tensors = given.inputs().into_iter().map(Some).chain(given.outputs.iter().copied());
     let tensors: Vec<_> = tensors

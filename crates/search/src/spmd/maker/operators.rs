@@ -26,7 +26,7 @@ pub(crate) struct Operators<'q> {
     pub(super) kinds: Kinds,
     pub(in super::super) classes: Rc<Classes>,
     /// The number of each operator's text: those of one number have the same parts.
-    pub(super) likeness: Vec<usize>,
+    pub(super) signature: Vec<usize>,
     /// Operators that nothing needs read nothing.
     pub(super) readers: Vec<Vec<(OpId, usize)>>,
     pub(super) wanted: Vec<bool>,
@@ -56,7 +56,7 @@ impl<'q> Operators<'q> {
         Self {
             graph,
             analysis,
-            likeness: graph.op_ids().map(number).collect(),
+            signature: graph.op_ids().map(number).collect(),
             passes: passes(graph, &readers, &needs_grad),
             needs_grad,
             kinds: Kinds::of(graph),
@@ -80,7 +80,7 @@ impl<'q> Operators<'q> {
 
     /// A part of an operator that is divided so.
     pub(super) fn part(&self, op: OpId, (devices, count): (usize, Count), splits: Vec<Split>) -> Part {
-        let key = (devices, count == Count::Least, self.likeness[op.index()], splits);
+        let key = (devices, count == Count::Least, self.signature[op.index()], splits);
         if let Some(known) = self.parts.borrow().get(&key) {
             return known.clone();
         }

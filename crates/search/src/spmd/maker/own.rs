@@ -72,7 +72,7 @@ impl Maker<'_> {
     }
 
     fn part(&mut self, op: OpId, loops: &Loops) -> Part {
-        let key = (self.operators.likeness[op.index()], loops.clone());
+        let key = (self.operators.signature[op.index()], loops.clone());
         if let Some(known) = self.parts.get(&key) {
             return known.clone();
         }

@@ -62,7 +62,7 @@ impl Maker<'_> {
             let recomputed = (self.repeated.ops[op.index()], &self.repeated.inputs[op.index()]);
             text += &format!(
                 "\n{} {inputs:?} {outputs:?} {along:?} {:?} {span:?} {recomputed:?} {}",
-                self.operators.likeness[op.index()],
+                self.operators.signature[op.index()],
                 self.keeps[op.index()],
                 self.operators.wanted[op.index()],
             );

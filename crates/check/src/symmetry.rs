@@ -47,11 +47,11 @@ pub(crate) fn agree(
         return None;
     }
     let mut joined = vec![];
-    for (range, fluid) in runs(facts, tensor) {
+    for (range, symmetry) in runs(facts, tensor) {
         let (a, b) = (&a[range.clone()], &b[range]);
         match unify_all(a, b) {
             Some(both) => joined.extend(both),
-            None if fluid && count(a) == count(b) => joined.extend_from_slice(b),
+            None if symmetry && count(a) == count(b) => joined.extend_from_slice(b),
             None => return None,
         }
     }
@@ -67,7 +67,7 @@ pub(crate) fn divided_as(
 ) -> Vec<Interval> {
     let (mut region, sizes) = (region.to_vec(), &facts.flat[tensor.index()]);
     let wanted = named(&facts.analysis.factors[tensor.index()], extents);
-    for (run, _) in runs(facts, tensor).filter(|(_, fluid)| *fluid) {
+    for (run, _) in runs(facts, tensor).filter(|(_, symmetry)| *symmetry) {
         let Some(wanted) = wanted[run.clone()].iter().copied().collect::<Option<Vec<i64>>>() else {
             continue;
         };

@@ -9,11 +9,11 @@ use program::{Body, BufId, CallId, Code, Grad, Instr, Pass, Which};
 pub(super) fn split(body: &mut Body, learns: impl Fn(&BufId) -> bool) {
     let waiting = waiting(body, learns);
     let codes = std::mem::take(&mut body.codes);
-    body.codes = codes.into_iter().flat_map(|code| halves(code, &waiting)).collect();
+    body.codes = codes.into_iter().flat_map(|code| split_backward(code, &waiting)).collect();
     body.codes.sort_by_key(Code::place);
 }
 
-fn halves(code: Code, waiting: &HashMap<CallId, bool>) -> Vec<Code> {
+fn split_backward(code: Code, waiting: &HashMap<CallId, bool>) -> Vec<Code> {
     if code.pass != Pass::Backward {
         return vec![code];
     }
