@@ -48,7 +48,7 @@
 //! [`state`] is all that is known while ranks are followed. On it stand [`sum`], then [`calls`],
 //! [`moves`], [`copies`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much,
 //! and [`finish`] with [`outgoing`] for the end. [`memory`] goes through ranks that were followed, and counts what they have
-//! at once, by [`purpose`]; [`course`] lists what they do, and how much that is. [`order`] runs all ranks together, or, of ranks that are alike along an
+//! at once, by [`purpose`]; [`rank_trace`] lists what they do, and how much that is. [`order`] runs all ranks together, or, of ranks that are alike along an
 //! [`axis`], a few that stand for all ([`fold`]); [`net`] and [`lockstep`] steps of several micro-batches; [`versions`] steps that go on. Modules import only what comes before them here.
 
 mod args;
@@ -56,7 +56,6 @@ mod axis;
 mod calls;
 mod copies;
 mod count;
-mod course;
 mod cuts;
 mod exchange;
 mod facts;
@@ -77,6 +76,7 @@ mod outgoing;
 mod periodic;
 mod proof;
 mod purpose;
+mod rank_trace;
 mod region;
 mod runs;
 mod share;
@@ -93,11 +93,11 @@ mod uniform;
 mod versions;
 
 pub use axis::{Axis, Folding, LONG};
-pub use course::{Course, InstrCost, Work};
 pub use fault::{Fault, Place};
 pub use memory::held_as;
 pub use proof::{Computed, Issued, Proof, Traffic};
 pub use purpose::{Masters, Memory, Moment, Phase, Purpose};
+pub use rank_trace::{InstrCost, RankTrace, Work};
 
 use graph::Graph;
 use program::{Own, Pass, Program};
@@ -119,16 +119,21 @@ pub fn check(model: &Graph, program: &Program) -> Result<Proof, Vec<Fault>> {
 
 /// The same, told in which types parameters are held: their memory follows from that.
 pub fn check_held(model: &Graph, program: &Program, masters: &Masters) -> Result<Proof, Vec<Fault>> {
-    Ok(checked(model, program, Folding::LONG, &Wanted { masters, courses: false, over: None, batches: 1 })?
-        .proof)
+    Ok(checked(
+        model,
+        program,
+        Folding::LONG,
+        &Wanted { masters, rank_traces: false, over: None, batches: 1 },
+    )?
+    .proof)
 }
 
 /// The same, and what each rank does: of ranks that are alike, those that were followed.
-pub fn courses(
+pub fn rank_traces(
     model: &Graph,
     program: &Program,
     masters: &Masters,
-) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
+) -> Result<(Proof, Vec<RankTrace>), Vec<Fault>> {
     courses_folding(model, program, masters, (Folding::LONG, 1))
 }
 
@@ -139,10 +144,10 @@ pub fn courses_over(
     program: &Program,
     masters: &Masters,
     (folding, batches): (Folding<'_>, u32),
-) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
-    let wanted = Wanted { masters, courses: true, over: Some(batches), batches };
+) -> Result<(Proof, Vec<RankTrace>), Vec<Fault>> {
+    let wanted = Wanted { masters, rank_traces: true, over: Some(batches), batches };
     let report = checked(model, program, folding, &wanted)?;
-    Ok((report.proof, report.courses))
+    Ok((report.proof, report.rank_traces))
 }
 
 /// The same without that; the memory that is told is that of a step of so many micro-batches.
@@ -151,9 +156,10 @@ pub fn courses_folding(
     program: &Program,
     masters: &Masters,
     (folding, batches): (Folding<'_>, u32),
-) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
-    let report = checked(model, program, folding, &Wanted { masters, courses: true, over: None, batches })?;
-    Ok((report.proof, report.courses))
+) -> Result<(Proof, Vec<RankTrace>), Vec<Fault>> {
+    let report =
+        checked(model, program, folding, &Wanted { masters, rank_traces: true, over: None, batches })?;
+    Ok((report.proof, report.rank_traces))
 }
 
 /// The same, given how long an axis must be to be folded.
@@ -162,7 +168,7 @@ pub fn check_folding(model: &Graph, program: &Program, least: u32) -> Result<Pro
         model,
         program,
         Folding::from(least),
-        &Wanted { masters: &Masters::new(), courses: false, over: None, batches: 1 },
+        &Wanted { masters: &Masters::new(), rank_traces: false, over: None, batches: 1 },
     )?
     .proof)
 }
@@ -170,7 +176,7 @@ pub fn check_folding(model: &Graph, program: &Program, least: u32) -> Result<Pro
 /// What is asked besides the proof.
 struct Wanted<'m> {
     masters: &'m Masters,
-    courses: bool,
+    rank_traces: bool,
     /// Micro-batches of a step of which memory is asked for, turn by turn.
     over: Option<u32>,
     /// Of the step whose memory is told.
@@ -179,7 +185,7 @@ struct Wanted<'m> {
 
 struct Report {
     proof: Proof,
-    courses: Vec<Course>,
+    rank_traces: Vec<RankTrace>,
 }
 
 fn checked(
@@ -246,8 +252,8 @@ fn one_by_one(
         return Err(cx.faults.list);
     }
     let (memory, offloaded) = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
-    let courses = wanted.courses_of(&mut cx, &ranks, &offloaded);
-    Ok(Report { proof: Proof { memory, ..cx.tally.proof(facts, program.world) }, courses })
+    let rank_traces = wanted.courses_of(&mut cx, &ranks, &offloaded);
+    Ok(Report { proof: Proof { memory, ..cx.tally.proof(facts, program.world) }, rank_traces })
 }
 
 impl Wanted<'_> {
@@ -256,14 +262,14 @@ impl Wanted<'_> {
         cx: &mut Context<'a>,
         ranks: &[Rank<'a>],
         offloaded: &[memory::OffloadedBytes],
-    ) -> Vec<Course> {
-        let mut courses =
-            if self.courses { course::of_all(cx, ranks, self.masters, offloaded) } else { vec![] };
+    ) -> Vec<RankTrace> {
+        let mut rank_traces =
+            if self.rank_traces { rank_trace::of_all(cx, ranks, self.masters, offloaded) } else { vec![] };
         if let Some(batches) = self.over {
             let held = memory::over(cx, ranks, self.masters, batches);
-            courses.iter_mut().zip(held).for_each(|(course, held)| course.held = held);
+            rank_traces.iter_mut().zip(held).for_each(|(rank_trace, held)| rank_trace.held = held);
         }
-        courses
+        rank_traces
     }
 }
 
@@ -290,7 +296,7 @@ fn folded(
         return None;
     }
     let (memory, offloaded) = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
-    let courses = wanted.courses_of(&mut cx, &ranks, &offloaded);
+    let rank_traces = wanted.courses_of(&mut cx, &ranks, &offloaded);
     let mut proof = cx.tally.proof(facts, program.world);
     let of: Map<program::RankId, &Memory> = ranks.iter().map(|rank| rank.id).zip(&memory).collect();
     proof.local_operators = axis.times(proof.local_operators);
@@ -301,7 +307,7 @@ fn folded(
         proof.memory.push(of[&stands].clone());
     }
     proof.folded = Some(axis.size);
-    Some(Report { proof, courses })
+    Some(Report { proof, rank_traces })
 }
 
 /// Which outputs leave, and get a gradient from the caller.

@@ -19,7 +19,7 @@
 //!   step to step. A message is there until a call reads what it brings, one of gradients until the next but
 //!   one is sent.
 //!
-//! Where steps follow each other without a pause ([`going_on`]), parameters and their gradients are there of two.
+//! Where steps follow each other without a pause ([`no_flush`]), parameters and their gradients are there of two.
 //!
 //! A parameter that is held in a wider type than it is read in is there twice, and its gradient has the wider type.
 //! A view has no memory of its own, and holds what it views. What an operator or a communication needs while it
@@ -29,10 +29,10 @@
 mod calls;
 mod communication;
 mod divided;
-mod going_on;
 mod gradients;
 mod ledger;
 mod lives;
+mod no_flush;
 mod offloaded;
 mod split_backward;
 mod walk;

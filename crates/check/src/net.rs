@@ -54,7 +54,7 @@ pub(crate) fn steps(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
     if roles().any(|role| role.body.timetable.goes_on()) {
         let apart = roles().all(|role| !role.body.timetable.ends);
         let lockstep = Lockstep::of(ranks, &communications).filter(|_| apart);
-        let found = going_on(&Net::of(cx, ranks, &communications), lockstep.as_ref(), cx.program);
+        let found = no_flush(&Net::of(cx, ranks, &communications), lockstep.as_ref(), cx.program);
         found.into_iter().for_each(|fault| cx.faults.push(fault));
         return;
     }
@@ -77,7 +77,7 @@ pub(crate) fn steps(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
 
 /// Steps that follow each other are one in which gradients are communicated now and then, and steps end: nothing waits
 /// for itself if each turn does so. A few steps are followed besides.
-fn going_on(net: &Net<'_>, lockstep: Option<&Lockstep<'_>>, program: &Program) -> Option<Fault> {
+fn no_flush(net: &Net<'_>, lockstep: Option<&Lockstep<'_>>, program: &Program) -> Option<Fault> {
     let blocks = program.roles.iter().flat_map(|role| &role.body.codes).map(|code| code.block + 1).max();
     let batches = blocks.unwrap_or(1);
     let few = net.ranks.len() <= FEW;
@@ -153,7 +153,7 @@ impl<'n> Net<'n> {
     fn steps_on(&self, member: usize, batches: u32) -> Vec<At> {
         let mut found: Vec<At> = vec![];
         for step in 0..=STEPS {
-            for run in self.bodies[member].timetable.going_on(step, batches, step == STEPS) {
+            for run in self.bodies[member].timetable.no_flush(step, batches, step == STEPS) {
                 let settles = run.task.settles().is(run.batch, batches);
                 let own = self.of_code(member, run.task.block, run.task.pass());
                 let own = own.iter().filter(|event| settles || !event.settles);

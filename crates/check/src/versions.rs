@@ -83,7 +83,7 @@ impl<'r> Followed<'r> {
     fn all(mut self) -> Result<(), Fault> {
         let timetable = &self.role.body.timetable;
         for step in 0..=STEPS {
-            for run in timetable.going_on(step, self.batches, step == STEPS) {
+            for run in timetable.no_flush(step, self.batches, step == STEPS) {
                 self.run(step, &run)?;
             }
             if let Some(before) = step.checked_sub(1) {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use check::{Course, Folding, LONG, Masters, Phase, Purpose};
+use check::{Folding, LONG, Masters, Phase, Purpose, RankTrace};
 use cluster::Cluster;
 use diag::{Error, Result};
 use graph::{Graph, OpId};
@@ -51,14 +51,18 @@ pub struct Step {
 /// Of a course its turns, with an optimizer's state, and what is there when it steps.
 type Placing<'c> = (RankId, &'c [Phase], u64, u64);
 
-fn iterations_of<'c>(courses: &'c [Course], memory: &[Memory], optimizer: &str) -> Result<Vec<Placing<'c>>> {
-    let of = |course: &'c Course| {
-        let memory = &memory[course.rank.index()];
+fn iterations_of<'c>(
+    rank_traces: &'c [RankTrace],
+    memory: &[Memory],
+    optimizer: &str,
+) -> Result<Vec<Placing<'c>>> {
+    let of = |rank_trace: &'c RankTrace| {
+        let memory = &memory[rank_trace.rank.index()];
         let only = Memory { trained: memory.trained, ..Memory::default() };
         let state = with_optimizer(&[only], optimizer)?[0].peak[Purpose::Optimizer as usize];
-        Ok((course.rank, &course.held[..], state, memory.end.iter().sum()))
+        Ok((rank_trace.rank, &rank_trace.held[..], state, memory.end.iter().sum()))
     };
-    courses.iter().map(of).collect()
+    rank_traces.iter().map(of).collect()
 }
 
 /// What a plan takes.
@@ -91,17 +95,17 @@ pub fn step(
     require_batches(setting.batches)?;
     let program = &compiled.program;
     let folding = Folding { least: LONG, may: &|axis| symmetric(program, setting.cluster, axis) };
-    let (proof, courses) =
+    let (proof, rank_traces) =
         check::courses_over(graph, program, setting.masters, (folding, setting.batches)).map_err(first_of)?;
     let updates = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
     let kinds = setting.kinds(&rewritten);
-    let scene = scene(program, &courses, &kinds, setting, &updates)?;
+    let scene = scene(program, &rank_traces, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
     let estimate = estimate_of((graph, analysis), (plan, program), simulation, &proof.memory, setting)?;
     let (simulation, memory) = (&estimate.simulation, &estimate.memory);
     let shares = of_model(graph, program, shares(&scene, rewritten.ops.len(), simulation))?;
-    let held = simulation.held(&iterations_of(&courses, memory, setting.optimizer)?);
+    let held = simulation.held(&iterations_of(&rank_traces, memory, setting.optimizer)?);
     Ok(Step {
         manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, Scope::Roles)),
         trace: traced.then(|| trace(&scene, &rewritten, simulation, &held)),
@@ -137,13 +141,13 @@ fn of_model(graph: &Graph, program: &Program, shares: Vec<Shares>) -> Result<Vec
 pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> Result<String> {
     require_batches(setting.batches)?;
     let program = emit::read(graph, files)?;
-    let (proof, courses) =
+    let (proof, rank_traces) =
         check::courses_folding(graph, &program, setting.masters, (ONE_BY_ONE, setting.batches))
             .map_err(first_of)?;
     let updates = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
     let kinds = setting.kinds(&rewritten);
-    let scene = scene(&program, &courses, &kinds, setting, &updates)?;
+    let scene = scene(&program, &rank_traces, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
     Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, Scope::Ranks)))
 }
@@ -184,12 +188,12 @@ fn estimated(
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
     require_batches(setting.batches)?;
-    let (proof, courses) =
+    let (proof, rank_traces) =
         check::courses_folding(graph, program, setting.masters, (folding, setting.batches))
             .map_err(first_of)?;
     let updates = updates(&proof.memory, setting.optimizer)?;
     let kinds = setting.kinds(&program.rewritten(graph)?.graph);
-    let simulation = simulate_briefly(&scene(program, &courses, &kinds, setting, &updates)?)?;
+    let simulation = simulate_briefly(&scene(program, &rank_traces, &kinds, setting, &updates)?)?;
     estimate_of((graph, analysis), (plan, program), simulation, &proof.memory, setting)
 }
 
@@ -231,12 +235,12 @@ pub fn require_batches(batches: u32) -> Result<()> {
 
 fn scene<'s>(
     program: &'s Program,
-    courses: &'s [Course],
+    rank_traces: &'s [RankTrace],
     kinds: &'s Kinds,
     setting: &Setting<'s>,
     updates: &'s [Updates],
 ) -> Result<Scene<'s>> {
-    Ok(Scene { program, courses, cluster: setting.cluster, kinds, batches: setting.batches, updates })
+    Ok(Scene { program, rank_traces, cluster: setting.cluster, kinds, batches: setting.batches, updates })
 }
 
 fn estimate_of(

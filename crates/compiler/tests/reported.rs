@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use check::{Course, Folding, InstrCost, Masters, Memory, Proof, Purpose};
+use check::{Folding, InstrCost, Masters, Memory, Proof, Purpose, RankTrace};
 use graph::{Dtype, Graph, Source};
 use plan::sets;
 use program::{Boundary, Inputs, Output, Program};
@@ -102,12 +102,12 @@ fn memory(text: &mut String, memory: &Memory) {
 }
 
 /// What all instructions take, and a number for what each of them does.
-fn instr_costs(text: &mut String, course: &Course) {
-    let sum = |of: &dyn Fn(&InstrCost) -> u64| course.instr_costs.iter().map(of).sum::<u64>();
+fn instr_costs(text: &mut String, rank_trace: &RankTrace) {
+    let sum = |of: &dyn Fn(&InstrCost) -> u64| rank_trace.instr_costs.iter().map(of).sum::<u64>();
     writeln!(
         text,
         "  {} instructions: {} operations, {} bytes, {} moved, {} sent, {} to or from the host, {} added, {} there; {:x}",
-        course.instr_costs.len(),
+        rank_trace.instr_costs.len(),
         sum(&|instr_cost| instr_cost.work.iter().map(|work| work.operations).sum()),
         sum(&|instr_cost| instr_cost.work.iter().map(|work| work.bytes).sum()),
         sum(&|instr_cost| instr_cost.moved),
@@ -115,12 +115,12 @@ fn instr_costs(text: &mut String, course: &Course) {
         sum(&|instr_cost| instr_cost.to_host),
         sum(&|instr_cost| instr_cost.added),
         sum(&|instr_cost| instr_cost.added_on_host),
-        fingerprint(&format!("{:?}", course.instr_costs)),
+        fingerprint(&format!("{:?}", rank_trace.instr_costs)),
     )
     .expect("a string");
     let turn =
         |turn: &check::Phase| format!("{} {}.{}: {}", turn.pass.name(), turn.block, turn.batch, turn.most);
-    let iterations: Vec<String> = course.held.iter().map(turn).collect();
+    let iterations: Vec<String> = rank_trace.held.iter().map(turn).collect();
     writeln!(text, "  turns {}", iterations.join(", ")).expect("a string");
 }
 
@@ -131,7 +131,7 @@ fn fingerprint(text: &str) -> u64 {
 }
 
 /// A paragraph for ranks of which the same is told.
-fn told(proof: &Proof, courses: &[Course]) -> String {
+fn told(proof: &Proof, rank_traces: &[RankTrace]) -> String {
     let mut symmetric: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (rank, (had, traffic)) in proof.memory.iter().zip(&proof.traffic).enumerate() {
         let mut text = String::new();
@@ -141,8 +141,8 @@ fn told(proof: &Proof, courses: &[Course]) -> String {
         }
         let computed = proof.computed[rank];
         writeln!(text, "  computes {}, of it again {}", computed.all, computed.recomputed).expect("a string");
-        let course = courses.iter().find(|course| course.rank.0 as usize == rank);
-        course.into_iter().for_each(|course| instr_costs(&mut text, course));
+        let rank_trace = rank_traces.iter().find(|rank_trace| rank_trace.rank.0 as usize == rank);
+        rank_trace.into_iter().for_each(|rank_trace| instr_costs(&mut text, rank_trace));
         symmetric.entry(text).or_default().push(rank);
     }
     let mut all: Vec<(Vec<usize>, String)> =
@@ -165,7 +165,7 @@ fn what_a_proof_tells_of_each_rank_is_what_it_was() {
         };
         let masters = if number % 3 == 2 { masters(&graph) } else { Masters::new() };
         let folding = (Folding { least: 5, ..Folding::LONG }, BATCHES);
-        let (proof, courses) =
+        let (proof, rank_traces) =
             check::courses_over(&graph, &program, &masters, folding).expect("what is compiled is right");
         let model = model.rsplit('/').next().unwrap_or_default();
         let held = if masters.is_empty() { "" } else { ", half of it held wider" };
@@ -176,7 +176,7 @@ fn what_a_proof_tells_of_each_rank_is_what_it_was() {
             proof.local_operators,
             proof.folded,
             proof.communications,
-            told(&proof, &courses)
+            told(&proof, &rank_traces)
         )
         .expect("a string");
     }

@@ -10,7 +10,7 @@
 //! collective does not do, and [`exchange`] where no pattern fits; [`schedule`] fixes the one global order, with [`buckets`] of gradients,
 //! what backward computes again ([`recompute`]) and what is gathered for how long ([`gathers`]); and
 //! [`project`] gives what ranks execute, once for all that do the same, which are [`roles`], with what can be communicated
-//! [`together`] in one message; [`pipeline`] gives them their timetables, [`going_on`] says what cannot be where steps follow each other
+//! [`together`] in one message; [`pipeline`] gives them their timetables, [`no_flush`] says what cannot be where steps follow each other
 //! without a pause; [`updates`] says who computes those of whole parameters. All of them speak of shards as
 //! [`layout`] defines them.
 
@@ -19,10 +19,10 @@ mod buckets;
 mod event;
 mod exchange;
 mod gathers;
-mod going_on;
 mod gradients;
 mod layout;
 mod moves;
+mod no_flush;
 mod order;
 mod param_sharding;
 mod pipeline;

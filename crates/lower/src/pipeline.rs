@@ -7,7 +7,7 @@ use graph::TensorId;
 use program::{Body, BufId, Instr, Loop, Pass, RankId, Steps, Task, Timetable, When};
 use schedule::{Block, Orders, Shape, Step, Stuck, Times, simulate};
 
-use crate::going_on;
+use crate::no_flush;
 use crate::project::Projected;
 use crate::uses::Context;
 
@@ -40,7 +40,7 @@ pub fn timetables(cx: &Context<'_>, projected: &mut [Projected]) -> Result<()> {
     let buffers: BTreeSet<(usize, usize)> = projected.iter().flat_map(blocks_with_buffers).collect();
     let goes_on = cx.plan.schedule.goes_on() && projected.iter().any(|it| it.body.trains());
     if goes_on {
-        going_on::validate(cx, projected)?;
+        no_flush::validate(cx, projected)?;
     }
     let orders = ordered(cx, &kinds, &buffers)?;
     for (it, device) in projected.iter_mut().zip(of) {
@@ -111,7 +111,7 @@ fn ordered(cx: &Context<'_>, kinds: &[SameCodes], buffers: &BTreeSet<(usize, usi
         .plan
         .schedule
         .order(&shape, &before)
-        .ok_or_else(|| if cx.plan.schedule.goes_on() { going_on::several(cx) } else { circle(cx) })?;
+        .ok_or_else(|| if cx.plan.schedule.goes_on() { no_flush::several(cx) } else { circle(cx) })?;
     for (own, order) in kinds.iter().zip(&mut orders) {
         for it in &mut *order {
             it.tasks.retain(|task| own.codes.contains(&code_of(task)));

@@ -289,7 +289,7 @@ impl Timetable {
 
     /// Of steps that go on: what the one of this number runs, of so many micro-batches each. After the last one `ends` the
     /// rest is run.
-    pub fn going_on(&self, step: u32, batches: u32, ends: bool) -> Vec<Run<'_>> {
+    pub fn no_flush(&self, step: u32, batches: u32, ends: bool) -> Vec<Run<'_>> {
         let turn = |b: i64| {
             self.loops.iter().flat_map(|it| &it.tasks).filter_map(move |task| {
                 let at = b + i64::from(task.at);

@@ -50,13 +50,16 @@ pub(crate) struct Engine<'s> {
 
 impl<'s> Engine<'s> {
     pub(crate) fn new(scene: &Scene<'s>, is_noted: bool) -> Self {
-        let mut ranks: Vec<Rank<'s>> =
-            scene.courses.iter().map(|course| Rank::new(scene.program, course, scene.batches)).collect();
+        let mut ranks: Vec<Rank<'s>> = scene
+            .rank_traces
+            .iter()
+            .map(|rank_trace| Rank::new(scene.program, rank_trace, scene.batches))
+            .collect();
         for rank in &mut ranks {
-            rank.takes(scene.cluster.device(rank.course.rank.0).runtime.step);
+            rank.takes(scene.cluster.device(rank.rank_trace.rank.0).runtime.step);
         }
         let places: BTreeMap<RankId, usize> =
-            scene.courses.iter().enumerate().map(|(at, course)| (course.rank, at)).collect();
+            scene.rank_traces.iter().enumerate().map(|(at, rank_trace)| (rank_trace.rank, at)).collect();
         let mut senders: BTreeMap<(ExchangeId, RankId), Vec<RankId>> = BTreeMap::new();
         for (at, table) in scene.program.exchanges.iter().enumerate() {
             for piece in &table.pieces {
@@ -108,7 +111,7 @@ impl<'s> Engine<'s> {
     pub(crate) fn end(mut self) -> Result<Simulation> {
         self.goes_to(|rank| rank.iterations.len());
         if let Some(rank) = self.ranks.iter().find(|rank| rank.tick().is_some()) {
-            let what = format!("in the simulation rank {} waits for ever", rank.course.rank.0);
+            let what = format!("in the simulation rank {} waits for ever", rank.rank_trace.rank.0);
             return Err(Error::new("SW0911", what)
                 .why("the program was proved to end: this is a bug of the simulation")
                 .fix("report it, with the model and the plan"));
@@ -154,7 +157,7 @@ impl<'s> Engine<'s> {
             Instr::Call(call) => self.has_copies(at, || &call.inputs) && self.local(at, tick),
             Instr::Grad(grad) => {
                 self.fetched(at, Offloaded::Call(grad.call));
-                let read = self.inputs[self.ranks[at].course.role].get(&grad.call).copied();
+                let read = self.inputs[self.ranks[at].rank_trace.role].get(&grad.call).copied();
                 self.has_copies(at, || read.unwrap_or_default())
                     && match grad.which {
                         Which::Weights => self.second_half(at, tick),
@@ -225,7 +228,7 @@ impl<'s> Engine<'s> {
 
     pub(crate) fn instr_cost(&self, at: usize, tick: Tick) -> &'s InstrCost {
         let rank = &self.ranks[at];
-        &rank.course.instr_costs[rank.number(tick, rank.at.1)]
+        &rank.rank_trace.instr_costs[rank.number(tick, rank.at.1)]
     }
 
     pub(crate) fn local(&mut self, at: usize, tick: Tick) -> bool {
@@ -274,7 +277,7 @@ impl<'s> Engine<'s> {
     /// The optimizer's step: of what is on the device, and then of what is on the host.
     fn update(&mut self, at: usize) {
         let rank = &mut self.ranks[at];
-        let id = rank.course.rank;
+        let id = rank.rank_trace.rank;
         let device = self.scene.cluster.device(id.0);
         let updates = self.scene.updates.get(id.index()).copied().unwrap_or_default();
         let op_cost = OpCost { operations: 0.0, bytes: updates.here as f64 };
@@ -305,7 +308,7 @@ impl<'s> Engine<'s> {
         let rank = &self.ranks[at];
         let Some(code) = rank.body.codes.get(tick.code).filter(|_| self.watched[at]) else { return };
         if self.is_noted {
-            let (rank, end, block, pass) = (rank.course.rank, rank.clock, code.block, code.pass);
+            let (rank, end, block, pass) = (rank.rank_trace.rank, rank.clock, code.block, code.pass);
             self.found.spans.push(Span { rank, what, pass, block, batch: tick.batch, start, end });
         }
         self.ranks[at].spends(tick, start);
@@ -327,5 +330,5 @@ fn call_inputs(body: &Body) -> BTreeMap<CallId, &[BufId]> {
 fn watched(ranks: &[Rank<'_>]) -> Vec<bool> {
     let mut roles = BTreeSet::new();
     let all = ranks.len() <= WATCHED;
-    ranks.iter().map(|rank| roles.insert(rank.course.role) || all).collect()
+    ranks.iter().map(|rank| roles.insert(rank.rank_trace.role) || all).collect()
 }

@@ -1,6 +1,6 @@
 //! How long a step of a program takes on a cluster, who waits for whom, and what is sent when.
 //!
-//! A watcher of the check: it goes through what ranks were proved to do ([`check::Course`]), in the order of their
+//! A watcher of the check: it goes through what ranks were proved to do ([`check::RankTrace`]), in the order of their
 //! timetables, and knows of each instruction what it takes. So it is about the program as it was lowered, whoever made
 //! it and however.
 //!
@@ -29,7 +29,7 @@ mod table;
 mod talk;
 mod trace;
 
-use check::Course;
+use check::RankTrace;
 use cluster::Cluster;
 use diag::{Error, Result};
 use graph::{Dtype, OpId};
@@ -48,7 +48,7 @@ pub use trace::trace;
 #[derive(Clone, Copy)]
 pub struct Scene<'s> {
     pub program: &'s Program,
-    pub courses: &'s [Course],
+    pub rank_traces: &'s [RankTrace],
     pub cluster: &'s Cluster,
     /// Of the graph that the program's numbers are of.
     pub kinds: &'s Kinds,

@@ -28,20 +28,20 @@ pub fn manifest(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, scope
     let program = scene.program;
     let mut seen = vec![false; program.roles.len()];
     let mut roles = vec![];
-    for (at, course) in scene.courses.iter().enumerate() {
-        if std::mem::replace(&mut seen[course.role], true) && scope == Scope::Roles {
+    for (at, rank_trace) in scene.rank_traces.iter().enumerate() {
+        if std::mem::replace(&mut seen[rank_trace.role], true) && scope == Scope::Roles {
             continue;
         }
         let ranks = match scope {
-            Scope::Roles => ranges(&program.roles[course.role].ranks),
-            Scope::Ranks => ranges(&[course.rank]),
+            Scope::Roles => ranges(&program.roles[rank_trace.role].ranks),
+            Scope::Ranks => ranges(&[rank_trace.rank]),
         };
-        let computed = computed(simulation, course.rank);
+        let computed = computed(simulation, rank_trace.rank);
         let messages = simulation.parts[at].iter().map(|part| message(graph, simulation, part, &computed));
         roles.push(json!({
-            "role": course.role,
+            "role": rank_trace.role,
             "ranks": ranks,
-            "rank": course.rank.0,
+            "rank": rank_trace.rank.0,
             "communications": messages.collect::<Vec<_>>(),
         }));
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use check::{Course, InstrCost, Work};
+use check::{InstrCost, RankTrace, Work};
 use cluster::{Cluster, Contention, Device, Direction, OpCost, Pattern};
 use graph::Dtype;
 use program::{Exchange, ExchangeId, GroupingId, Instr, Kind, Piece, Program, RankId, Which};
@@ -27,19 +27,19 @@ pub(crate) struct Price {
 
 /// For each rank its prices; ranks that do the same on devices of one kind share them.
 pub(crate) fn prices(scene: &Scene<'_>) -> Vec<Rc<Vec<Price>>> {
-    let (courses, cluster) = (scene.courses, scene.cluster);
+    let (rank_traces, cluster) = (scene.rank_traces, scene.cluster);
     let mut known = BTreeMap::new();
-    let of = |course: &Course| {
-        let device = cluster.device(course.rank.0);
-        let made = known.entry((Rc::as_ptr(&course.instr_costs), &device.name)).or_insert_with(|| {
-            let instrs = scene.program.roles[course.role].body.instrs();
+    let of = |rank_trace: &RankTrace| {
+        let device = cluster.device(rank_trace.rank.0);
+        let made = known.entry((Rc::as_ptr(&rank_trace.instr_costs), &device.name)).or_insert_with(|| {
+            let instrs = scene.program.roles[rank_trace.role].body.instrs();
             let price =
                 |(instr_cost, instr): (&InstrCost, &Instr)| price(instr_cost, instr, device, scene.kinds);
-            Rc::new(course.instr_costs.iter().zip(instrs).map(price).collect())
+            Rc::new(rank_trace.instr_costs.iter().zip(instrs).map(price).collect())
         });
         Rc::clone(made)
     };
-    courses.iter().map(of).collect()
+    rank_traces.iter().map(of).collect()
 }
 
 fn price(instr_cost: &InstrCost, instr: &Instr, device: &Device, kinds: &Kinds) -> Price {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use check::Course;
+use check::RankTrace;
 use program::{Body, BufId, ExchangeId, GroupingId, Of, Offloaded, Pass, Program};
 
 use crate::passes::Spent;
@@ -19,7 +19,7 @@ pub(crate) struct Tick {
 }
 
 pub(crate) struct Rank<'s> {
-    pub(crate) course: &'s Course,
+    pub(crate) rank_trace: &'s RankTrace,
     pub(crate) body: &'s Body,
     pub(crate) iterations: Vec<Tick>,
     /// Of each turn, where the rank is watched.
@@ -65,10 +65,10 @@ pub(crate) struct Rank<'s> {
 }
 
 impl<'s> Rank<'s> {
-    pub(crate) fn new(program: &'s Program, course: &'s Course, batches: u32) -> Self {
-        let role = &program.roles[course.role];
+    pub(crate) fn new(program: &'s Program, rank_trace: &'s RankTrace, batches: u32) -> Self {
+        let role = &program.roles[rank_trace.role];
         let body = &role.body;
-        let place = role.ranks.iter().position(|rank| *rank == course.rank).unwrap_or(0);
+        let place = role.ranks.iter().position(|rank| *rank == rank_trace.rank).unwrap_or(0);
         let mut first = vec![];
         let mut all = 0;
         for code in &body.codes {
@@ -84,7 +84,7 @@ impl<'s> Rank<'s> {
         copies.sort_unstable();
         let iterations = iterations(body, batches);
         Self {
-            course,
+            rank_trace,
             body,
             copies,
             spent: vec![Spent::default(); iterations.len()],
@@ -109,7 +109,7 @@ impl<'s> Rank<'s> {
             came: None,
             groups: BTreeMap::new(),
             exchanges: BTreeMap::new(),
-            lane: Lane::of(course.rank),
+            lane: Lane::of(rank_trace.rank),
             parts: vec![],
         }
     }

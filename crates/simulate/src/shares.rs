@@ -63,18 +63,18 @@ impl Sum for Share {
 pub fn shares(scene: &Scene<'_>, operators: usize, simulation: &Simulation) -> Vec<Shares> {
     let mut seen = vec![false; scene.program.roles.len()];
     let is_first = |role: usize| !std::mem::replace(&mut seen[role], true);
-    let followed = scene.courses.iter().zip(&simulation.parts);
-    let mut is_wanted = followed.clone().map(|(course, _)| course.role).map(is_first);
+    let followed = scene.rank_traces.iter().zip(&simulation.parts);
+    let mut is_wanted = followed.clone().map(|(rank_trace, _)| rank_trace.role).map(is_first);
     let firsts = followed.filter(|_| is_wanted.next().unwrap_or(false));
     firsts
-        .map(|(course, parts)| {
+        .map(|(rank_trace, parts)| {
             let none = Share::default();
             let mut shares =
-                Shares { rank: course.rank, of: vec![none; operators], between: none, rest: none };
-            let codes = &scene.program.roles[course.role].body.codes;
+                Shares { rank: rank_trace.rank, of: vec![none; operators], between: none, rest: none };
+            let codes = &scene.program.roles[rank_trace.role].body.codes;
             let instrs =
                 codes.iter().flat_map(|code| code.instrs.iter().map(move |instr| (code.pass, instr)));
-            for ((pass, instr), instr_cost) in instrs.zip(course.instr_costs.iter()) {
+            for ((pass, instr), instr_cost) in instrs.zip(rank_trace.instr_costs.iter()) {
                 shares.works(scene, instr_cost, instr.kind(), pass);
             }
             for part in parts {

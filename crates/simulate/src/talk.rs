@@ -61,14 +61,14 @@ impl<'s> Engine<'s> {
 
     /// Comes to what goes on while the rank computes, and holds the device up for a part of its time.
     pub(crate) fn goes_on(&mut self, at: usize, tick: Tick, instr: &'s Instr) -> Option<Key> {
-        let rank = self.ranks[at].course.rank;
+        let rank = self.ranks[at].rank_trace.rank;
         self.come(at, tick, instr, self.scene.cluster.device(rank.0).runtime.hidden)
     }
 
     /// Comes to a collective, and gives its key; none where there is nobody to meet. What of its time is not hidden this rank
     /// spends at once, while it goes on.
     fn come(&mut self, at: usize, tick: Tick, instr: &'s Instr, hidden: f64) -> Option<Key> {
-        let (instr_cost, id) = (self.instr_cost(at, tick), self.ranks[at].course.rank);
+        let (instr_cost, id) = (self.instr_cost(at, tick), self.ranks[at].rank_trace.rank);
         let key = match (instr.group(), instr.exchange()) {
             (Some(grouping), _) => {
                 let number = self.groups.number(grouping, id)?;
@@ -215,7 +215,7 @@ impl<'s> Engine<'s> {
 
     /// A rank waits for what goes on from one moment to another; gives for how long while it goes on.
     fn waits(&mut self, at: usize, start: f64, end: f64) -> f64 {
-        let id = self.ranks[at].course.rank;
+        let id = self.ranks[at].rank_trace.rank;
         let wake = self.scene.cluster.device(id.0).runtime.wake;
         let rank = &mut self.ranks[at];
         let (clock, begins) = (rank.clock, start.max(rank.clock));
@@ -232,7 +232,7 @@ impl<'s> Engine<'s> {
     }
 
     pub(crate) fn send(&mut self, at: usize, tick: Tick, exchange: ExchangeId) -> bool {
-        let (instr_cost, from) = (self.instr_cost(at, tick), self.ranks[at].course.rank);
+        let (instr_cost, from) = (self.instr_cost(at, tick), self.ranks[at].rank_trace.rank);
         let contention = self.groups.contention_of(exchange);
         for &(to, bytes) in &instr_cost.sent {
             let seconds = self.scene.cluster.message(from.0, to.0, contention, bytes as f64);
@@ -257,7 +257,7 @@ impl<'s> Engine<'s> {
     }
 
     pub(crate) fn receive(&mut self, at: usize, tick: Tick, exchange: ExchangeId) -> bool {
-        let to = self.ranks[at].course.rank;
+        let to = self.ranks[at].rank_trace.rank;
         let from = self.senders.get(&(exchange, to)).cloned().unwrap_or_default();
         let letter = |from: &RankId| (exchange, tick.batch, *from, to);
         if let Some(missing) = from.iter().map(letter).find(|letter| !self.letters.contains_key(letter)) {

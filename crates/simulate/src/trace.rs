@@ -94,8 +94,9 @@ fn computed(span: &Span, operator: &str) -> Value {
 /// The operator with which what a rank does begins.
 fn of_span(scene: &Scene<'_>, graph: &Graph, at: usize, span: &Span) -> String {
     let What::Instr(_, instr) = span.what else { return String::new() };
-    let course = &scene.courses[at];
-    let op = first(scene.program, course.role, span).and_then(|first| course.instr_costs[first + instr].op);
+    let rank_trace = &scene.rank_traces[at];
+    let op = first(scene.program, rank_trace.role, span)
+        .and_then(|first| rank_trace.instr_costs[first + instr].op);
     op.map_or_else(String::new, |op: OpId| graph.describe(op))
 }
 

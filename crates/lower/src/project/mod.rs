@@ -1,13 +1,13 @@
 //! From the global schedule to what ranks execute that do the same.
 
-mod across;
 mod calls;
-mod fetches;
+mod cross_block;
+mod eager_sum;
 mod leaves;
 mod per_rank;
 mod recomputed;
+mod reloads;
 mod role_ranks;
-mod sooner;
 mod split_backward;
 mod transfers;
 
@@ -150,10 +150,10 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Pe
     if global.cx.plan.schedule.splits_backward() {
         split_backward::split(&mut it.body, |buf| learning.contains(buf));
     }
-    across::keep(&mut it.body);
-    fetches::fetch(&mut it.body);
+    cross_block::keep(&mut it.body);
+    reloads::fetch(&mut it.body);
     if global.cx.placements.iter().any(|placement| placement.in_turn) {
-        sooner::add(&mut it.body);
+        eager_sum::add(&mut it.body);
     }
     // Nothing comes between a message and what runs beside it: this is last.
     split_backward::overlap(&mut it.body, |buf| learning.contains(buf));

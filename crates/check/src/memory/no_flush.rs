@@ -28,7 +28,7 @@ impl Walk<'_, '_> {
         let mut others =
             AddUp { gradients: vec![None; self.gradients.len()], arrived: vec![None; self.arrived.len()] };
         for step in 0..2 {
-            for run in body.timetable.going_on(step, batches, false) {
+            for run in body.timetable.no_flush(step, batches, false) {
                 let lane = lanes.remove(&(run.of, run.batch)).unwrap_or_else(|| self.lane(&leaves));
                 self.enter(lane);
                 self.swap(&mut others, run.of < step);

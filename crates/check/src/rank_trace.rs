@@ -23,7 +23,7 @@ use crate::state::{Context, Rank};
 
 /// What a rank does in its codes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Course {
+pub struct RankTrace {
     pub rank: RankId,
     pub role: usize,
     /// One for each instruction of the role's codes, one code after the other. Ranks that do the same share them.
@@ -68,16 +68,16 @@ pub(crate) fn of_all<'a>(
     ranks: &[Rank<'a>],
     masters: &Masters,
     offloaded: &[OffloadedBytes],
-) -> Vec<Course> {
+) -> Vec<RankTrace> {
     let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
     let mut known: BTreeMap<usize, (BTreeSet<usize>, Lists<InstrCost>)> = BTreeMap::new();
-    let course = |(rank, offloaded): (&Rank<'a>, &OffloadedBytes)| {
+    let rank_trace = |(rank, offloaded): (&Rank<'a>, &OffloadedBytes)| {
         let (leaving, known) = known.entry(rank.role).or_insert_with(|| (leaving(rank.body), Lists::new()));
         let instr_costs = Watch { cx, rank, held: &held, offloaded, leaving }.instr_costs();
         let number = known.number(&instr_costs);
-        Course { rank: rank.id, role: rank.role, instr_costs: Rc::clone(known.get(number)), held: vec![] }
+        RankTrace { rank: rank.id, role: rank.role, instr_costs: Rc::clone(known.get(number)), held: vec![] }
     };
-    ranks.iter().zip(offloaded).map(course).collect()
+    ranks.iter().zip(offloaded).map(rank_trace).collect()
 }
 
 /// Leaves whose gradients leave with each micro-batch.
