@@ -32,7 +32,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_a_plan_says_what_is_expected_of_it(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    out = said(capsys, file, "--plan", "auto", "--cluster", "dgx-h100:4x1", "--batches", "2")
+    out = said(capsys, file, "--plan", "auto", "--cluster", "dgx-h100:4x1", "--batches", "2", "--verbose")
     assert re.search(r"a step takes .* of what the devices can compute", out)
     assert re.search(r"no plan takes less than .* times the lower bound", out)
     assert re.search(r"searched: \d+ decisions with [\d,]+ choices", out)
@@ -102,7 +102,7 @@ def test_of_a_pipeline_it_is_said_for_the_operators_block(capsys: pytest.Capture
     assert told["block"] == {"number": 1, "of": 2, "devices": [2, 4]}
     assert told["of"].startswith("found, 2 stages") and len(told["ways"]) > 1
     lines = said(capsys, *words, "h.1.up", "--cluster", "cpu:4")
-    assert f"in block 2 of 2 of `{told['of']}`, on devices 2 to 3" in lines
+    assert f"in block 2 of 2 of `{told['of']}`, on devices 2..4" in lines
     alone = said(capsys, *words, "h.1.up", "--cluster", "ethernet-25g:4x1")
     assert "h.1.up is whole: it has one device" in alone
 
