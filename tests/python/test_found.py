@@ -75,7 +75,7 @@ def test_json_has_it_all(file: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_operator_is_explained(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--plan", "auto", "--cluster", "dgx-h100:4x1", "--batches", "2", "--explain"]
     lines = said(capsys, file, *words, "h.0.mlp.up").splitlines()
-    rows = [line for line in lines if re.search(r"chosen|\+[\d.]+ (u|m)?s", line)]
+    rows = [line for line in lines if re.search(r" chosen +[\d.]|\+[\d.]+ (u|m)?s", line)]
     assert "chosen" in rows[0] and len(rows) > 3
     assert all("chosen" not in row for row in rows[1:])
 
