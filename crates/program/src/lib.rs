@@ -35,7 +35,10 @@ use rules::{Reduction, Region, Rewriting, Rewritten, Slices};
 
 pub use code::{Code, Does, Loop, Pass, Run, Step, Steps, Task, Timetable, Turn, When};
 pub use column::{Column, Own};
-pub use instr::{Arg, Away, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Settle, Slice, Which};
+pub use instr::{
+    Arg, Away, Call, Collective, Cut, Field, FieldKind, FieldMut, Grad, How, Instr, Kind, LocalOp,
+};
+pub use instr::{Settle, Slice, Which};
 
 graph::id!(
     /// A device's process.
