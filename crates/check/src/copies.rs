@@ -154,7 +154,7 @@ fn joined(
     let tiled = first.parts as usize == count && first.factor < whole.0.len();
     // Those that are not followed are further on by as much.
     let even = || whole.0[first.factor].len() % i64::from(first.parts) == 0;
-    let alike = tiled && (count == members.len() || even());
+    let symmetric = tiled && (count == members.len() || even());
     let fits = |(at, (&member, &copy)): (&usize, (&usize, &usize))| {
         let rank = &ranks[member];
         let it = &rank.own.table.copies[copy];
@@ -162,7 +162,7 @@ fn joined(
             && rank.own.table.shards[it.shard].tensor == tensor
             && *rank.own.shard(it.shard) == part(whole, first.factor, first.parts, *at)
     };
-    if alike && places.iter().zip(members.iter().zip(own)).all(fits) {
+    if symmetric && places.iter().zip(members.iter().zip(own)).all(fits) {
         return Ok(());
     }
     let factors = &cx.facts.analysis.factors[tensor.index()];

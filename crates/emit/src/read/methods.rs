@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use diag::{Error, Result};
 use graph::TensorId;
 use program::{
-    Arg, Away, BufId, Call, CallId, Collective, Cut, ExchangeId, FieldMut, Grad, GroupingId, How, Instr,
-    KeepId, Kind, LeafId, Of, Settle, Slice, Which,
+    Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, FieldMut, Grad, GradSync, GroupingId, How, Instr,
+    KeepId, Kind, LeafId, Of, Offloaded, Slice, Which,
 };
 use rules::Reduction;
 
@@ -155,10 +155,10 @@ impl<'a> Methods<'a, '_> {
         Ok(instr)
     }
 
-    fn fetched(&self, args: &Args<'_, 'a>) -> Result<Away> {
+    fn fetched(&self, args: &Args<'_, 'a>) -> Result<Offloaded> {
         match args.kwargs {
-            [("call", call)] => Ok(Away::Call(CallId(self.id(Some(call))?))),
-            [("keep", kept)] => Ok(Away::Kept(KeepId(self.id(Some(kept))?))),
+            [("call", call)] => Ok(Offloaded::Call(CallId(self.id(Some(call))?))),
+            [("keep", kept)] => Ok(Offloaded::Kept(KeepId(self.id(Some(kept))?))),
             _ => Err(self.misuse("`run.fetch` brings back one call or what is kept as one number")),
         }
     }
@@ -179,8 +179,8 @@ impl<'a> Methods<'a, '_> {
         targets.iter().zip(likes).map(|(name, like)| self.like(name, *like)).collect()
     }
 
-    fn when(&self) -> Settle {
-        if self.last { Settle::Last } else { Settle::Each }
+    fn when(&self) -> GradSync {
+        if self.last { GradSync::Last } else { GradSync::Each }
     }
 
     /// Copies by a leaf of each.
@@ -294,18 +294,18 @@ impl<'a> Methods<'a, '_> {
         for (name, tensor) in targets.iter().zip(tensors) {
             to.push(if *name == "_" { None } else { Some(self.new_buf(name, tensor, true)?) });
         }
-        let again = match args.named("again") {
+        let recomputed = match args.named("again") {
             None => vec![],
             some => self.list(some, |item| self.buf(item))?,
         };
-        Ok(Instr::Grad(Grad { call, which, from, to, again }))
+        Ok(Instr::Grad(Grad { call, which, from, to, recomputed }))
     }
 
     fn grad_weights(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {
         let call = CallId(self.id(args.args.next())?);
         self.end(targets, 0, unpack, args)?;
-        let (from, to, again) = Default::default();
-        Ok(Instr::Grad(Grad { call, which: Which::Weights, from, to, again }))
+        let (from, to, recomputed) = Default::default();
+        Ok(Instr::Grad(Grad { call, which: Which::Weights, from, to, recomputed }))
     }
 
     /// What an exchange brings.

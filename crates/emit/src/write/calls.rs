@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use program::{
-    Arg, Away, BufId, CallId, Collective, Cut, Field, Grad, GroupingId, How, Instr, LeafId, Of, Slice, Table,
-    Which,
+    Arg, BufId, CallId, Collective, Cut, Field, Grad, GroupingId, How, Instr, LeafId, Of, Offloaded, Slice,
+    Table, Which,
 };
 use rules::Reduction;
 
@@ -66,8 +66,8 @@ impl<'n> Words<'n> {
                 Field::ShardPlaces(shards) => args.push(self.shard_places(shards)),
                 Field::Shard(shard) => args.push(index(*shard)),
                 Field::Offloads(offloads) => kwargs.extend(offloads.then_some(("offload", Expr::Bool(true)))),
-                Field::Fetched(Away::Call(call)) => kwargs.push(("call", call_id(*call))),
-                Field::Fetched(Away::Kept(kept)) => kwargs.push(("keep", id(kept.0))),
+                Field::Fetched(Offloaded::Call(call)) => kwargs.push(("call", call_id(*call))),
+                Field::Fetched(Offloaded::Kept(kept)) => kwargs.push(("keep", id(kept.0))),
                 // Where the statement stands says it.
                 Field::When(_) => {}
                 // Only of instructions that have a form of their own.
@@ -126,14 +126,14 @@ impl<'n> Words<'n> {
         let args = std::iter::once(call_id(grad.call)).chain(from).collect();
         let targets: Vec<_> = grad.to.iter().map(|buf| buf.map_or("_", |buf| self.name(buf))).collect();
         let unpack = targets.len() > 1;
-        let again = grad.again.iter().map(|buf| self.buf(*buf)).collect::<Vec<_>>();
-        let again = (!again.is_empty()).then_some(("again", Expr::List(again)));
+        let recomputed = grad.recomputed.iter().map(|buf| self.buf(*buf)).collect::<Vec<_>>();
+        let recomputed = (!recomputed.is_empty()).then_some(("again", Expr::List(recomputed)));
         let name = match grad.which {
             Which::Both => "grad",
             Which::Inputs => "grad_inputs",
             Which::Weights => "grad_weights",
         };
-        statement(targets, unpack, method(name, args, again.into_iter().collect()))
+        statement(targets, unpack, method(name, args, recomputed.into_iter().collect()))
     }
 
     fn slice(&self, slice: &'n Slice) -> Stmt<'n> {

@@ -70,11 +70,11 @@ fields! {
     /// The same, of one.
     Shard(usize) "shard"
     /// When it is done: below `if last:`, or with each micro-batch.
-    When(super::Settle) ""
+    When(super::GradSync) ""
     /// Whether it goes to the host.
     Offloads(bool) "offload=False"
     /// What is brought back from the host.
-    Fetched(super::Away) "call=None, keep=None"
+    Fetched(super::Offloaded) "call=None, keep=None"
     /// The operators of a call.
     Ops(Vec<LocalOp>) ""
     /// Which gradients of a call.

@@ -17,7 +17,7 @@ pub use table::{Call, Collective, Grad, Instr, Kind, Slice};
 
 /// What is on the host meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Away {
+pub enum Offloaded {
     /// What a call keeps for its backward.
     Call(CallId),
     /// Values that a later code reads.
@@ -36,7 +36,7 @@ pub enum Which {
 
 /// When gradients are communicated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Settle {
+pub enum GradSync {
     /// With each micro-batch, so that what adds up is what arrives.
     Each,
     /// Where the timetable says, when they have added up.
@@ -181,7 +181,8 @@ impl Instr {
 
     /// Whether it is about gradients as they have added up over the micro-batches of a step.
     pub fn settles(&self) -> bool {
-        self.kind().facts().when_last || self.fields().any(|field| matches!(field, Field::When(Settle::Last)))
+        self.kind().facts().when_last
+            || self.fields().any(|field| matches!(field, Field::When(GradSync::Last)))
     }
 
     /// The copies that it is about: indices into [`crate::Table::copies`].
@@ -278,6 +279,6 @@ blank_is! {
     ExchangeId: ExchangeId(u32::MAX),
     GroupingId: GroupingId(u32::MAX),
     KeepId: KeepId(u32::MAX),
-    Settle: Self::Each,
-    Away: Self::Kept(KeepId(u32::MAX)),
+    GradSync: Self::Each,
+    Offloaded: Self::Kept(KeepId(u32::MAX)),
 }

@@ -50,7 +50,7 @@ instructions! {
         to: Vec<Option<BufId>> => WritesSome,
         /// What the call forgot: the same values for its inputs that are no leaves, in their order. Empty where it
         /// forgot none.
-        again: Vec<BufId> => Reads,
+        recomputed: Vec<BufId> => Reads,
     }) is {
         /// The backward of that call. Takes one gradient (or `None`) for each of its results that needs one. Gives
         /// one gradient for each tensor argument (not leaf) that needs one: a single value if there is one, else a
@@ -162,7 +162,7 @@ instructions! {
         exchange: ExchangeId => Exchange,
         leaves: Vec<LeafId> => Leaves,
         shards: Vec<usize> => Shards,
-        when: Settle => When,
+        when: GradSync => When,
     } is {
         /// Turns gradients of leaves into gradients of shards (numbers in this rank's table), by the table of that
         /// number.
@@ -194,7 +194,7 @@ instructions! {
     Scatter {
         group: GroupingId => Group,
         leaves: Vec<LeafId> => LeafPlaces,
-        when: Settle => When,
+        when: GradSync => When,
     } is {
         /// Sums the gradients of these leaves over the group. Each rank's part goes to its shard, and the leaves have
         /// none left.
@@ -205,7 +205,7 @@ instructions! {
     /// gradient, and the leaves have none left.
     Part {
         leaves: Vec<LeafId> => LeafPlaces,
-        when: Settle => When,
+        when: GradSync => When,
     } is {
         /// The same where each rank has all of the gradient already: nothing is communicated.
         Part "part_gradients";
@@ -251,7 +251,7 @@ instructions! {
 
     /// Brings back from the host what was sent there.
     Fetch {
-        what: Away => Fetched,
+        what: Offloaded => Fetched,
     } is {
         /// Brings back from the host what that call offloaded, or what is kept there as that number. It is there at
         /// that call's `grad`, or when it is taken.
