@@ -46,12 +46,16 @@ NAMES = {"v100": "V100", "a10g": "A10G", "l4": "L4", "a100-40g": "A100 40 GB"}
 WAYS = ("forward", "backward")
 # Kinds of a profile that are counted by operations; all others by bytes.
 COMPUTE = ("contraction", "aten.bmm", "aten.baddbmm")
-# What every kernel may reach: the lower bound of a file with measurements.
-REACHED = "compute_reached = 1.0\nmemory_reached = 1.0\n"
-# The catalog's network of a node, and links that are not PCIe.
+# The catalog's network of a node, and links that are not PCIe with access to each other's memory.
 NETWORK = 'bandwidth = "100 Gbit/s"\nlatency = "14 us"\nstart = "20 us"\nreached = 0.85\nshared = true\n'
 NVLINK = 'link = {{ bandwidth = "{} GB/s", latency = "3.4 us", start = "8.4 us", reached = 0.77 }}\n'
-LINKS = {"a100-40g": NVLINK.format(300), "v100": NVLINK.format(150)}
+OVER_HOST = 'link = { bandwidth = "12.5 GB/s", latency = "14 us", shared = true }\n'
+LINKS = {
+    "a100-40g": NVLINK.format(300),
+    "v100": NVLINK.format(150),
+    "a10g": OVER_HOST,
+    "l4": OVER_HOST,
+}
 FREE = 'step = "0 us"\ncall = "0 us"\nwake = "0 us"\nhidden = 1.0\nlaunch = "0 us"\n'
 
 
