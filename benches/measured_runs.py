@@ -201,7 +201,7 @@ def _parts(core: Any, row: dict[str, str]) -> list[dict[str, Any]]:
     plan = core.Plan.parse(graph, "\n".join(lines) + "\n")
     kept = _kept(graph)
     program = core.compile(plan, "loss", kept=kept)
-    text = _file(row["card"], tensor, f"[devices.here.runtime]\n{FREE}", reached="")
+    text = _file(row["card"], tensor, f"[devices.here.runtime]\n{FREE}")
     told = core.simulate_step(plan, program, "measured", text, 1, kept=kept, traced=True)
     seconds: dict[tuple[int, str], float] = defaultdict(float)
     for event in json.loads(told.trace)["traceEvents"]:
@@ -275,9 +275,7 @@ def _predict(folder: str, text: str) -> list[float]:
     ]
 
 
-def _file(
-    card: str, devices: int, tables: str, links: dict[str, str] | None = None, reached: str = REACHED
-) -> str:
+def _file(card: str, devices: int, tables: str, links: dict[str, str] | None = None) -> str:
     """The catalog's card on the catalog's links, unless others are given, with these tables of its device."""
     nodes = max(devices // NODE, 1)
     links = links or {"network": NETWORK, "link": LINKS.get(card, "")}

@@ -48,6 +48,13 @@ pub struct Sort<'n> {
 /// What moves bytes and is no operator: slices, sums, casts.
 pub const COPIES: &str = "copies";
 
+impl Sort<'static> {
+    /// Gradients that are added to those of an earlier micro-batch.
+    pub const SUM: Self = Self { kinds: [COPIES, COPIES], dtype: Dtype::F32, way: Way::Forward };
+    /// An optimizer's step.
+    pub const UPDATE: Self = Self { kinds: ["optimizer", "optimizer"], ..Self::SUM };
+}
+
 /// From the narrowest to the widest.
 const WIDER: [Dtype; 4] = [Dtype::Bf16, Dtype::F16, Dtype::F32, Dtype::F64];
 
@@ -62,19 +69,31 @@ impl Device {
         self.overhead + computes.max(moves)
     }
 
-    /// The same, from what was measured of its kind and type, where there is something; else it takes at least as long as
-    /// copies of so many bytes. Never less than its peak allows: that is what no plan can beat.
+    /// The same, from what was measured of its kind and type, where there is something: that is what it takes, whatever
+    /// kernels usually reach. Else it takes at least as long as copies of so many bytes.
     pub fn seconds_of(&self, effort: Effort, sort: Sort<'_>) -> f64 {
         if effort == Effort::default() {
             return 0.0;
         }
-        let usual = self.usual(effort, sort);
         if let Some(measured) = self.measured_of(sort) {
-            let size = if measured.by_operations { effort.operations } else { effort.bytes };
-            return measured.curve.seconds(size).max(self.seconds(effort, sort.dtype) - self.overhead);
+            return measured
+                .curve
+                .seconds(measured.size(effort))
+                .max(self.other_seconds(measured, effort, sort));
         }
-        let copies = self.measured_of(Sort { kinds: [COPIES, COPIES], way: Way::Forward, ..sort });
+        let usual = self.usual(effort, sort);
+        let copies = self.measured_of(Sort { dtype: sort.dtype, ..Sort::SUM });
         copies.map_or(usual, |copies| usual.max(copies.curve.seconds(effort.bytes)))
+    }
+
+    /// Of what was measured by operations the seconds of its bytes at all of the bandwidth, and the other way round: what
+    /// was measured need not have had as many of these.
+    fn other_seconds(&self, measured: &Operators, work: Effort, sort: Sort<'_>) -> f64 {
+        if measured.by_operations {
+            work.bytes / self.bandwidth
+        } else {
+            work.operations / self.peak_of(sort.dtype)
+        }
     }
 
     /// As long as kernels of its kind and size take.
@@ -85,9 +104,13 @@ impl Device {
         self.overhead + computes.max(moves)
     }
 
-    /// What no effort takes less than, whatever was measured.
-    pub fn least(&self, effort: Effort, dtype: Dtype) -> f64 {
-        let usual = self.seconds(effort, dtype);
+    /// What no plan can beat: parts of some work, however many, take no less than this together.
+    pub fn lower_bound(&self, work: Effort, sort: Sort<'_>) -> f64 {
+        if let Some(measured) = self.measured_of(sort) {
+            let fastest = measured.curve.least_of_each() * measured.size(work);
+            return fastest.max(self.other_seconds(measured, work, sort));
+        }
+        let usual = self.seconds(work, sort.dtype);
         if self.measured.is_empty() { usual } else { (usual - self.overhead).max(0.0) }
     }
 

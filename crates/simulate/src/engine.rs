@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use check::Deed;
-use cluster::Effort;
+use cluster::{Effort, Sort};
 use diag::{Error, Result};
 use program::{Away, Body, BufId, CallId, ExchangeId, Instr, Kind, Pass, RankId, Which};
 
-use crate::kinds::step;
 use crate::meeting::{Key, Meeting};
 use crate::passes::lasting;
 use crate::price::{Groups, Price, prices};
@@ -278,7 +277,7 @@ impl<'s> Engine<'s> {
         let device = self.scene.cluster.device(id.0);
         let updates = self.scene.updates.get(id.index()).copied().unwrap_or_default();
         let effort = Effort { operations: 0.0, bytes: updates.here as f64 };
-        let mut seconds = device.seconds_of(effort, step());
+        let mut seconds = device.seconds_of(effort, Sort::UPDATE);
         let comes = device.seconds_to_host(updates.comes as f64);
         if comes > 0.0 {
             seconds += rank.copies_for(comes) - rank.clock + comes;

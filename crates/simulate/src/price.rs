@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use check::{Course, Deed, Work};
-use cluster::{Cluster, Crowd, Device, Effort, Pattern, Way};
-use graph::Dtype;
+use cluster::{Cluster, Crowd, Device, Effort, Pattern, Sort, Way};
 use program::{Exchange, ExchangeId, GroupingId, Instr, Kind, Piece, Program, RankId, Which};
 
 use crate::{Kinds, Message, Scene};
@@ -62,7 +61,7 @@ fn price(deed: &Deed, instr: &Instr, device: &Device, kinds: &Kinds) -> Price {
     Price {
         work: around + works.iter().sum::<f64>(),
         host: device.seconds_to_host(deed.to_host as f64),
-        added: device.seconds_of(sum, kinds.sort(None, Dtype::F32, Way::Forward)),
+        added: device.seconds_of(sum, Sort::SUM),
         added_on_host: device.seconds_on_host(SUM * deed.added_on_host as f64),
         starts,
     }
