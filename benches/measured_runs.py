@@ -24,8 +24,6 @@ from tables import Table
 
 HERE = Path(__file__).parent
 NODE = 8
-# Micro-batches that are simulated one by one.
-FULL = 128
 # What a stage of several devices communicates within the time of an operator: forward, backward.
 MESSAGES = {
     "embedding": (True, True), "qkv": (False, True), "dense": (True, False), "up": (False, True),
@@ -255,15 +253,7 @@ def _predict(folder: str, text: str) -> list[float]:
     program = core.compile(plan, "loss", kept=kept)
 
     def seconds(cluster: str, text: str | None = None) -> float:
-        def of(batches: int) -> float:
-            return core.simulate_step(plan, program, cluster, text, batches, kept=kept).seconds
-
-        batches = int(row["batches"])
-        if batches <= FULL:
-            return of(batches)
-        # Once the pipeline is full, each further micro-batch takes as long as the one before.
-        half, whole = of(FULL // 2), of(FULL)
-        return whole + (whole - half) / (FULL - FULL // 2) * (batches - FULL)
+        return core.simulate_seconds(plan, program, cluster, text, int(row["batches"]), kept=kept)
 
     card, nodes = row["card"], int(row["nodes"])
     inside = devices // nodes
@@ -282,7 +272,7 @@ def _file(card: str, devices: int, tables: str, links: dict[str, str] | None = N
     return (
         f'name = "measured"\n[network]\n{links["network"]}[[nodes]]\ncount = {nodes}\n'
         f'devices = "here:{devices // nodes}"\n{links["link"]}'
-        f'[devices.here]\nlike = "{card}"\n{reached}{tables}'
+        f'[devices.here]\nlike = "{card}"\n{tables}'
     )
 
 
