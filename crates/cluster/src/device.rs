@@ -11,7 +11,7 @@ pub struct Device {
     pub memory: u64,
     /// Bytes a second, of its memory.
     pub bandwidth: f64,
-    /// Operations a second, by type; a type that has none runs as the next wider one.
+    /// Operations a second, by type; one that has none runs as one that has all of its numbers.
     pub peak: Vec<(Dtype, f64)>,
     /// Seconds to start an operator.
     pub overhead: f64,
@@ -55,8 +55,16 @@ impl Sort<'static> {
     pub const UPDATE: Self = Self { kinds: ["optimizer", "optimizer"], ..Self::SUM };
 }
 
-/// From the narrowest to the widest.
-const WIDER: [Dtype; 4] = [Dtype::Bf16, Dtype::F16, Dtype::F32, Dtype::F64];
+/// What a type runs as where it has no rate of its own: the narrowest that has all of its numbers. Float16 has not those of
+/// bfloat16, so a device without that computes it as float32. Integers are counted as that, too.
+fn runs_as(dtype: Dtype) -> &'static [Dtype] {
+    match dtype {
+        Dtype::Bf16 => &[Dtype::Bf16, Dtype::F32, Dtype::F64],
+        Dtype::F16 => &[Dtype::F16, Dtype::F32, Dtype::F64],
+        Dtype::F64 => &[Dtype::F64],
+        _ => &[Dtype::F32, Dtype::F64],
+    }
+}
 
 impl Device {
     /// How long an operator takes: as long as what it computes or what it moves, whichever is more, after its start.
@@ -120,12 +128,11 @@ impl Device {
         sort.kinds.iter().find_map(|kind| self.measured.iter().find(|it| is(it, kind)))
     }
 
-    /// Operations a second of a type. Integers are counted as the widest of floats that is not double.
+    /// Operations a second of a type.
     pub fn peak_of(&self, dtype: Dtype) -> f64 {
-        let at = WIDER.iter().position(|other| *other == dtype).unwrap_or(2);
         let given = |dtype: &Dtype| self.peak.iter().find(|(other, _)| other == dtype).map(|(_, rate)| *rate);
-        let wider = WIDER[at..].iter().find_map(given);
-        wider.or_else(|| self.peak.iter().map(|(_, rate)| *rate).reduce(f64::min)).unwrap_or(1.0)
+        let found = runs_as(dtype).iter().find_map(given);
+        found.or_else(|| self.peak.iter().map(|(_, rate)| *rate).reduce(f64::min)).unwrap_or(1.0)
     }
 
     /// Bytes that go to the host or come from it.

@@ -1,6 +1,7 @@
 //! GPUs are known by the words of their names, and what is not known is described.
 
 use cluster::{Cluster, Crowd, Driver, Pattern, here, known, named, read};
+use graph::Dtype;
 
 fn driver(name: &str, memory: u64) -> Driver {
     Driver {
@@ -52,7 +53,7 @@ fn a_part_of_a_gpu_is_described_from_what_its_driver_says() {
     // But for the driver's own, and what lies between tensors.
     assert_eq!((cluster.devices(), cluster.device(0).memory), (2, 38_700_000_000));
     let whole = named("h100:1").expect("known");
-    let rate = |cluster: &cluster::Cluster| cluster.device(0).peak_of(graph::Dtype::Bf16);
+    let rate = |cluster: &cluster::Cluster| cluster.device(0).peak_of(Dtype::Bf16);
     assert!((0.3..0.6).contains(&(rate(&cluster) / rate(&whole))), "{}", rate(&cluster));
 }
 
@@ -78,6 +79,17 @@ fn what_cards_send_without_access_to_each_other_crosses_the_bus_twice() {
     let of = |name: &str| seconds(&read(&described(name), "here").expect("valid"), 2);
     let usual = of("NVIDIA L20");
     assert!((of("NVIDIA GeForce RTX 4090") / usual - 2.0).abs() < 0.01, "{usual}");
+}
+
+#[test]
+fn bfloat16_is_computed_as_float32_where_a_card_has_none() {
+    for (name, has) in [("v100", false), ("t4", false), ("a100", true), ("h100", true)] {
+        let cluster = named(&format!("{name}:1")).expect("known");
+        let rate = |dtype| cluster.device(0).peak_of(dtype);
+        let expected = if has { rate(Dtype::F16) } else { rate(Dtype::F32) };
+        assert_eq!(rate(Dtype::Bf16).to_bits(), expected.to_bits(), "{name}");
+        assert!(rate(Dtype::F16) > 4.0 * rate(Dtype::F32), "{name}");
+    }
 }
 
 #[test]
