@@ -2,7 +2,7 @@
 
 use graph::Dtype;
 
-use crate::{Curves, Operators, Runtime, Way};
+use crate::{Curves, Direction, Operators, Runtime};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
@@ -32,7 +32,7 @@ pub struct Device {
 
 /// Some work: operations and bytes that are moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Effort {
+pub struct OpCost {
     pub operations: f64,
     pub bytes: f64,
 }
@@ -42,7 +42,7 @@ pub struct Effort {
 pub struct Sort<'n> {
     pub kinds: [&'n str; 2],
     pub dtype: Dtype,
-    pub way: Way,
+    pub direction: Direction,
 }
 
 /// What moves bytes and is no operator: slices, sums, casts.
@@ -50,7 +50,7 @@ pub const COPIES: &str = "copies";
 
 impl Sort<'static> {
     /// Gradients that are added to those of an earlier micro-batch.
-    pub const SUM: Self = Self { kinds: [COPIES, COPIES], dtype: Dtype::F32, way: Way::Forward };
+    pub const SUM: Self = Self { kinds: [COPIES, COPIES], dtype: Dtype::F32, direction: Direction::Forward };
     /// An optimizer's step.
     pub const UPDATE: Self = Self { kinds: ["optimizer", "optimizer"], ..Self::SUM };
 }
@@ -68,35 +68,35 @@ fn runs_as(dtype: Dtype) -> &'static [Dtype] {
 
 impl Device {
     /// How long an operator takes: as long as what it computes or what it moves, whichever is more, after its start.
-    pub fn seconds(&self, effort: Effort, dtype: Dtype) -> f64 {
-        if effort == Effort::default() {
+    pub fn seconds(&self, op_cost: OpCost, dtype: Dtype) -> f64 {
+        if op_cost == OpCost::default() {
             return 0.0;
         }
-        let computes = effort.operations / (self.peak_of(dtype) * self.reached.0);
-        let moves = effort.bytes / (self.bandwidth * self.reached.1);
+        let computes = op_cost.operations / (self.peak_of(dtype) * self.reached.0);
+        let moves = op_cost.bytes / (self.bandwidth * self.reached.1);
         self.overhead + computes.max(moves)
     }
 
     /// The same, from what was measured of its kind and type, where there is something: that is what it takes, whatever
     /// kernels usually reach. Else it takes at least as long as copies of so many bytes.
-    pub fn seconds_of(&self, effort: Effort, sort: Sort<'_>) -> f64 {
-        if effort == Effort::default() {
+    pub fn seconds_of(&self, op_cost: OpCost, sort: Sort<'_>) -> f64 {
+        if op_cost == OpCost::default() {
             return 0.0;
         }
         if let Some(measured) = self.measured_of(sort) {
             return measured
                 .curve
-                .seconds(measured.size(effort))
-                .max(self.other_seconds(measured, effort, sort));
+                .seconds(measured.size(op_cost))
+                .max(self.other_seconds(measured, op_cost, sort));
         }
-        let usual = self.usual(effort, sort);
+        let usual = self.usual(op_cost, sort);
         let copies = self.measured_of(Sort { dtype: sort.dtype, ..Sort::SUM });
-        copies.map_or(usual, |copies| usual.max(copies.curve.seconds(effort.bytes)))
+        copies.map_or(usual, |copies| usual.max(copies.curve.seconds(op_cost.bytes)))
     }
 
     /// Of what was measured by operations the seconds of its bytes at all of the bandwidth, and the other way round: what
     /// was measured need not have had as many of these.
-    fn other_seconds(&self, measured: &Operators, work: Effort, sort: Sort<'_>) -> f64 {
+    fn other_seconds(&self, measured: &Operators, work: OpCost, sort: Sort<'_>) -> f64 {
         if measured.by_operations {
             work.bytes / self.bandwidth
         } else {
@@ -105,15 +105,16 @@ impl Device {
     }
 
     /// As long as kernels of its kind and size take.
-    fn usual(&self, effort: Effort, sort: Sort<'_>) -> f64 {
-        let (compute, memory) = self.curves.reached(sort.kinds, sort.way, effort.operations, effort.bytes);
-        let computes = effort.operations / (self.peak_of(sort.dtype) * compute.unwrap_or(self.reached.0));
-        let moves = effort.bytes / (self.bandwidth * memory.unwrap_or(self.reached.1));
+    fn usual(&self, op_cost: OpCost, sort: Sort<'_>) -> f64 {
+        let (compute, memory) =
+            self.curves.reached(sort.kinds, sort.direction, op_cost.operations, op_cost.bytes);
+        let computes = op_cost.operations / (self.peak_of(sort.dtype) * compute.unwrap_or(self.reached.0));
+        let moves = op_cost.bytes / (self.bandwidth * memory.unwrap_or(self.reached.1));
         self.overhead + computes.max(moves)
     }
 
     /// What no plan can beat: parts of some work, however many, take no less than this together.
-    pub fn lower_bound(&self, work: Effort, sort: Sort<'_>) -> f64 {
+    pub fn lower_bound(&self, work: OpCost, sort: Sort<'_>) -> f64 {
         if let Some(measured) = self.measured_of(sort) {
             let fastest = measured.curve.least_of_each() * measured.size(work);
             return fastest.max(self.other_seconds(measured, work, sort));
@@ -123,8 +124,9 @@ impl Device {
     }
 
     fn measured_of(&self, sort: Sort<'_>) -> Option<&Operators> {
-        let is =
-            |it: &&Operators, kind: &str| (&it.kind[..], it.dtype, it.way) == (kind, sort.dtype, sort.way);
+        let is = |it: &&Operators, kind: &str| {
+            (&it.kind[..], it.dtype, it.direction) == (kind, sort.dtype, sort.direction)
+        };
         sort.kinds.iter().find_map(|kind| self.measured.iter().find(|it| is(it, kind)))
     }
 

@@ -6,7 +6,7 @@
 
 use graph::Dtype;
 
-use crate::{Effort, Pattern};
+use crate::{OpCost, Pattern};
 
 /// Seconds by size: operations or bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +45,7 @@ impl Curve {
 
 /// Forward, or what backward does for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     Forward,
     Backward,
 }
@@ -55,7 +55,7 @@ pub enum Way {
 pub struct Operators {
     pub kind: String,
     pub dtype: Dtype,
-    pub way: Way,
+    pub direction: Direction,
     /// Whether sizes are operations; else they are bytes.
     pub by_operations: bool,
     pub curve: Curve,
@@ -63,7 +63,7 @@ pub struct Operators {
 
 impl Operators {
     /// Of some work what the curve is by.
-    pub(crate) fn size(&self, work: Effort) -> f64 {
+    pub(crate) fn size(&self, work: OpCost) -> f64 {
         if self.by_operations { work.operations } else { work.bytes }
     }
 }
