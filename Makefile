@@ -33,7 +33,7 @@ endif
 
 # What the extension is made of, and what the wheel is made of. Folders stand for removed files.
 RUST := Cargo.toml Cargo.lock $(shell find crates \( -path '*/src' -o -path '*/src/*' -o -name Cargo.toml \))
-PACKAGE := docs/errors.md $(shell find python/shardwright \( -name '*.py' -o -name '*.pyi' \))
+PACKAGE := docs/reference/errors.md $(shell find python/shardwright \( -name '*.py' -o -name '*.pyi' \))
 
 # Wheels that the package index takes: for every Linux from glibc 2.28 on where there is zig, else for
 # those that are not older than this one; refused if it is too new for that.
@@ -70,7 +70,7 @@ mutants: ## faults in the code of the check itself: which of them no test notice
 	cargo build --quiet --release --manifest-path scripts/mutants/Cargo.toml --target-dir target/mutants/tool
 	nice target/mutants/tool/release/mutants $(WHERE)
 
-zoo: $(VENV)/.zoo ## models of other packages through everything, and docs/zoo.md; goes on where it was ended
+zoo: $(VENV)/.zoo ## models of other packages through everything, and docs/reference/zoo.md; goes on where it was ended
 	cd tests/python && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python -m foreign --workers $(or $(if $(filter file,$(origin WORKERS)),,$(WORKERS)),$(shell nproc)) $(ZOO)
 
 docs: $(VENV)/.docs ## the documentation as a site, in target/site; links that lead nowhere fail

@@ -1,7 +1,7 @@
 //! What of its peak a GPU reaches, by kind of kernel and size.
 //!
 //! The figures are of PyTorch's own kernels, without a compiler: products by cuBLAS, attention by FlashAttention 2, the
-//! others one kernel for each operator. `docs/cost-model.md` says where they are from.
+//! others one kernel for each operator. `docs/explanation/cost-model.md` says where they are from.
 
 use crate::Way;
 
