@@ -74,7 +74,7 @@ zoo: $(VENV)/.zoo ## models of other packages through everything, and docs/refer
 	cd tests/python && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python -m foreign --workers $(or $(if $(filter file,$(origin WORKERS)),,$(WORKERS)),$(shell nproc)) $(ZOO)
 
 docs: $(VENV)/.docs ## the documentation as a site, in target/site; links that lead nowhere fail
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 quick: build ## the inner loop: all tests that take no processes and no time
 	$(CARGO_TEST)
