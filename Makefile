@@ -92,10 +92,11 @@ python-lint: build
 	$(BIN)/python -m mypy
 	$(BIN)/python -m mypy.stubtest shardwright._core
 
-format: $(VENV)/.tools ## rewrites the sources as `lint` wants them
+format: $(VENV)/.tools ## rewrites the sources as `lint` wants them, and wraps the pages
 	cargo fmt
 	$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format --quiet .
+	$(BIN)/python scripts/wrap_pages.py
 
 bench: build ## times and sizes
 	$(BIN)/python benches/run.py

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Wraps the prose of the pages at 100 characters; code, tables, headings and comments stay as they are.
 
-    python scripts/wrap_pages.py            all pages
-    python scripts/wrap_pages.py docs/faq.md
+python scripts/wrap_pages.py            all pages
+python scripts/wrap_pages.py docs/faq.md
 """
 
 from __future__ import annotations

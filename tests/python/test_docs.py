@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "docs" / "reference"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="the tests run away from the repository")
@@ -38,7 +39,7 @@ def raised() -> dict[str, set[str]]:
 
 
 def explained() -> list[str]:
-    return re.findall(r"^### (SW\d{4}): ", (ROOT / "docs" / "reference" / "errors.md").read_text(), re.MULTILINE)
+    return re.findall(r"^### (SW\d{4}): ", (REFERENCE / "errors.md").read_text(), re.MULTILINE)
 
 
 def test_every_code_is_explained_once_and_in_order() -> None:
@@ -97,7 +98,7 @@ def test_the_architecture_names_every_crate() -> None:
 
 
 def test_every_dependency_has_a_reason() -> None:
-    listed = set(re.findall(r"^\| `([\w-]+)`", (ROOT / "docs" / "reference" / "dependencies.md").read_text(), re.MULTILINE))
+    listed = set(re.findall(r"^\| `([\w-]+)`", (REFERENCE / "dependencies.md").read_text(), re.MULTILINE))
     assert listed == _rust_dependencies() | _python_dependencies()
 
 
