@@ -33,7 +33,7 @@ endif
 
 # What the extension is made of, and what the wheel is made of. Folders stand for removed files.
 RUST := Cargo.toml Cargo.lock $(shell find crates \( -path '*/src' -o -path '*/src/*' -o -name Cargo.toml \))
-PACKAGE := docs/errors.md $(shell find python/shardwright \( -name '*.py' -o -name '*.pyi' \))
+PACKAGE := docs/reference/errors.md $(shell find python/shardwright \( -name '*.py' -o -name '*.pyi' \))
 
 # Wheels that the package index takes: for every Linux from glibc 2.28 on where there is zig, else for
 # those that are not older than this one; refused if it is too new for that.
@@ -70,11 +70,11 @@ mutants: ## faults in the code of the check itself: which of them no test notice
 	cargo build --quiet --release --manifest-path scripts/mutants/Cargo.toml --target-dir target/mutants/tool
 	nice target/mutants/tool/release/mutants $(WHERE)
 
-zoo: $(VENV)/.zoo ## models of other packages through everything, and docs/zoo.md; goes on where it was ended
+zoo: $(VENV)/.zoo ## models of other packages through everything, and docs/reference/zoo.md; goes on where it was ended
 	cd tests/python && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python -m foreign --workers $(or $(if $(filter file,$(origin WORKERS)),,$(WORKERS)),$(shell nproc)) $(ZOO)
 
 docs: $(VENV)/.docs ## the documentation as a site, in target/site; links that lead nowhere fail
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 quick: build ## the inner loop: all tests that take no processes and no time
 	$(CARGO_TEST)
@@ -92,10 +92,11 @@ python-lint: build
 	$(BIN)/python -m mypy
 	$(BIN)/python -m mypy.stubtest shardwright._core
 
-format: $(VENV)/.tools ## rewrites the sources as `lint` wants them
+format: $(VENV)/.tools ## rewrites the sources as `lint` wants them, and wraps the pages
 	cargo fmt
 	$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format --quiet .
+	$(BIN)/python scripts/wrap_pages.py
 
 bench: build ## times and sizes
 	$(BIN)/python benches/run.py

@@ -165,8 +165,8 @@ def bench(quick: bool) -> Table:
         "Pipelines: bubbles",
         f"{LAYERS} layers on {STAGES} ranks, processes with Gloo between them. Each product sleeps for"
         f" {time_of(SLEEP)}, so that no cores are needed: one of forward, two of backward for each layer."
-        " A bubble is the share of the time between the first product of a step and the last one in which"
-        " ranks have none, over all ranks; a step is the whole call, on the slowest rank."
+        " A bubble is a share of the time between the first product of a step and the last one: that in"
+        " which ranks have none, over all ranks. A step is the whole call, on the slowest rank."
         f" {pairs} interleaved pairs of steps, medians; the aim is at most {AIM}x.",
         ["", "micro-batches", "formula", "bubble", "PyTorch's", "step", "PyTorch's", "ratio [95%]"],
     )

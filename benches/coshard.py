@@ -31,9 +31,9 @@ def bench(quick: bool) -> Table:
         "coshard",
         "Large activations in turn",
         f"The first two stages of a Swin tiny of Transformers, float32, images of 224x224, batch {BATCH},"
-        " on two ranks, one thread each: the most that a rank has in a step with SGD, as the compiler tells"
-        " it and as torch's allocator says, and the time of a step (medians, taken in turn). Sent are the"
-        " bytes that a rank hands over in a step.",
+        " on two ranks, one thread each. The columns are the most that a rank has in a step with SGD, as the"
+        " compiler tells it and as torch's allocator says, and the time of a step. Times are medians, taken"
+        " in turn. Sent are the bytes that a rank hands over in a step.",
         ["", "told", "measured", "of `data`", "step", "of `data`", "sent"],
     )
     for row in found:

@@ -1,4 +1,4 @@
-"""The numbers' place in `docs/benchmarks.md`: a marked section that is written anew."""
+"""The numbers' place in `docs/reference/benchmarks.md`: a marked section that is written anew."""
 
 from __future__ import annotations
 

@@ -29,11 +29,11 @@ NOTES = [
     "Where no known plan fits there is no ratio to put beside the published one: at these micro-batches the"
     " activations of one layer, or of the layers of one stage, take more than 32 GB under all of them. Why"
     " the published ones fit is not known.",
-    "What matters most for the ratios: a node's links are 150 GB/s a device here (twice what the paper's"
-    " artefact counts), which makes `megatron` within a node cheap and the best known plan quicker; all"
-    " micro-batches are of one size for both sides; parts one after the other (`coshard`) are looked at as a"
-    " plan with a name, not inside of `auto` and of pipelines that are found, and leave parameters whole on"
-    " their devices.",
+    "What matters most for the ratios: a node's links are 150 GB/s a device here, twice what the "
+    "paper's artefact counts. So `megatron` within a node is cheap, and the best known plan quicker. "
+    "All micro-batches are of one size for both sides. Co-sharded parts (`coshard`) are evaluated as "
+    "a named plan, not inside of `auto` and of found pipelines. They leave parameters whole on their "
+    "devices.",
 ]
 KNOWN = {"data", "zero3", "megatron", "stages", "1f1b", "recompute"}
 

@@ -1,4 +1,4 @@
-"""Times and sizes: `python benches/run.py`. What each bench measures is in `docs/benchmarks.md`."""
+"""Times and sizes: `python benches/run.py`. What each bench measures is in `docs/reference/benchmarks.md`."""
 
 from __future__ import annotations
 

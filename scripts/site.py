@@ -16,6 +16,24 @@ DOCS = ROOT / "docs"
 PAGES = {"index.md": "README.md"} | {
     f"{name}.md": f"{name}.md" for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY")
 }
+# What a search for a kind of parallelism finds first: other pages name it in their titles, too.
+FIRST = {
+    "reference/plan-names.md",
+    "how-to/writing-a-plan.md",
+    *(
+        f"explanation/{name}.md"
+        for name in (
+            "activation-checkpointing",
+            "context-parallel",
+            "data-parallel",
+            "expert-parallel",
+            "novel-plans",
+            "pipeline-parallel",
+            "tensor-parallel",
+        )
+    ),
+}
+BOOST = 3
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -29,10 +47,12 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Links as they are in the repository lead to places of the site."""
-    folder = ROOT if page.file.src_uri in PAGES else DOCS
+    source = ROOT / PAGES[page.file.src_uri] if page.file.src_uri in PAGES else DOCS / page.file.src_uri
+    if page.file.src_uri in FIRST:
+        page.meta["search"] = {"boost": BOOST}
 
     def there(match: re.Match[str]) -> str:
-        path = (folder / match[1]).resolve().relative_to(ROOT)
+        path = (source.parent / match[1]).resolve().relative_to(ROOT)
         here = page.file.src_uri.rpartition("/")[0] or "."
         return f"]({os.path.relpath(place_of(path), here)}{match[2] or ''})"
 
@@ -41,7 +61,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 def sources() -> Iterator[Path]:
     """What pages link to that is no page, and no picture of theirs."""
-    for page in [*DOCS.glob("*.md"), *(ROOT / name for name in PAGES.values())]:
+    for page in [*DOCS.rglob("*.md"), *(ROOT / name for name in PAGES.values())]:
         for match in LINK.finditer(page.read_text()):
             path = (page.parent / match[1]).resolve().relative_to(ROOT)
             if path.parts[0] != "docs" and str(path) not in PAGES.values():

@@ -6,7 +6,7 @@ from __future__ import annotations
 class ShardwrightError(Exception):
     """A refusal that a user can act on.
 
-    The code is stable (``SW0103``) and explained in ``docs/errors.md``; ``place`` is the model's
+    The code is stable (``SW0103``) and explained in ``docs/reference/errors.md``; ``place`` is the model's
     own source line, ``why`` the cause and ``fix`` the way out.
     """
 

@@ -19,7 +19,7 @@ def pad_to(
 
     `values` says which tensors, by name or position, and with what each is filled: -100 for labels
     that a loss ignores, 0 for a mask. The others stay as they are. The result is equal to that of the
-    batch as it was where the model sees nothing of what is filled in: docs/lengths.md says when.
+    batch as it was where the model sees nothing of what is filled in: docs/how-to/lengths.md says when.
     """
     allowed = sorted_lengths(lengths)
     items = _items(batch)

@@ -38,7 +38,7 @@ class Recorded:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """As `docs/manifest.md` tells it: each rank by itself, each communication with what was measured."""
+        """As `docs/reference/manifest.md` tells it: each rank by itself, each communication as measured."""
         if self._manifest is None:
             raise not_recorded("the recording has not ended", "read it after the `with` block")
         return self._manifest

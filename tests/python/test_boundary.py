@@ -41,7 +41,7 @@ PLANS = [
     ("zero3", 2),
 ]
 STEPS = 3
-PAGE = Path(__file__).parents[2] / "docs" / "outputs.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "outputs.md"
 Found = dict[str, Tensor]
 
 

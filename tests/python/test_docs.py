@@ -13,7 +13,8 @@ import pytest
 from shardwright.runtime.execution.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(page for folder in (ROOT, ROOT / "docs") for page in folder.glob("*.md"))
+REFERENCE = ROOT / "docs" / "reference"
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="the tests run away from the repository")
 
@@ -41,7 +42,7 @@ def raised() -> dict[str, set[str]]:
 
 
 def explained() -> list[str]:
-    return re.findall(r"^### (SW\d{4}): ", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
+    return re.findall(r"^### (SW\d{4}): ", (REFERENCE / "errors.md").read_text(), re.MULTILINE)
 
 
 def test_every_code_is_explained_once_and_in_order() -> None:
@@ -119,7 +120,7 @@ def test_the_architecture_names_every_crate() -> None:
 
 
 def test_every_dependency_has_a_reason() -> None:
-    listed = set(re.findall(r"^\| `([\w-]+)`", (ROOT / "docs" / "dependencies.md").read_text(), re.MULTILINE))
+    listed = set(re.findall(r"^\| `([\w-]+)`", (REFERENCE / "dependencies.md").read_text(), re.MULTILINE))
     assert listed == _rust_dependencies() | _python_dependencies()
 
 

@@ -33,7 +33,7 @@ from shardwright.cli import parser
 from shardwright.runtime import run_local
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(page for folder in (ROOT, ROOT / "docs") for page in folder.glob("*.md"))
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 RUN, READ = {"python", "sh", "plan"}, {"", "text", "json", "toml"}
 PIECE = re.compile(r"^<!-- ?(?P<comment>.*?)-->$|^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
 

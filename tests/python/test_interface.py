@@ -1,4 +1,4 @@
-"""docs/interface.md is what the sources say: every public name, its signature, its first sentence.
+"""docs/reference/interface.md is what the sources say: every public name, its signature, its first sentence.
 
 `UPDATE_GOLDEN=1 pytest tests/python/test_interface.py` writes it again.
 """
@@ -17,7 +17,7 @@ import pytest
 
 import shardwright as sw
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "interface.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "interface.md"
 STUBS = Path(sw.__file__).parent / "_core.pyi"
 
 HEAD = """# The whole interface

@@ -1,7 +1,7 @@
 //! What of its peak a GPU reaches, by kind of kernel and size.
 //!
 //! The figures are of PyTorch's own kernels, without a compiler: products by cuBLAS, attention by FlashAttention 2, the
-//! others one kernel for each operator. `docs/cost-model.md` says where they are from.
+//! others one kernel for each operator. `docs/explanation/cost-model.md` says where they are from.
 
 use crate::Direction;
 
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn each_card_has_the_curves_of_its_generation() {
-        // As `docs/clusters.md` has them, but for `h20`.
+        // As `docs/reference/clusters.md` has them, but for `h20`.
         let generations: [(Curves, &[&str]); 5] = [
             (BLACKWELL, &["gb300", "b300", "gb200", "b200", "rtx-pro-6000"]),
             (HOPPER, &["gh200", "h200", "h200-nvl", "h100", "h100-nvl", "h100-pcie", "h800"]),

@@ -5,7 +5,7 @@
 //!
 //! It knows no program, no plan and no operator: [`Device::seconds`] is told how many operations and bytes some work
 //! has, [`Cluster::collective`] which devices exchange how much. Formulas and their calibration are in
-//! `docs/cost-model.md`.
+//! `docs/explanation/cost-model.md`.
 
 mod cards;
 mod catalog;

@@ -341,7 +341,7 @@ impl Reader<'_> {
         Error::new("SW0902", format!("the cluster cannot be read: {what}"))
             .at(format!("{}:{line}:{column}", self.file))
             .why(why)
-            .fix("docs/clusters.md shows a whole file")
+            .fix("docs/reference/clusters.md shows a whole file")
     }
 }
 

@@ -1,7 +1,7 @@
 //! One kind of error for the whole compiler: what, where, why, and what to do.
 //!
 //! Library crates return [`Error`]; only the edges (the Python module, the console command)
-//! decide how it is shown. Every error carries a stable code that `docs/errors.md` explains.
+//! decide how it is shown. Every error carries a stable code that `docs/reference/errors.md` explains.
 
 use std::fmt;
 

@@ -2,7 +2,7 @@
 //!
 //! Ranks that run the same code share a [`Role`]; where they differ only in numbers, the code has
 //! holes ([`Arg::Hole`]), and their [`Table`] has a [`PerRank`] of values for each. The text form of a program is the
-//! Python that is emitted, and `program.json` beside it: see `docs/emitted-program.md`.
+//! Python that is emitted, and `program.json` beside it: see `docs/reference/emitted-program.md`.
 //!
 //! A program knows nothing of how it was made: no plans, no search, no PyTorch.
 //!

@@ -1,4 +1,4 @@
-//! `docs/emitted-program.md` says of the instructions what their table says.
+//! `docs/reference/emitted-program.md` says of the instructions what their table says.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ const END: &str = "<!-- end of instructions -->\n";
 
 #[test]
 fn the_documentation_is_up_to_date() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/emitted-program.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/emitted-program.md");
     let page = std::fs::read_to_string(path).expect("the page is there");
     let (before, rest) = page.split_once(BEGIN).expect("the page has the instructions");
     let (table, after) = rest.split_once(END).expect("the instructions end");
@@ -22,7 +22,7 @@ fn the_documentation_is_up_to_date() {
     }
     assert!(
         table == instructions(),
-        "docs/emitted-program.md is stale: UPDATE=1 cargo test -p shardwright-program --test table"
+        "docs/reference/emitted-program.md is stale: UPDATE=1 cargo test -p shardwright-program --test table"
     );
 }
 

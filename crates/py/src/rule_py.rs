@@ -36,5 +36,5 @@ pub(crate) fn check_rule(
 pub(crate) fn refused(name: &str, text: &str, place: &Option<String>, invalid: &Invalid) -> Error {
     let shown = invalid.shown(text).replace('\n', "\n       ");
     let error = invalid.error(&format!("of `{name}`"), shown);
-    Error { place: place.clone(), ..error.fix("docs/custom-operators.md tells how rules are written") }
+    Error { place: place.clone(), ..error.fix("docs/how-to/custom-operators.md tells how rules are written") }
 }

@@ -17,7 +17,7 @@ pub enum LocalArg {
 }
 
 /// What a part of an operator executes: an ATen operator with changed arguments, or one of the
-/// runtime's own (`sw.*`, see `docs/runtime-operators.md`).
+/// runtime's own (`sw.*`, see `docs/reference/runtime-operators.md`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct LocalOp {
     pub target: String,

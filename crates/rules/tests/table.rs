@@ -1,4 +1,4 @@
-//! `docs/operators.md` is what the families say.
+//! `docs/reference/operators.md` is what the families say.
 
 use std::collections::HashSet;
 
@@ -6,14 +6,14 @@ use rules::families::{ALL, family_of, table};
 
 #[test]
 fn the_documentation_is_up_to_date() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operators.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/operators.md");
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(path, table()).expect("docs/operators.md can be written");
+        std::fs::write(path, table()).expect("docs/reference/operators.md can be written");
     }
     let found = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         found == table(),
-        "docs/operators.md is stale: UPDATE=1 cargo test -p shardwright-rules --test table"
+        "docs/reference/operators.md is stale: UPDATE=1 cargo test -p shardwright-rules --test table"
     );
 }
 

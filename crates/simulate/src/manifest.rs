@@ -1,4 +1,4 @@
-//! What ranks communicate in a step, for who tunes it: `docs/manifest.md` describes it.
+//! What ranks communicate in a step, for who tunes it: `docs/reference/manifest.md` describes it.
 //!
 //! For each role the communications of its first rank, in the order in which that comes to them; its other ranks do the
 //! same in their groups. Or those of each rank by itself.

@@ -79,7 +79,7 @@ def register_op(
 ) -> Callable[[F], F]:
     """Registers how a function may be split. It stays one operator, and runs as the Python that it is.
 
-    `rule` names the dims of each tensor argument and of each result, as `docs/custom-operators.md` tells; or
+    `rule` names the dims of each tensor argument and of each result (`docs/how-to/custom-operators.md`). Or
     it is a function that is given a call's arguments, and gives that text. `sizes` says for which dims an
     argument is the size: a part is given its own. `fake` gives results of the right shapes where tensors have
     no values, for functions that do not run so. `inputs` is given tensors of random numbers, and gives those

@@ -53,12 +53,14 @@ def _reason(row: Row, as_python: AsPython) -> str | None:
 def _to_split(row: Row) -> str:
     target, name = row["target"], row["name"]
     call = target.rpartition(".")[0]
+    stated = 'let it be traced, or state a rule: `sw.opaque(module, "... -> ...")`'
+    rule = 'a rule: `sw.register_op("... -> ...")'
     return {
-        "module": 'let it be traced, or state a rule: `sw.opaque(module, "... -> ...")` (docs/capture.md)',
-        "function": f'a rule: `sw.register_op("... -> ...")` for `{name}` (docs/custom-operators.md)',
-        "library": f'a rule: `sw.register_op("... -> ...")(torch.ops.{call})` (docs/custom-operators.md)',
-        "call": f"a rule for such a call in the family {row['family']} (docs/adding-a-rule.md)",
-        "operator": "no family has it: docs/adding-a-rule.md;"
+        "module": f"{stated} (docs/explanation/capture.md)",
+        "function": f"{rule}` for `{name}` (docs/how-to/custom-operators.md)",
+        "library": f"{rule}(torch.ops.{call})` (docs/how-to/custom-operators.md)",
+        "call": f"a rule for such a call in the family {row['family']} (docs/how-to/adding-a-rule.md)",
+        "operator": "no family has it: docs/how-to/adding-a-rule.md;"
         f" `shardwright ops discover {call.partition('.')[2]}` may find its rule",
     }[row["lack"]]
 

@@ -13,7 +13,7 @@ from .parser import Commands
 from .style import paint
 
 PAGE = "errors.md"
-"""A link to `docs/errors.md`, and in an installed package that page itself."""
+"""A link to `docs/reference/errors.md`, and in an installed package that page itself."""
 
 
 def add(commands: Commands) -> None:

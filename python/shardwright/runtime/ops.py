@@ -1,4 +1,4 @@
-"""The `sw.*` operators that emitted code calls: see `docs/runtime-operators.md`."""
+"""The `sw.*` operators that emitted code calls: see `docs/reference/runtime-operators.md`."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from . import building, children, figures, results, table, trying
 from .results import Found, Key
 
 ROOT = Path(__file__).resolve().parents[3]
-RESULTS = ROOT / "docs" / "zoo.jsonl"
-PAGE = ROOT / "docs" / "zoo.md"
+RESULTS = Path(__file__).with_name("zoo.jsonl")
+PAGE = ROOT / "docs" / "reference" / "zoo.md"
 SECONDS = 90.0
 
 

@@ -42,8 +42,8 @@ two steps of SGD in float64 beside the single device. Losses, gradients and upda
 its weights are, to three thousandths).
 
 A model counts as **parallelized** if, under `data`, it is equal, a rank's measured operations are at most {EVEN:.0%} of the single device's, and modules that run as they are
-have at most {OPAQUE:.0%} of a forward's operations. That is with no help: what a model reads in Python of its inputs is [noticed](capture.md#known-inputs). One that reads values is tried again with `known_inputs=()`,
-where nothing is: figures of their own, and the column `without`. One in parts of which runs as it is is tried again with [rules that are found](discovering.md#of-a-model) (`discover=True`): the column `discover`. `-` is what was not tried so. Operations are those that PyTorch's own counter counts while the two steps run, forward and backward: products, convolutions, attention.
+have at most {OPAQUE:.0%} of a forward's operations. That is with no help: what a model reads in Python of its inputs is [noticed](../explanation/capture.md#known-inputs). One that reads values is tried again with `known_inputs=()`,
+where nothing is: figures of their own, and the column `without`. One in parts of which runs as it is is tried again with [rules that are found](../how-to/discovering.md#of-a-model) (`discover=True`): the column `discover`. `-` is what was not tried so. Operations are those that PyTorch's own counter counts while the two steps run, forward and backward: products, convolutions, attention.
 (It counts what the backward of a grouped convolution computes as if that had no groups: under `megatron` a rank's share may then be less than a half.)
 
 A model that the generic code of the zoo does not build, or not in time, says nothing about Shardwright; these are listed last. Written by `make zoo`, which
@@ -59,7 +59,7 @@ OF_BEFORE = (
 
 ZEROS = (
     "Equal but for gradients of zeros where one device has none, since what runs as it is did not use these parameters"
-    " in a step ([why](capture.md#modules-that-run-as-they-are))"
+    " in a step ([why](../explanation/capture.md#modules-that-run-as-they-are))"
 )
 
 

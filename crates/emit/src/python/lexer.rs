@@ -30,7 +30,7 @@ pub(crate) fn refuse(file: &str, line: u32, what: impl Into<String>) -> Error {
     Error::new("SW0605", what)
         .at(format!("{file}:{line}"))
         .why("an emitted program is plain assignments and calls, and what is proved is what is read")
-        .fix("see docs/emitted-program.md for what may stand there, or compile again")
+        .fix("see docs/reference/emitted-program.md for what may stand there, or compile again")
 }
 
 pub(crate) fn tokens<'a>(file: &str, text: &'a str) -> Result<Vec<Token<'a>>> {

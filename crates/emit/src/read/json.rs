@@ -31,7 +31,7 @@ impl Node<'_> {
         let path = self.path();
         let path = path.trim_start_matches('.');
         let place = if path.is_empty() { "program.json".to_owned() } else { format!("program.json: {path}") };
-        Error::new("SW0602", what).at(place).fix("see docs/emitted-program.md, or compile again")
+        Error::new("SW0602", what).at(place).fix("see docs/reference/emitted-program.md, or compile again")
     }
 
     fn object(&self) -> Result<&Map<String, Value>> {

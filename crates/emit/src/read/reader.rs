@@ -48,7 +48,7 @@ impl<'a> Reader<'a> {
     pub(super) fn misuse(&self, line: u32, what: impl Into<String>) -> Error {
         Error::new("SW0607", what)
             .at(format!("{}:{line}", self.file))
-            .fix("see docs/emitted-program.md for what may stand there, or compile again")
+            .fix("see docs/reference/emitted-program.md for what may stand there, or compile again")
     }
 
     pub(super) fn unknown(&self, line: u32, what: impl Into<String>) -> Error {

@@ -1,4 +1,4 @@
-//! The runtime's own operators, as `docs/runtime-operators.md` says them.
+//! The runtime's own operators, as `docs/reference/runtime-operators.md` says them.
 
 use crate::number::Num;
 use crate::ops::attention::Asked;

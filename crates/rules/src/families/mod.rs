@@ -1,4 +1,4 @@
-//! The rules, one file a family, each with the same skeleton: see `docs/adding-a-rule.md`.
+//! The rules, one file a family, each with the same skeleton: see `docs/how-to/adding-a-rule.md`.
 
 mod attention;
 mod common;
@@ -168,7 +168,7 @@ pub fn cost_of(view: View<'_>, rule: Option<&Rule>, part: &Part, op: &LocalOp, n
     sketch.finish(&call, part.inputs.len())
 }
 
-/// `docs/operators.md`: the families and the operators that each covers.
+/// `docs/reference/operators.md`: the families and the operators that each covers.
 pub fn table() -> String {
     let mut text = String::from(INTRODUCTION);
     for family in ALL {

@@ -1,6 +1,6 @@
 """One forward of a rank's program, and its backward: the `run` of emitted code.
 
-The methods are described in `docs/emitted-program.md`. Between calls, values are detached tensors
+The methods are described in `docs/reference/emitted-program.md`. Between calls, values are detached tensors
 whose `requires_grad` says whether a gradient is needed.
 """
 
