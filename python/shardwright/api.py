@@ -19,6 +19,7 @@ from .capture.known_inputs import KnownInputs, asked_for
 from .choosing import AUTO, Choice, cluster_here, cluster_of
 from .compiling import Bundle, require_one_of
 from .constraints import ConstraintsLike, constraints_of, nothing_to_choose
+from .edited import MADE_OF, PLAN, Edited, EditedStarter, refuse_with_program
 from .errors import RuntimeFault
 from .filling import LengthsLike, filling_of
 from .further import compiler_of, skeleton_of
@@ -38,6 +39,7 @@ from .runtime.execution.inputs import arguments_of, plain
 from .runtime.execution.local_code import LocalCode
 from .runtime.execution.randomness import MODES
 from .runtime.optimizers.step_guard import guard_originals
+from .runtime.programs.program import GRAPH, TABLES
 from .runtime.shards.hooks import carry_hooks
 from .same_model import require_one_model
 from .starting import ChosenNumber, Starter, units_of
@@ -67,6 +69,7 @@ def parallelize(
     memory: int | str | None = None,
     optimizer: str = OPTIMIZER,
     compile: bool = False,
+    program: str | Path | None = None,
     save_to: str | Path | None = None,
     cache: bool = True,
     progress: bool | None = None,
@@ -97,6 +100,9 @@ def parallelize(
     each rank reads only its parts. `memory` is what each rank has, in bytes or
     as `"16GiB"`: a plan whose step needs more, with the state of an `optimizer`, is refused. With `compile`
     what is between communications is compiled by `torch.compile`, at the first call.
+    `program` is the folder of an emitted program, which may have been edited. It runs in the place of one
+    that a plan gives, after it was proved equal to the model; `plan`, `devices`, `cluster`, `constraints` and
+    `save_to` do not go with it.
     `save_to` is a folder for the emitted program. What was compiled before is taken from a cache unless
     `cache` is false; `progress` says whether rank 0 tells what it does.
 
@@ -114,8 +120,19 @@ def parallelize(
     else:
         require_same(device, comm.device)
 
+    of_a_plan = {
+        "plan": None if plan == AUTO else plan,
+        "devices": devices,
+        "cluster": cluster,
+        "constraints": constraints,
+        "save_to": save_to,
+        "micro_batches": micro_batches,
+    }
+
     def asked() -> dict[str, Any]:
         require_one_of("inputs", inputs, ("global", "local"))
+        if program is not None:
+            refuse_with_program(of_a_plan)
         if constraints is not None and plan != AUTO:
             raise nothing_to_choose(plan)
         require_outputs(outputs)
@@ -136,6 +153,7 @@ def parallelize(
             "precision": precision_of(precision),
             "memory": memory,
             "optimizer": optimizer,
+            "program": program,
             "device": comm.device.type,
             **_kinds(args, kwargs),
         }
@@ -158,7 +176,10 @@ def parallelize(
         "known_inputs": asked_for(known_inputs, inputs),
     }
     choice = None
-    if plan == AUTO:
+    edited = None
+    if program is not None:
+        edited = from_rank_0(comm, lambda: Edited.read(program, comm.world))
+    elif plan == AUTO:
         choice = each(comm, lambda: _choice(cluster, comm, unit, optimizer, memory, constraints, inputs))
     require_one_model(comm, module)
     number: Any = micro_batches
@@ -169,10 +190,7 @@ def parallelize(
         number = from_rank_0(comm, lambda: chosen.of(module, example))
     one, two = of_example(example, number, inputs)
     capturing = of_parts(capturing, number)
-    starter = Starter(
-        plan,
-        unit,
-        units,
+    rest = (
         {"inputs": inputs, "outputs": outputs, "memory": memory, "optimizer": optimizer},
         capturing,
         open_cache(cache and first),
@@ -180,27 +198,28 @@ def parallelize(
         None if choice is None else replace(choice, batches=number),
         filling,
     )
+    starter = Starter(plan, unit, units, *rest) if edited is None else EditedStarter(edited, *rest)
 
     def compile_here() -> tuple[Bundle, Cut | None]:
         bundle = starter.first(module, *one, save_to)
         if save_to is not None:
-            save_program(bundle, save_to)
+            save_program(bundle, save_to, starter.plan_text)
         return bundle, None if two is None else proved(module, two, bundle.graph_text, capturing)
 
     bundle, cut = from_rank_0(comm, compile_here)
-    program = each(
+    loaded = each(
         comm,
         lambda: load_program(
             bundle.files, digest=bundle.digest, world=comm.world, graph=bundle.graph_text, told=bundle.memory
         ),
     )
-    make = partial(values_of, module, bundle.captured.constants, weights, program)
+    make = partial(values_of, module, bundle.captured.constants, weights, loaded)
     if randomness == "single-device":
         one_generator(comm, torch.default_generator)
     model = ParallelModule(
-        program,
+        loaded,
         comm,
-        of_one_model(make, program, comm, says.say),
+        of_one_model(make, loaded, comm, says.say),
         bundle.captured,
         inputs=inputs,
         randomness=randomness,
@@ -245,9 +264,10 @@ def _choice(
     return Choice(name, text, 1, optimizer, memory, None, constraints_of(constraints), inputs)
 
 
-def save_program(bundle: Bundle, folder: str | Path) -> Path:
-    """Writes an emitted program and its graph, all files or none."""
-    return write_files({**bundle.files, "graph.txt": bundle.graph_text}, folder)
+def save_program(bundle: Bundle, folder: str | Path, plan_text: str | None = None) -> Path:
+    """Writes an emitted program, its graph and its plan, all files or none."""
+    plan = {} if plan_text is None else {PLAN: plan_text}
+    return write_files({**bundle.files, GRAPH: bundle.graph_text, **plan}, folder)
 
 
 def write_files(files: Mapping[str, str], folder: str | Path) -> Path:
@@ -299,7 +319,7 @@ def _refuse_other_things(target: Path) -> None:
 
 def _program_files(folder: Path) -> set[str]:
     try:
-        tables = json.loads((folder / "program.json").read_text(encoding="utf-8"))
-        return {"program.json", "graph.txt", "__pycache__", *(role["file"] for role in tables["roles"])}
+        tables = json.loads((folder / TABLES).read_text(encoding="utf-8"))
+        return {TABLES, GRAPH, PLAN, MADE_OF, "__pycache__", *(role["file"] for role in tables["roles"])}
     except (OSError, ValueError, KeyError, TypeError):
         return set()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from ._core import Found, Graph
 from .choosing import Choice
 from .errors import PlanError, ShardwrightError
+from .summary import batches_of
 
 # A step has at most so many where nobody says how many.
 MOST = 64
@@ -120,7 +121,7 @@ class Cutting:
         is_late = choice.deadline == 0.0 and below < math.inf
         if is_late or not self._can_be_cut(parts):
             return math.inf
-        self._watch(f"{parts} micro-batches")
+        self._watch(batches_of(parts))
         known = None if below == math.inf else below
         try:
             found = choice.search(

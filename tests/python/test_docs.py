@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from shardwright.runtime.execution.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -89,6 +92,25 @@ def _anchors(page: Path) -> set[str]:
 def test_files_that_pages_name_exist(page: Path) -> None:
     named = re.findall(r"`((?:crates|docs|python|scripts|tests/python)/[\w./-]+)`", page.read_text())
     assert not [path for path in named if not (ROOT / path).exists()]
+
+
+def test_the_runtime_has_the_methods_of_the_page() -> None:
+    """Each instruction that is a method of `run`, with the parameters that the page says."""
+    page = (REFERENCE / "emitted-program.md").read_text()
+    table = page.partition("<!-- instructions: ")[2].partition("<!-- end of instructions -->")[0]
+    cells = re.findall(r"^\| (`.*?`) \| ", table, re.MULTILINE)
+    forms = [form for cell in cells for form in re.findall(r"`(\w+\(.*?\))`", cell)]
+    assert len(forms) > 20
+    assert {form: _form(form.partition("(")[0]) for form in forms} == {form: form for form in forms}
+
+
+def _form(method: str) -> str:
+    """A method of the runtime as the page writes it."""
+    given = list(inspect.signature(getattr(Run, method)).parameters.values())[1:]
+    star = {inspect.Parameter.VAR_POSITIONAL: "*"}
+    default = {inspect.Parameter.empty: "", (): "=[]", "sum": '="sum"', False: "=False", None: "=None"}
+    shown = [f"{star.get(it.kind, '')}{it.name}{default[it.default]}" for it in given]
+    return f"{method}({', '.join(shown)})"
 
 
 def test_the_architecture_names_every_crate() -> None:

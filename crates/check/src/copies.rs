@@ -88,18 +88,16 @@ impl<'a> Watch<'a> {
                 Some("stands where only gradients may be communicated, once a step")
             }
             Instr::Release { copies } => {
-                let offloaded = |copy: &usize| std::mem::replace(&mut self.there[*copy], There::No);
-                match copies.iter().map(offloaded).find(|there| *there != There::Passing)? {
+                let free = |copy: &usize| std::mem::replace(&mut self.there[*copy], There::No);
+                match copies.iter().map(free).find(|there| *there != There::Passing)? {
                     There::Step => Some("releases a parameter that is gathered once for the whole step"),
                     _ => Some("releases a parameter that is not gathered"),
                 }
             }
             _ => {
-                let mut read = instr.reads();
-                if let Some(grad) = needs_values(instr) {
-                    read.extend(self.calls.get(&grad.call.0).into_iter().flat_map(|call| &call.inputs));
-                }
-                let mut copies = read.iter().filter_map(|buf| self.copies.get(buf));
+                let needed = needs_values(instr).and_then(|grad| self.calls.get(&grad.call.0));
+                let needed = needed.into_iter().flat_map(|call| &call.inputs).copied();
+                let mut copies = instr.reads().chain(needed).filter_map(|buf| self.copies.get(&buf));
                 copies
                     .any(|copy| self.there[*copy] == There::No)
                     .then_some("reads a parameter that is not gathered")

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use program::{Collective, ExchangeId, Instr, Kind, LeafId, RankId};
+use program::{ExchangeId, Instr, Kind, LeafId, RankId};
 use rules::Interval;
 
 use crate::state::{Context, LeafState, Rank};
@@ -21,10 +21,6 @@ pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize])
         let rank = &ranks[member];
         let instr = cx.codes[rank.role].instrs[rank.next];
         let given = match instr {
-            Instr::Collective(Collective { from, .. }) => {
-                let held = from.iter().filter_map(|from| rank.held(*from));
-                held.map(|held| bytes(cx, held.of.tensor, cx.store.region(held.region))).sum()
-            }
             Instr::ReduceGradients { leaves, .. } => {
                 let leaf = |l: &LeafId| rank.leaves.get(l.index());
                 let size = |l: &LeafState| bytes(cx, l.tensor, cx.store.region(l.region));
@@ -40,7 +36,11 @@ pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize])
                 copies.iter().map(|copy| shard(cx, rank, rank.own.table.copies[*copy].shard)).sum()
             }
             Instr::ReduceShards { shards, .. } => shards.iter().map(|number| shard(cx, rank, *number)).sum(),
-            _ => signed(sent.given(rank.id)),
+            _ if instr.exchange().is_some() => signed(sent.given(rank.id)),
+            _ => {
+                let held = instr.reads().filter_map(|from| rank.held(from));
+                held.map(|held| bytes(cx, held.of.tensor, cx.store.region(held.region))).sum()
+            }
         };
         let pass = rank.body.pass_at(rank.next);
         found.push((rank.id, (pass.name(), instr.kind().name()), given));

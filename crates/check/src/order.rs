@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use program::{BufId, Collective, ExchangeId, GradSync, GroupingId, How, Instr, Kind, RankId};
+use program::{BufId, Collective, ExchangeId, GroupingId, How, Instr, RankId};
 
 use rules::Region;
 
@@ -96,7 +96,18 @@ fn local(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, instr: &Instr)
         Instr::Keep { id, from, .. } => rank.keep(*id, from),
         Instr::Take { id, to } => rank.take(*id, to),
         Instr::Part { leaves, .. } => copies::part_gradients(cx, rank, leaves),
-        _ => {}
+        // What they do to values shows where these are read.
+        Instr::Release { .. } | Instr::Fetch { .. } => {}
+        // Ranks meet in these, or a message leaves.
+        Instr::Collective(_)
+        | Instr::Exchange { .. }
+        | Instr::Send { .. }
+        | Instr::Receive { .. }
+        | Instr::ReduceGradients { .. }
+        | Instr::ExchangeGradients { .. }
+        | Instr::Gather { .. }
+        | Instr::Scatter { .. }
+        | Instr::ReduceShards { .. } => {}
     }
 }
 
@@ -288,7 +299,7 @@ fn communicate(
         );
     }
     if communications.is_first(rendezvous) {
-        cx.tally.communication(words(first.kind()));
+        cx.tally.communication(first.kind().noun());
     }
     match rendezvous {
         Rendezvous::Group(group, _) => {
@@ -306,34 +317,8 @@ fn communicate(
     }
 }
 
-fn words(kind: Kind) -> &'static str {
-    match kind {
-        Kind::AllReduce => "all-reduce",
-        Kind::AllGather => "all-gather",
-        Kind::ReduceScatter => "reduce-scatter",
-        Kind::AllToAll => "all-to-all",
-        Kind::Exchange => "exchange",
-        Kind::Send | Kind::Receive => "transfer to another block",
-        Kind::ReduceGradients => "reduction of gradients",
-        Kind::ExchangeGradients => "exchange of gradients",
-        Kind::Gather => "gather",
-        Kind::Scatter => "reduce-scatter of gradients",
-        Kind::ReduceShards => "reduction of parts of gradients",
-        Kind::Call
-        | Kind::Grad
-        | Kind::Slice
-        | Kind::Add
-        | Kind::Release
-        | Kind::Part
-        | Kind::Update
-        | Kind::Keep
-        | Kind::Take
-        | Kind::Fetch => "local code",
-    }
-}
-
 pub(crate) fn named(instr: &Instr) -> String {
-    let kind = words(instr.kind());
+    let kind = instr.kind().noun();
     let article = if kind.starts_with(['a', 'e']) { "an" } else { "a" };
     match (instr.group(), instr.exchange()) {
         (Some(group), _) => format!("{article} {kind} in grouping {}", group.0),
@@ -347,12 +332,8 @@ fn each<'i, T>(instrs: &[&'i Instr], of: impl Fn(&'i Instr) -> &'i [T]) -> Vec<&
 }
 
 /// Ranks that communicate gradients do so in the same micro-batches.
-fn one_time(instrs: &[&Instr], when: GradSync) -> Result<(), Fault> {
-    let other = |instr: &&Instr| match instr {
-        Instr::Scatter { when: own, .. } | Instr::ExchangeGradients { when: own, .. } => *own != when,
-        _ => false,
-    };
-    let differ = instrs.iter().any(other);
+fn one_time(instrs: &[&Instr]) -> Result<(), Fault> {
+    let differ = instrs.iter().any(|instr| instr.settles() != instrs[0].settles());
     let what = "ranks communicate gradients in different micro-batches";
     if differ { Err(Fault::new("SW0506", what)) } else { Ok(()) }
 }
@@ -370,8 +351,8 @@ fn in_group<'i>(
         Instr::ReduceShards { .. } => {
             return copies::reduce_shards(cx, ranks, at, &each(instrs, Instr::shards));
         }
-        Instr::Scatter { when, .. } => {
-            one_time(instrs, *when)?;
+        Instr::Scatter { .. } => {
+            one_time(instrs)?;
             return copies::scatter(cx, ranks, at, &each(instrs, Instr::leaves));
         }
         _ => {}
@@ -406,7 +387,7 @@ fn collective(
     group: &Group<'_>,
     all: &[&Collective],
 ) -> Result<Vec<Held>, Fault> {
-    let cuts = || all.iter().filter_map(|c| c.how.cuts().first().copied()).collect::<Vec<_>>();
+    let cuts = || all.iter().filter_map(|c| c.how.cuts().next()).collect::<Vec<_>>();
     if !matches!(all[0].how, How::AllToAll { .. }) {
         group.held.iter().try_for_each(|held| moves::rests(cx, *held))?;
     }
@@ -466,6 +447,6 @@ fn exchanged(
     });
     let all: Vec<_> = all.collect();
     let Instr::ExchangeGradients { when, .. } = instrs[0] else { return Ok(()) };
-    one_time(instrs, *when)?;
+    one_time(instrs)?;
     exchange::gradients(cx, ranks, id, &all, *when)
 }

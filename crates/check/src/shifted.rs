@@ -18,7 +18,7 @@ pub(crate) fn numbers(role: &Role, lines: &Lines) -> bool {
     let numbers = Numbers { constants: &role.table.constants, moves: &moves };
     role.body.instrs().all(|instr| match instr {
         Instr::Slice(slice) => lines.each().all(|line| numbers.moves_on(slice, line)),
-        _ => !instr.args().into_iter().any(|(arg, _)| numbers.moves(arg)),
+        _ => !instr.args().any(|(arg, _)| numbers.moves(arg)),
     })
 }
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use graph::{Dtype, TensorId};
 use program::{
-    Arg, Body, BufId, Call, CallId, ExchangeId, Instr, KeepId, LocalOp, Of, Own, Pass, Program, RankId, Role,
+    Arg, Body, BufId, Call, CallId, ExchangeId, Instr, KeepId, Of, Own, Pass, Program, RankId, Role,
 };
 
 use crate::args::integer;
@@ -45,7 +45,7 @@ impl<'a> Code<'a> {
         for (index, instr) in instrs.iter().enumerate() {
             first_op.push(reads.len());
             if let Instr::Call(call) = instr {
-                reads.extend(call.ops.iter().map(LocalOp::inputs));
+                reads.extend(call.ops.iter().map(|op| op.inputs().collect()));
                 calls.insert(call.id.0, index);
             }
         }

@@ -341,16 +341,14 @@ impl Roles<'_> {
         }
         let mut holes = vec![];
         for instr in body.instrs() {
-            bufs.extend(instr.reads().into_iter().chain(instr.writes()));
+            bufs.extend(instr.reads().chain(instr.writes()));
             if let Instr::Call(call) = instr {
                 bufs.extend(
-                    call.ops
-                        .iter()
-                        .flat_map(|op| op.inputs().into_iter().chain(op.outputs.iter().flatten().copied())),
+                    call.ops.iter().flat_map(|op| op.inputs().chain(op.outputs.iter().flatten().copied())),
                 );
             }
             let hole = |arg: &Arg| if let Arg::Hole(hole) = arg { Some(*hole) } else { None };
-            holes.extend(instr.args().into_iter().filter_map(|(arg, _)| hole(arg)));
+            holes.extend(instr.args().filter_map(|(arg, _)| hole(arg)));
             self.indices(instr)?;
         }
         if bufs.iter().any(|buf| buf.index() >= body.bufs.len()) {
@@ -394,7 +392,7 @@ impl Roles<'_> {
         let leaves = self.role.body.leaves.len();
         let shards = self.role.table.shards.len();
         if let Instr::Collective(Collective { how, from, to, .. }) = instr {
-            if from.len() != to.len() || from.is_empty() || (from.len() > 1 && !how.cuts().is_empty()) {
+            if from.len() != to.len() || from.is_empty() || (from.len() > 1 && how.cuts().next().is_some()) {
                 return Err("a communication has a different number of results than of values".into());
             }
         }

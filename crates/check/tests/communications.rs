@@ -207,7 +207,9 @@ const SENT: &str = "table 9 %y sum\nfrom 0 :,:\nto 1 :,:\npiece 0 0 :,:\n";
 fn sent(made: &mut Program, senders: &[usize], receivers: &[usize]) {
     let exchange = ExchangeId(0);
     for at in senders {
-        let from = vec![find(&mut made.roles[*at], Pass::Forward, Kind::AllReduce).writes()[0]];
+        let from = vec![
+            find(&mut made.roles[*at], Pass::Forward, Kind::AllReduce).writes().next().expect("a result"),
+        ];
         let at = instrs(&mut made.roles[*at], Pass::Forward);
         at.insert(2, Instr::Send { exchange, from });
     }

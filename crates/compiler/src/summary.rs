@@ -113,7 +113,7 @@ fn communications(graph: &Graph, program: &Program, body: &Body) -> Vec<Communic
 }
 
 fn moved(instr: &Instr) -> Option<BufId> {
-    instr.reads().into_iter().chain(instr.writes()).next()
+    instr.reads().chain(instr.writes()).next()
 }
 
 /// Bytes of the shards whose tensors come from such sources.

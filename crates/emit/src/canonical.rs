@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use graph::{OpId, TensorId};
-use program::{Arg, Body, BufId, Call, Collective, Instr, LocalOp, Pass, Program};
+use program::{Arg, Body, BufId, Call, Instr, LocalOp, Pass, Program};
 
 /// The program as [`crate::read`] would number it, without the hints that text does not hold: names
 /// of bufs and holes, operators, and tensors of bufs that calls and their backward make.
@@ -61,11 +61,6 @@ impl Order<'_> {
         *buf = id;
     }
 
-    fn copy(&mut self, from: &mut BufId, to: &mut BufId) {
-        self.define(from);
-        self.like(from, to);
-    }
-
     /// What is made of a buf that has its number.
     fn like(&mut self, from: &BufId, to: &mut BufId) {
         self.told = self.bufs[from.index()].tensor != TensorId(u32::MAX);
@@ -83,24 +78,6 @@ impl Order<'_> {
                 grad.to.iter_mut().flatten().for_each(|buf| self.define(buf));
                 self.told = true;
             }
-            Instr::Slice(slice) => self.copy(&mut slice.from, &mut slice.to),
-            Instr::Add { from, to } => {
-                from.iter_mut().for_each(|buf| self.define(buf));
-                self.told = from.first().is_some_and(|b| self.bufs[b.index()].tensor != TensorId(u32::MAX));
-                self.define(to);
-                self.told = true;
-            }
-            Instr::Collective(Collective { from, to, .. }) => {
-                from.iter_mut().for_each(|buf| self.define(buf));
-                from.iter_mut().zip(to).for_each(|(from, to)| self.like(from, to));
-            }
-            Instr::Exchange { from, to, .. } => {
-                from.iter_mut().for_each(|buf| self.define(buf));
-                to.iter_mut().for_each(|buf| self.define(buf));
-            }
-            Instr::Send { from, .. } => from.iter_mut().for_each(|buf| self.define(buf)),
-            Instr::Receive { to, .. } => to.iter_mut().for_each(|buf| self.define(buf)),
-            Instr::Update { from, .. } => self.define(from),
             Instr::Keep { from, .. } => {
                 from.iter_mut().for_each(|buf| self.define(buf));
                 self.kept.push(from.clone());
@@ -109,14 +86,21 @@ impl Order<'_> {
                 let from = self.kept.get(id.index()).cloned().unwrap_or_default();
                 from.iter().zip(to).for_each(|(from, to)| self.like(from, to));
             }
-            Instr::ReduceGradients { .. }
-            | Instr::ExchangeGradients { .. }
-            | Instr::Gather { .. }
-            | Instr::Release { .. }
-            | Instr::Scatter { .. }
-            | Instr::Part { .. }
-            | Instr::ReduceShards { .. }
-            | Instr::Fetch { .. } => {}
+            _ => {
+                let mut from = vec![];
+                for buf in instr.reads_mut() {
+                    self.define(buf);
+                    from.push(*buf);
+                }
+                // What a table brings is of the table's tensor, which the text tells.
+                let likes = if instr.exchange().is_some() { &[][..] } else { &from };
+                for (at, to) in instr.writes_mut().enumerate() {
+                    match likes.get(at) {
+                        Some(from) => self.like(from, to),
+                        None => self.define(to),
+                    }
+                }
+            }
         }
     }
 

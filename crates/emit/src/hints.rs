@@ -52,7 +52,7 @@ impl<'a> Hints<'a> {
     }
 
     fn guess(&self, body: &Body, op: &LocalOp, outputs: usize) -> Option<OpId> {
-        let tensors: Vec<TensorId> = op.inputs().into_iter().map(|buf| body.buf(buf).tensor).collect();
+        let tensors: Vec<TensorId> = op.inputs().map(|buf| body.buf(buf).tensor).collect();
         // A tensor that few operators read says most.
         let few = tensors.iter().filter_map(|t| self.readers.get(t)).min_by_key(|readers| readers.len());
         let candidates = if tensors.is_empty() { Some(&self.sources) } else { few };

@@ -65,7 +65,7 @@ fn blocks_with_buffers(it: &Projected) -> Vec<(usize, usize)> {
     let (mut updated, mut touched) = (BTreeSet::new(), BTreeSet::new());
     for code in it.body.codes_of(Pass::Forward) {
         for instr in &code.instrs {
-            let read = instr.reads().into_iter().filter_map(|buf| leaf_of.get(&buf).copied());
+            let read = instr.reads().filter_map(|buf| leaf_of.get(&buf).copied());
             touched.extend(read.map(|tensor| (tensor, code.block)));
             if let Instr::Update { shard, .. } = instr {
                 updated.insert((it.table.shards[*shard].tensor, code.block));

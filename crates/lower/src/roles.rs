@@ -133,7 +133,7 @@ fn punch(kind: Kind) -> Role {
 /// Every argument of a body that may hold an integer, with a word for what it is.
 fn visit(body: &mut Body, see: &mut impl FnMut(&mut Arg, &str)) {
     for instr in body.codes.iter_mut().flat_map(|code| &mut code.instrs) {
-        instr.args_mut().into_iter().for_each(|(arg, word)| see(arg, word));
+        instr.args_mut().for_each(|(arg, word)| see(arg, word));
     }
 }
 

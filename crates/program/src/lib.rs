@@ -35,7 +35,8 @@ use rules::{Reduction, Region, Rewriting, Rewritten, Slices};
 
 pub use code::{Code, Does, Loop, OrderKey, Pass, Run, Step, Steps, Task, Timetable, When};
 pub use instr::{
-    Arg, Call, Collective, Cut, Grad, GradSync, How, Instr, Kind, LocalOp, Offloaded, Slice, Which,
+    Arg, Call, Collective, Cut, Field, FieldKind, FieldMut, Grad, GradSync, How, Instr, Kind, LocalOp,
+    Offloaded, Slice, Which,
 };
 pub use per_rank::{Own, PerRank};
 

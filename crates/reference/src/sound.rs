@@ -66,12 +66,11 @@ fn of_role(program: &Program, role: &Role, tensors: usize) -> Option<String> {
         instr.copies().iter().all(|at| *at < table.copies.len())
             && instr.leaves().iter().all(|at| at.index() < body.leaves.len())
             && instr.shards().iter().all(|at| *at < table.shards.len())
-            && instr.reads().iter().chain(&instr.writes()).all(buf_fits)
+            && instr.reads().chain(instr.writes()).all(|buf| buf_fits(&buf))
             && match instr {
-                Instr::Call(call) => call
-                    .ops
-                    .iter()
-                    .all(|op| op.inputs().iter().chain(op.outputs.iter().flatten()).all(buf_fits)),
+                Instr::Call(call) => call.ops.iter().all(|op| {
+                    op.inputs().chain(op.outputs.iter().flatten().copied()).all(|buf| buf_fits(&buf))
+                }),
                 Instr::Collective(it) => !it.from.is_empty() && it.from.len() == it.to.len(),
                 _ => true,
             }

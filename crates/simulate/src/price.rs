@@ -159,10 +159,10 @@ fn devices(group: &[RankId]) -> Vec<u32> {
 }
 
 fn pattern(kind: Kind) -> Option<Pattern> {
-    Some(match kind {
-        Kind::AllReduce | Kind::ReduceGradients | Kind::ReduceShards => Pattern::AllReduce,
-        Kind::AllGather | Kind::Gather => Pattern::AllGather,
-        Kind::ReduceScatter | Kind::Scatter => Pattern::ReduceScatter,
+    Some(match kind.collective()? {
+        Kind::AllReduce => Pattern::AllReduce,
+        Kind::AllGather => Pattern::AllGather,
+        Kind::ReduceScatter => Pattern::ReduceScatter,
         Kind::AllToAll => Pattern::AllToAll,
         _ => return None,
     })

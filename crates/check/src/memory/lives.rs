@@ -28,7 +28,7 @@ fn of_code(code: &Code, seen: &mut [bool]) -> Vec<Vec<BufId>> {
     for (at, instr) in code.instrs.iter().enumerate().rev() {
         // A message that runs beside the next instruction reads until that is over.
         let ends = at + usize::from(overlaps(instr) && at + 1 < done.len());
-        done[ends].extend(fresh(instr.reads().into_iter().chain(instr.writes()), seen));
+        done[ends].extend(fresh(instr.reads().chain(instr.writes()), seen));
     }
     done
 }

@@ -377,7 +377,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         let (graph, (peak, at)) = (self.cx.facts.graph, self.ledger.peak);
         let (pass, index) = (self.rank.body.pass_at(at.instr), self.rank.body.locate(at.instr).1);
         let moment = self.rank.body.instrs().nth(at.instr).map(|instr| {
-            let moved = instr.reads().into_iter().chain(instr.writes()).next();
+            let moved = instr.reads().chain(instr.writes()).next();
             let held = moved.and_then(|buf| self.rank.held(buf));
             let maker = held.and_then(|held| graph.producer(held.of.tensor));
             let op = at.op.or(maker.map(|(op, _)| op));

@@ -5,14 +5,15 @@ use std::collections::{HashMap, HashSet};
 use diag::{Error, Result};
 use graph::TensorId;
 use program::{
-    Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GradSync, GroupingId, How, Instr, KeepId,
-    LeafId, Of, Offloaded, Slice, Which,
+    Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, FieldMut, Grad, GradSync, GroupingId, How, Instr,
+    KeepId, Kind, LeafId, Of, Offloaded, Slice, Which,
 };
 use rules::Reduction;
 
 use super::code::{Code, Value, plain};
 use super::reader::{Reader, Scope};
 use super::tables::reduction;
+use crate::hints::UNKNOWN;
 use crate::python::{self, Expr};
 use crate::write::{Gathered, even_sizes};
 
@@ -39,6 +40,14 @@ impl<'e, 'a> Args<'e, 'a> {
     }
 }
 
+/// What the results of an instruction are values of.
+enum Results {
+    /// Of the same tensors as these, one for each.
+    Like(Vec<BufId>),
+    Exchanged(ExchangeId),
+    Kept(KeepId),
+}
+
 impl<'a> Methods<'a, '_> {
     pub(super) fn instr(&mut self, targets: &[&'a str], unpack: bool, value: &Expr<'a>) -> Result<Instr> {
         match value {
@@ -62,112 +71,112 @@ impl<'a> Methods<'a, '_> {
         unpack: bool,
         call: &python::Call<'a>,
     ) -> Result<Instr> {
-        let allowed: &[&str] = match name {
-            "call" => &["recompute", "forget", "offload"],
-            "keep" => &["offload"],
-            "fetch" => &["call", "keep"],
-            "grad" | "grad_inputs" => &["again"],
-            "all_reduce" => &["op", "async_op"],
-            "all_gather" => &["sizes", "factors"],
-            "reduce_scatter" => &["sizes", "factors", "async_op"],
-            "all_to_all" => &["send_sizes", "receive_sizes", "send_factors", "receive_factors"],
-            _ => &[],
+        let Some(kind) = Kind::of_method(name) else {
+            return Err(self.misuse(format!("`run` has no method `{name}`")));
         };
-        if let Some((key, _)) = call.kwargs.iter().find(|(key, _)| !allowed.contains(key)) {
+        if let Some((key, _)) = call.kwargs.iter().find(|(key, _)| !kind.has_keyword(name, key)) {
             return Err(self.misuse(format!("`run.{name}` has no argument `{key}`")));
         }
         let mut args = Args { args: call.args.iter(), kwargs: &call.kwargs };
-        match name {
-            "call" => self.call(targets, unpack, &mut args),
-            "grad" => self.grad(Which::Both, targets, unpack, &mut args),
-            "grad_inputs" => self.grad(Which::Inputs, targets, unpack, &mut args),
-            "grad_weights" => {
-                let call = CallId(self.id(args.args.next())?);
-                self.end(targets, 0, unpack, &args)?;
-                let (from, to, recomputed) = Default::default();
-                Ok(Instr::Grad(Grad { call, which: Which::Weights, from, to, recomputed }))
+        match (kind, name) {
+            (Kind::Call, _) => self.call(targets, unpack, &mut args),
+            (Kind::Grad, "grad_inputs") => self.grad(Which::Inputs, targets, unpack, &mut args),
+            (Kind::Grad, "grad_weights") => self.grad_weights(targets, unpack, &mut args),
+            (Kind::Grad, _) => self.grad(Which::Both, targets, unpack, &mut args),
+            (Kind::AllReduce | Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll, _) => {
+                self.collective(kind, targets, unpack, &mut args)
             }
-            "exchange" => self.exchange(targets, unpack, &mut args),
-            "send" => {
-                let exchange = ExchangeId(self.id(args.args.next())?);
-                let from = args.args.by_ref().map(|arg| self.buf(arg)).collect::<Result<_>>()?;
-                self.end(targets, 0, unpack, &args)?;
-                Ok(Instr::Send { exchange, from })
-            }
-            "receive" => self.receive(targets, unpack, &mut args),
-            "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" => {
-                self.collective(name, targets, unpack, &mut args)
-            }
-            "reduce_gradients" => {
-                let group = self.group(&mut args)?;
-                let leaves = self.leaves(args.args.next())?;
-                self.end(targets, 0, unpack, &args)?;
-                Ok(Instr::ReduceGradients { group, leaves })
-            }
-            "exchange_gradients" => {
-                let exchange = ExchangeId(self.id(args.args.next())?);
-                let leaves = self.leaves(args.args.next())?;
-                let shards = self.list(args.args.next(), |item| self.index(Some(item)))?;
-                self.end(targets, 0, unpack, &args)?;
-                Ok(Instr::ExchangeGradients { exchange, leaves, shards, when: self.when() })
-            }
-            "gather" => {
-                let group = self.group(&mut args)?;
-                let copies = self.copies(args.args.next())?;
-                self.end(targets, 0, unpack, &args)?;
-                Ok(Instr::Gather { group, copies })
-            }
-            "release" => {
-                let copies = self.copies(args.args.next())?;
-                self.end(targets, 0, unpack, &args)?;
-                Ok(Instr::Release { copies })
-            }
-            "scatter_gradients" => {
-                let group = self.group(&mut args)?;
-                let leaves = self.trees(args.args.next(), Gathered::Each)?;
-                self.end(targets, 0, unpack, &args)?;
-                Ok(Instr::Scatter { group, leaves, when: self.when() })
-            }
-            "part_gradients" => {
-                let leaves = self.trees(args.args.next(), Gathered::Each)?;
-                self.end(targets, 0, unpack, &args)?;
-                Ok(Instr::Part { leaves, when: self.when() })
-            }
-            "reduce_shards" => {
-                let group = self.group(&mut args)?;
-                let copies = self.copies(args.args.next())?;
-                self.end(targets, 0, unpack, &args)?;
-                let shards = copies.iter().map(|copy| self.reader.parts.copies[*copy].shard).collect();
-                Ok(Instr::ReduceShards { group, shards })
-            }
-            "update" => {
-                let (shard, from) = (self.index(args.args.next())?, self.next_buf(&mut args)?);
-                self.end(targets, 0, unpack, &args)?;
-                Ok(Instr::Update { shard, from })
-            }
-            "keep" => {
-                let id = KeepId(self.id(args.args.next())?);
-                let from = args.args.by_ref().map(|arg| self.buf(arg)).collect::<Result<Vec<_>>>()?;
-                self.end(targets, 0, unpack, &args)?;
-                self.reader.kept.insert(id, from.clone());
-                Ok(Instr::Keep { id, from, offloads: self.mark(&args, "offload")? })
-            }
-            "take" => self.take(targets, unpack, &mut args),
-            "fetch" => {
-                let what = match call.kwargs[..] {
-                    [("call", ref call)] => Offloaded::Call(CallId(self.id(Some(call))?)),
-                    [("keep", ref kept)] => Offloaded::Kept(KeepId(self.id(Some(kept))?)),
-                    _ => {
-                        return Err(
-                            self.misuse("`run.fetch` brings back one call or what is kept as one number")
-                        );
-                    }
-                };
-                self.end(targets, 0, unpack, &args)?;
-                Ok(Instr::Fetch { what })
-            }
-            _ => Err(self.misuse(format!("`run` has no method `{name}`"))),
+            _ => self.fields(kind, targets, unpack, &mut args),
         }
+    }
+
+    /// An instruction whose text is its fields in turn.
+    fn fields(
+        &mut self,
+        kind: Kind,
+        targets: &[&'a str],
+        unpack: bool,
+        args: &mut Args<'_, 'a>,
+    ) -> Result<Instr> {
+        let Some(mut instr) = kind.blank() else {
+            return Err(self.misuse(format!("`run.{}` is written in another form", kind.name())));
+        };
+        let mut results = Results::Like(vec![]);
+        let mut has_results = false;
+        for field in instr.fields_mut() {
+            match field {
+                FieldMut::Group(group) => *group = self.group(args)?,
+                FieldMut::Exchange(exchange) => {
+                    *exchange = ExchangeId(self.id(args.args.next())?);
+                    results = Results::Exchanged(*exchange);
+                }
+                FieldMut::Kept(kept) => {
+                    *kept = KeepId(self.id(args.args.next())?);
+                    results = Results::Kept(*kept);
+                }
+                FieldMut::Reads(bufs) => {
+                    *bufs = args.args.by_ref().map(|arg| self.buf(arg)).collect::<Result<_>>()?;
+                    if let Results::Like(likes) = &mut results {
+                        likes.clone_from(bufs);
+                    }
+                }
+                FieldMut::Read(buf) => *buf = self.next_buf(args)?,
+                FieldMut::Writes(bufs) => {
+                    *bufs = self.results(&results, targets, unpack)?;
+                    has_results = true;
+                }
+                FieldMut::Leaves(leaves) => *leaves = self.leaves(args.args.next())?,
+                FieldMut::LeafPlaces(leaves) => *leaves = self.trees(args.args.next(), Gathered::Each)?,
+                FieldMut::Copies(copies) => *copies = self.copies(args.args.next())?,
+                FieldMut::Shards(shards) => {
+                    *shards = self.list(args.args.next(), |item| self.index(Some(item)))?;
+                }
+                FieldMut::ShardPlaces(shards) => {
+                    let copies = self.copies(args.args.next())?;
+                    *shards = copies.iter().map(|copy| self.reader.parts.copies[*copy].shard).collect();
+                }
+                FieldMut::Shard(shard) => *shard = self.index(args.args.next())?,
+                FieldMut::When(when) => *when = self.when(),
+                FieldMut::Offloads(offloads) => *offloads = self.mark(args, "offload")?,
+                FieldMut::Fetched(what) => *what = self.fetched(args)?,
+                other => return Err(self.misuse(format!("`run.{}` has {other:?}", kind.name()))),
+            }
+        }
+        // Their number is looked at where they are made.
+        let count = if has_results { targets.len() } else { 0 };
+        self.end(targets, count, unpack && !has_results, args)?;
+        match &instr {
+            Instr::Receive { to, .. } if to.is_empty() => {
+                return Err(self.misuse("what is received by a table has a name"));
+            }
+            Instr::Keep { id, from, .. } => _ = self.reader.kept.insert(*id, from.clone()),
+            _ => {}
+        }
+        Ok(instr)
+    }
+
+    fn fetched(&self, args: &Args<'_, 'a>) -> Result<Offloaded> {
+        match args.kwargs {
+            [("call", call)] => Ok(Offloaded::Call(CallId(self.id(Some(call))?))),
+            [("keep", kept)] => Ok(Offloaded::Kept(KeepId(self.id(Some(kept))?))),
+            _ => Err(self.misuse("`run.fetch` brings back one call or what is kept as one number")),
+        }
+    }
+
+    fn results(&mut self, results: &Results, targets: &[&'a str], unpack: bool) -> Result<Vec<BufId>> {
+        match results {
+            Results::Exchanged(exchange) => self.exchanged(*exchange, targets, unpack),
+            Results::Kept(kept) => self.taken(*kept, targets, unpack),
+            Results::Like(likes) => self.all_like(likes, targets, unpack),
+        }
+    }
+
+    /// A result for each value, of the same tensor.
+    fn all_like(&mut self, likes: &[BufId], targets: &[&'a str], unpack: bool) -> Result<Vec<BufId>> {
+        if targets.len() != likes.len() || unpack != (likes.len() > 1) {
+            return Err(self.misuse(format!("there must be {} results", likes.len())));
+        }
+        targets.iter().zip(likes).map(|(name, like)| self.like(name, *like)).collect()
     }
 
     fn when(&self) -> GradSync {
@@ -189,16 +198,14 @@ impl<'a> Methods<'a, '_> {
         Ok(places.into_iter().flatten().collect())
     }
 
-    fn take(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {
-        let id = KeepId(self.id(args.args.next())?);
+    fn taken(&mut self, id: KeepId, targets: &[&'a str], unpack: bool) -> Result<Vec<BufId>> {
         let Some(from) = self.reader.kept.remove(&id) else {
             return Err(self.misuse(format!("nothing is kept as {}", id.0)));
         };
-        if args.args.len() > 0 || targets.len() != from.len() || unpack != (targets.len() > 1) {
+        if targets.len() != from.len() || unpack != (targets.len() > 1) {
             return Err(self.misuse(format!("{} values are kept as {}", from.len(), id.0)));
         }
-        let to = targets.iter().zip(from).map(|(name, from)| self.like(name, from)).collect::<Result<_>>()?;
-        Ok(Instr::Take { id, to })
+        targets.iter().zip(from).map(|(name, from)| self.like(name, from)).collect()
     }
 
     fn call(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {
@@ -294,23 +301,11 @@ impl<'a> Methods<'a, '_> {
         Ok(Instr::Grad(Grad { call, which, from, to, recomputed }))
     }
 
-    fn exchange(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {
-        let exchange = ExchangeId(self.id(args.args.next())?);
-        let mut from = vec![];
-        for arg in args.args.by_ref() {
-            from.push(self.buf(arg)?);
-        }
-        let to = self.exchanged(exchange, targets, unpack)?;
-        Ok(Instr::Exchange { exchange, from, to })
-    }
-
-    fn receive(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {
-        let exchange = ExchangeId(self.id(args.args.next())?);
-        if args.args.len() > 0 || targets.is_empty() {
-            return Err(self.misuse("what is received by a table has a name"));
-        }
-        let to = self.exchanged(exchange, targets, unpack)?;
-        Ok(Instr::Receive { exchange, to })
+    fn grad_weights(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {
+        let call = CallId(self.id(args.args.next())?);
+        self.end(targets, 0, unpack, args)?;
+        let (from, to, recomputed) = Default::default();
+        Ok(Instr::Grad(Grad { call, which: Which::Weights, from, to, recomputed }))
     }
 
     /// What an exchange brings.
@@ -318,39 +313,38 @@ impl<'a> Methods<'a, '_> {
         if unpack != (targets.len() > 1) {
             return Err(self.misuse("the results are assigned in another number"));
         }
-        let tensor = self.reader.exchanged.get(exchange.index()).copied().unwrap_or(TensorId(u32::MAX));
+        let tensor = self.reader.exchanged.get(exchange.index()).copied().unwrap_or(UNKNOWN);
         let grad = self.reader.pass.is_backward();
         targets.iter().map(|name| self.new_buf(name, tensor, grad)).collect()
     }
 
     fn collective(
         &mut self,
-        name: &str,
+        kind: Kind,
         targets: &[&'a str],
         unpack: bool,
         args: &mut Args<'_, 'a>,
     ) -> Result<Instr> {
         let from = match args.args.next() {
-            Some(Expr::List(items)) if name == "all_reduce" && items.len() > 1 => {
+            Some(Expr::List(items)) if kind == Kind::AllReduce && items.len() > 1 => {
                 items.iter().map(|item| self.buf(item)).collect::<Result<Vec<_>>>()?
             }
             arg => vec![self.buf(arg.ok_or_else(|| self.misuse("a tensor is missing"))?)?],
         };
         let group = self.group(args)?;
-        let how = match name {
-            "all_gather" => How::AllGather(self.cut(args, group, "")?),
-            "reduce_scatter" => How::ReduceScatter(self.cut(args, group, "")?),
-            "all_to_all" => {
+        let how = match kind {
+            Kind::AllGather => How::AllGather(self.cut(args, group, "")?),
+            Kind::ReduceScatter => How::ReduceScatter(self.cut(args, group, "")?),
+            Kind::AllToAll => {
                 let send = self.cut(args, group, "send_")?;
                 How::AllToAll { send, receive: self.cut(args, group, "receive_")? }
             }
             _ => How::AllReduce(self.reduction(args.named("op"))?),
         };
-        if args.args.len() > 0 || targets.len() != from.len() || unpack != (from.len() > 1) {
-            return Err(self.misuse(format!("there must be {} results, and no more arguments", from.len())));
+        if args.args.len() > 0 {
+            return Err(self.misuse("there are too many arguments"));
         }
-        let pairs = targets.iter().zip(&from);
-        let to = pairs.map(|(name, from)| self.like(name, *from)).collect::<Result<_>>()?;
+        let to = self.all_like(&from, targets, unpack)?;
         let overlaps = self.mark(args, "async_op")?;
         Ok(Instr::Collective(Collective { how, group, from, to, overlaps }))
     }

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use program::{
-    Arg, BufId, CallId, Collective, Cut, Grad, GroupingId, How, Instr, LeafId, Of, Offloaded, Slice, Table,
-    Which,
+    Arg, BufId, CallId, Collective, Cut, Field, Grad, GroupingId, How, Instr, LeafId, Of, Offloaded, Slice,
+    Table, Which,
 };
 use rules::Reduction;
 
@@ -42,75 +42,60 @@ impl<'n> Words<'n> {
             Instr::Slice(slice) => self.slice(slice),
             Instr::Add { from, to } => self.add(from, *to),
             Instr::Collective(collective) => self.collective(instr.kind().name(), collective),
-            Instr::Exchange { exchange, from, to } => {
-                let args = std::iter::once(id(exchange.0)).chain(from.iter().map(|buf| self.buf(*buf)));
-                let targets: Vec<_> = to.iter().map(|buf| self.name(*buf)).collect();
-                statement(targets, to.len() > 1, method("exchange", args.collect(), vec![]))
-            }
-            Instr::Send { exchange, from } => {
-                let args = std::iter::once(id(exchange.0)).chain(from.iter().map(|buf| self.buf(*buf)));
-                statement(vec![], false, method("send", args.collect(), vec![]))
-            }
-            Instr::Receive { exchange, to } => {
-                let targets: Vec<_> = to.iter().map(|buf| self.name(*buf)).collect();
-                statement(targets, to.len() > 1, method("receive", vec![id(exchange.0)], vec![]))
-            }
-            Instr::ReduceGradients { group, leaves } => {
-                let leaves = leaves.iter().map(|leaf| self.leaf(*leaf)).collect();
-                statement(
-                    vec![],
-                    false,
-                    method("reduce_gradients", vec![id(group.0), Expr::Rows(leaves)], vec![]),
-                )
-            }
-            Instr::Gather { group, copies } => {
-                let args = vec![id(group.0), self.copies(copies)];
-                statement(vec![], false, method("gather", args, vec![]))
-            }
-            Instr::Release { copies } => {
-                statement(vec![], false, method("release", vec![self.copies(copies)], vec![]))
-            }
-            Instr::Scatter { group, leaves, .. } => {
-                let args =
-                    vec![id(group.0), self.trees(leaves.iter().map(|leaf| leaf.index()), Gathered::Each)];
-                statement(vec![], false, method("scatter_gradients", args, vec![]))
-            }
-            Instr::Part { leaves, .. } => {
-                let args = vec![self.trees(leaves.iter().map(|leaf| leaf.index()), Gathered::Each)];
-                statement(vec![], false, method("part_gradients", args, vec![]))
-            }
-            Instr::ReduceShards { group, shards } => {
-                let copy = |shard: &usize| self.table.copies.iter().position(|copy| copy.shard == *shard);
-                let copies: Vec<usize> = shards.iter().filter_map(copy).collect();
-                let args = vec![id(group.0), self.copies(&copies)];
-                statement(vec![], false, method("reduce_shards", args, vec![]))
-            }
-            Instr::ExchangeGradients { exchange, leaves, shards, .. } => {
-                let leaves = leaves.iter().map(|leaf| self.leaf(*leaf)).collect();
-                let shards = shards.iter().map(|shard| index(*shard)).collect();
-                let args = vec![id(exchange.0), Expr::Rows(leaves), Expr::Rows(shards)];
-                statement(vec![], false, method("exchange_gradients", args, vec![]))
-            }
-            Instr::Update { shard, from } => {
-                statement(vec![], false, method("update", vec![index(*shard), self.buf(*from)], vec![]))
-            }
-            Instr::Keep { id: kept, from, offloads } => {
-                let args = std::iter::once(id(kept.0)).chain(from.iter().map(|buf| self.buf(*buf)));
-                let marks = offloads.then_some(("offload", Expr::Bool(true))).into_iter().collect();
-                statement(vec![], false, method("keep", args.collect(), marks))
-            }
-            Instr::Fetch { what } => {
-                let (key, number) = match what {
-                    Offloaded::Call(call) => ("call", call.0),
-                    Offloaded::Kept(kept) => ("keep", kept.0),
-                };
-                statement(vec![], false, method("fetch", vec![], vec![(key, id(number))]))
-            }
-            Instr::Take { id: kept, to } => {
-                let targets: Vec<_> = to.iter().map(|buf| self.name(*buf)).collect();
-                statement(targets, to.len() > 1, method("take", vec![id(kept.0)], vec![]))
-            }
+            _ => self.method_of(instr),
         })
+    }
+
+    /// An instruction whose text is its fields in turn.
+    fn method_of(&self, instr: &'n Instr) -> Stmt<'n> {
+        let (mut args, mut kwargs, mut targets) = (vec![], vec![], vec![]);
+        for field in instr.fields() {
+            match field {
+                Field::Group(group) => args.push(id(group.0)),
+                Field::Exchange(exchange) => args.push(id(exchange.0)),
+                Field::Kept(kept) => args.push(id(kept.0)),
+                Field::Called(call) => args.push(call_id(*call)),
+                Field::Reads(bufs) => args.extend(bufs.iter().map(|buf| self.buf(*buf))),
+                Field::Read(buf) => args.push(self.buf(*buf)),
+                Field::Writes(bufs) => targets.extend(bufs.iter().map(|buf| self.name(*buf))),
+                Field::Written(buf) => targets.push(self.name(*buf)),
+                Field::Leaves(leaves) => args.push(self.leaves(leaves)),
+                Field::LeafPlaces(leaves) => args.push(self.leaf_places(leaves)),
+                Field::Copies(copies) => args.push(self.copies(copies)),
+                Field::Shards(shards) => args.push(indices(shards)),
+                Field::ShardPlaces(shards) => args.push(self.shard_places(shards)),
+                Field::Shard(shard) => args.push(index(*shard)),
+                Field::Offloads(offloads) => kwargs.extend(offloads.then_some(("offload", Expr::Bool(true)))),
+                Field::Fetched(Offloaded::Call(call)) => kwargs.push(("call", call_id(*call))),
+                Field::Fetched(Offloaded::Kept(kept)) => kwargs.push(("keep", id(kept.0))),
+                // Where the statement stands says it.
+                Field::When(_) => {}
+                // Only of instructions that have a form of their own.
+                Field::ReadsSome(_)
+                | Field::WritesSome(_)
+                | Field::Ops(_)
+                | Field::Which(_)
+                | Field::How(_) => {}
+                Field::Extents(_) | Field::Region(_) => {}
+                Field::Recomputes(_) | Field::Drops(_) | Field::Overlaps(_) => {}
+            }
+        }
+        let unpack = targets.len() > 1;
+        statement(targets, unpack, method(instr.kind().name(), args, kwargs))
+    }
+
+    fn leaves(&self, leaves: &[LeafId]) -> Expr<'n> {
+        Expr::Rows(leaves.iter().map(|leaf| self.leaf(*leaf)).collect())
+    }
+
+    fn leaf_places(&self, leaves: &[LeafId]) -> Expr<'n> {
+        self.trees(leaves.iter().map(|leaf| leaf.index()), Gathered::Each)
+    }
+
+    /// Shards by the copies that are gathered of them.
+    fn shard_places(&self, shards: &[usize]) -> Expr<'n> {
+        let copy = |shard: &usize| self.table.copies.iter().position(|copy| copy.shard == *shard);
+        self.copies(&shards.iter().filter_map(copy).collect::<Vec<_>>())
     }
 
     /// Copies by the first leaf of each.
@@ -176,7 +161,7 @@ impl<'n> Words<'n> {
             _ => Expr::Rows(it.from.iter().map(|buf| self.buf(*buf)).collect()),
         };
         let mut args = vec![given, id(it.group.0)];
-        args.extend(it.how.cuts().into_iter().map(|cut| index(cut.factor)));
+        args.extend(it.how.cuts().map(|cut| index(cut.factor)));
         let mut kwargs = match &it.how {
             How::AllReduce(Reduction::Sum) => vec![],
             How::AllReduce(reduction) => vec![("op", Expr::Str(reduction.name().into()))],
@@ -257,6 +242,10 @@ pub(crate) fn call_id(call: CallId) -> Expr<'static> {
 
 fn id(number: u32) -> Expr<'static> {
     Expr::Int(i64::from(number))
+}
+
+fn indices(all: &[usize]) -> Expr<'static> {
+    Expr::Rows(all.iter().map(|at| index(*at)).collect())
 }
 
 fn index(index: usize) -> Expr<'static> {

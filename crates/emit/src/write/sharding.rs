@@ -183,18 +183,7 @@ impl<'a> Follow<'a, '_> {
                     self.shardings.set(*buf, sharding);
                 }
             }
-            Instr::Exchange { .. }
-            | Instr::Send { .. }
-            | Instr::Receive { .. }
-            | Instr::ReduceGradients { .. }
-            | Instr::ExchangeGradients { .. }
-            | Instr::Gather { .. }
-            | Instr::Release { .. }
-            | Instr::Scatter { .. }
-            | Instr::Part { .. }
-            | Instr::ReduceShards { .. }
-            | Instr::Update { .. }
-            | Instr::Fetch { .. } => {}
+            _ => instr.writes().for_each(|buf| self.shardings.set(buf, None)),
         }
     }
 

@@ -36,7 +36,7 @@ fn between(body: &Body) -> Between {
     for (at, code) in body.codes.iter().enumerate() {
         made.extend(code.takes.iter().map(|buf| (*buf, at)));
         for instr in &code.instrs {
-            made.extend(instr.writes().into_iter().map(|buf| (buf, at)));
+            made.extend(instr.writes().map(|buf| (buf, at)));
         }
         let reads = code.instrs.iter().flat_map(Instr::reads).chain(code.gives.iter().flatten().copied());
         for buf in reads {

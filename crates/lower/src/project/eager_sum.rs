@@ -24,7 +24,7 @@ fn add_in(code: &mut Code, bufs: &mut Vec<Buf>) {
                 from.splice(..2, [to]);
             }
         }
-        made.extend(instr.writes().into_iter().map(|buf| (buf, at)));
+        made.extend(instr.writes().map(|buf| (buf, at)));
     }
     let all = std::mem::take(&mut code.instrs).into_iter().zip(behind);
     code.instrs = all.flat_map(|(instr, behind)| std::iter::once(instr).chain(behind)).collect();

@@ -66,7 +66,7 @@ pub const KINDS: &[(&str, Make)] = &[
     ("a sum has one twice", |p, r| addends(p, r, |all, r| { let n = all.len(); let it = all[r.below(n)]; all.push(it); Some(()) })),
     ("a gradient is not reduced", |p, r| leaves(p, r, |all, r| { let n = all.len(); all.remove(below(r, n)?); Some(()) })),
     ("a gradient is reduced twice", |p, r| leaves(p, r, |all, r| { let n = all.len(); let it = all[below(r, n)?]; all.push(it); Some(()) })),
-    ("gradients are communicated at another time", |p, r| { let (c, at) = instr(p, r, |i| settle(&mut i.clone()).is_some())?; let it = settle(&mut c[at])?; *it = if *it == GradSync::Each { GradSync::Last } else { GradSync::Each }; Some(()) }),
+    ("gradients are communicated at another time", |p, r| { let (c, at) = instr(p, r, |i| timing(&mut i.clone()).is_some())?; let it = timing(&mut c[at])?; *it = if *it == GradSync::Each { GradSync::Last } else { GradSync::Each }; Some(()) }),
     ("a copy is not gathered", |p, r| copies(p, r, |all, r| { let n = all.len(); all.remove(below(r, n)?); Some(()) })),
     ("an update is of another shard", |p, r| { let n = p.roles[0].table.shards.len(); let (c, at) = instr(p, r, |i| matches!(i, Instr::Update { .. }))?; if let Instr::Update { shard, .. } = &mut c[at] { *shard = r.below(n) } Some(()) }),
     ("what is kept is in another order", |p, r| { let (c, at) = instr(p, r, |i| matches!(i, Instr::Keep { .. }))?; if let Instr::Keep { from, .. } = &mut c[at] { if from.len() > 1 { from.swap(0, 1); return Some(()) } } None }),
@@ -200,13 +200,11 @@ fn leaves(
     f: impl FnOnce(&mut Vec<LeafId>, &mut Random) -> Option<()>,
 ) -> Option<()> {
     let (code, at) = instr(p, r, |i| !i.leaves().is_empty())?;
-    match &mut code[at] {
-        Instr::ReduceGradients { leaves, .. }
-        | Instr::ExchangeGradients { leaves, .. }
-        | Instr::Scatter { leaves, .. }
-        | Instr::Part { leaves, .. } => f(leaves, r),
+    let leaves = code[at].fields_mut().find_map(|field| match field {
+        FieldMut::Leaves(leaves) | FieldMut::LeafPlaces(leaves) => Some(leaves),
         _ => None,
-    }
+    });
+    f(leaves?, r)
 }
 
 fn copies(
@@ -215,19 +213,12 @@ fn copies(
     f: impl FnOnce(&mut Vec<usize>, &mut Random) -> Option<()>,
 ) -> Option<()> {
     let (code, at) = instr(p, r, |i| !i.copies().is_empty())?;
-    match &mut code[at] {
-        Instr::Gather { copies, .. } | Instr::Release { copies } => f(copies, r),
-        _ => None,
-    }
+    let copies = |field| if let FieldMut::Copies(copies) = field { Some(copies) } else { None };
+    f(code[at].fields_mut().find_map(copies)?, r)
 }
 
-fn settle(instr: &mut Instr) -> Option<&mut GradSync> {
-    match instr {
-        Instr::ExchangeGradients { when, .. } | Instr::Scatter { when, .. } | Instr::Part { when, .. } => {
-            Some(when)
-        }
-        _ => None,
-    }
+fn timing(instr: &mut Instr) -> Option<&mut GradSync> {
+    instr.fields_mut().find_map(|field| if let FieldMut::When(when) = field { Some(when) } else { None })
 }
 
 fn without_communication(p: &mut Program, r: &mut Random) -> Option<()> {
@@ -249,7 +240,7 @@ fn another_value(p: &mut Program, r: &mut Random) -> Option<()> {
     if matches!(instr, Instr::Call(_)) {
         return None;
     }
-    let mut reads = instr.reads_mut();
+    let mut reads: Vec<&mut BufId> = instr.reads_mut().collect();
     let count = reads.len();
     let place = below(r, count)?;
     *reads[place] = before.get(r.below(before.len())).copied().unwrap_or(BufId::new(r.below(n)));
@@ -285,7 +276,7 @@ fn without_operator(p: &mut Program, r: &mut Random) -> Option<()> {
         return None;
     }
     let op = call.ops.remove(below(r, n)?);
-    let (from, Some(to)) = (*op.inputs().first()?, op.outputs.first().copied().flatten()) else {
+    let (from, Some(to)) = (op.inputs().next()?, op.outputs.first().copied().flatten()) else {
         return None;
     };
     for op in &mut call.ops {
@@ -328,16 +319,16 @@ fn another_operator(p: &mut Program, r: &mut Random) -> Option<()> {
 }
 
 fn argument(p: &mut Program, r: &mut Random, f: impl Fn(&mut Arg) -> bool) -> Option<()> {
-    let (code, at) = instr(p, r, |i| i.args().iter().any(|(arg, _)| f(&mut (*arg).clone())))?;
+    let (code, at) = instr(p, r, |i| i.args().any(|(arg, _)| f(&mut (*arg).clone())))?;
     let mut args: Vec<&mut Arg> =
-        code[at].args_mut().into_iter().map(|(arg, _)| arg).filter(|arg| f(&mut (**arg).clone())).collect();
+        code[at].args_mut().map(|(arg, _)| arg).filter(|arg| f(&mut (**arg).clone())).collect();
     let n = args.len();
     f(args[below(r, n)?]).then_some(())
 }
 
 fn number(p: &mut Program, r: &mut Random, f: impl Fn(&mut Random, &mut i64)) -> Option<()> {
-    let (code, at) = instr(p, r, |i| i.args().iter().any(|(arg, _)| matches!(arg, Arg::Int(_))))?;
-    let args = code[at].args_mut().into_iter().map(|(arg, _)| arg);
+    let (code, at) = instr(p, r, |i| i.args().any(|(arg, _)| matches!(arg, Arg::Int(_))))?;
+    let args = code[at].args_mut().map(|(arg, _)| arg);
     let mut args: Vec<&mut Arg> = args.filter(|arg| matches!(arg, Arg::Int(_))).collect();
     let place = below(r, args.len())?;
     let Arg::Int(value) = &mut *args[place] else { return None };
@@ -433,26 +424,15 @@ fn scatter_to_gather(p: &mut Program, r: &mut Random) -> Option<()> {
 fn another_group(p: &mut Program, r: &mut Random) -> Option<()> {
     let n = p.groupings.len();
     let (code, at) = instr(p, r, |i| i.group().is_some())?;
-    match &mut code[at] {
-        Instr::Collective(Collective { group, .. })
-        | Instr::ReduceGradients { group, .. }
-        | Instr::Gather { group, .. }
-        | Instr::Scatter { group, .. }
-        | Instr::ReduceShards { group, .. } => *group = GroupingId::new(below(r, n)?),
-        _ => return None,
-    }
+    let group = |field| if let FieldMut::Group(group) = field { Some(group) } else { None };
+    *code[at].fields_mut().find_map(group)? = GroupingId::new(below(r, n)?);
     Some(())
 }
 
 fn another_table(p: &mut Program, r: &mut Random) -> Option<()> {
     let n = p.exchanges.len();
     let (code, at) = instr(p, r, |i| i.exchange().is_some())?;
-    match &mut code[at] {
-        Instr::Exchange { exchange, .. }
-        | Instr::Send { exchange, .. }
-        | Instr::Receive { exchange, .. }
-        | Instr::ExchangeGradients { exchange, .. } => *exchange = ExchangeId::new(below(r, n)?),
-        _ => return None,
-    }
+    let table = |field| if let FieldMut::Exchange(exchange) = field { Some(exchange) } else { None };
+    *code[at].fields_mut().find_map(table)? = ExchangeId::new(below(r, n)?);
     Some(())
 }

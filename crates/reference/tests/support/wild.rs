@@ -315,63 +315,39 @@ fn timetable(timetable: &mut Timetable, v: &mut Visit<'_>) {
 }
 
 fn instr(instr: &mut Instr, v: &mut Visit<'_>) {
-    match instr {
-        Instr::Call(it) => call(it, v),
-        Instr::Grad(it) => {
-            v.id("the call of a backward", &mut it.call.0);
-            v.maybe_bufs("gradients that are given", &mut it.from);
-            v.maybe_bufs("gradients that are taken", &mut it.to);
-            v.bufs("what is given again", &mut it.recomputed);
-        }
-        Instr::Slice(it) => {
-            v.id("a buf", &mut it.from.0);
-            v.id("a buf", &mut it.to.0);
-            v.extents(&mut it.extents);
-            v.list("the region of a slice", &mut it.region);
-            for (lo, hi) in &mut it.region {
-                v.arg(lo);
-                v.arg(hi);
+    // What is rare is changed as often as what is not.
+    let method = instr.kind().name();
+    for field in instr.fields_mut() {
+        match field {
+            FieldMut::Group(group) => v.id("a group of an instruction", &mut group.0),
+            FieldMut::Exchange(exchange) => v.id("an exchange", &mut exchange.0),
+            FieldMut::Kept(kept) => v.id("what is kept", &mut kept.0),
+            FieldMut::Called(call) => v.id("the number of a call", &mut call.0),
+            FieldMut::Reads(bufs) => v.bufs(method, bufs),
+            FieldMut::Writes(bufs) => v.bufs("what is written", bufs),
+            FieldMut::Read(buf) | FieldMut::Written(buf) => v.id("a buf", &mut buf.0),
+            FieldMut::ReadsSome(bufs) => v.maybe_bufs("gradients that are given", bufs),
+            FieldMut::WritesSome(bufs) => v.maybe_bufs("gradients that are taken", bufs),
+            FieldMut::Leaves(leaves) | FieldMut::LeafPlaces(leaves) => all_leaves(leaves, v),
+            FieldMut::Copies(all) | FieldMut::Shards(all) | FieldMut::ShardPlaces(all) => sizes(all, v),
+            FieldMut::Shard(shard) => v.size("a shard or copy", shard),
+            FieldMut::Fetched(Offloaded::Call(call)) => v.id("what is fetched", &mut call.0),
+            FieldMut::Fetched(Offloaded::Kept(kept)) => v.id("what is fetched", &mut kept.0),
+            FieldMut::Ops(ops) => all_ops(ops, v),
+            FieldMut::Extents(extents) => v.extents(extents),
+            FieldMut::Region(region) => {
+                v.list("the region of a slice", region);
+                for (lo, hi) in region {
+                    v.arg(lo);
+                    v.arg(hi);
+                }
             }
+            FieldMut::How(how) => cuts(how, v),
+            FieldMut::Recomputes(flag) => v.flag("whether a call is computed again", flag),
+            FieldMut::Drops(flag) => v.flag("whether a call forgets", flag),
+            FieldMut::Offloads(flag) => v.flag("whether something goes to the host", flag),
+            FieldMut::Overlaps(_) | FieldMut::When(_) | FieldMut::Which(_) => {}
         }
-        Instr::Add { from, to } => {
-            v.bufs("addends", from);
-            v.id("a buf", &mut to.0);
-        }
-        Instr::Collective(it) => collective(it, v),
-        Instr::Exchange { exchange, from, to } => {
-            v.id("an exchange", &mut exchange.0);
-            v.bufs("what is exchanged", from);
-            v.bufs("what arrives", to);
-        }
-        Instr::Send { exchange, from: bufs } | Instr::Receive { exchange, to: bufs } => {
-            v.id("an exchange", &mut exchange.0);
-            v.bufs("what is sent", bufs);
-        }
-        Instr::ReduceGradients { group, leaves } | Instr::Scatter { group, leaves, .. } => {
-            v.id("a group of an instruction", &mut group.0);
-            all_leaves(leaves, v);
-        }
-        Instr::Part { leaves, .. } => all_leaves(leaves, v),
-        Instr::ExchangeGradients { exchange, leaves, shards, .. } => {
-            v.id("an exchange", &mut exchange.0);
-            all_leaves(leaves, v);
-            sizes(shards, v);
-        }
-        Instr::Gather { group, copies: all } | Instr::ReduceShards { group, shards: all } => {
-            v.id("a group of an instruction", &mut group.0);
-            sizes(all, v);
-        }
-        Instr::Release { copies } => sizes(copies, v),
-        Instr::Update { shard, from } => {
-            v.size("a shard or copy", shard);
-            v.id("a buf", &mut from.0);
-        }
-        Instr::Keep { id, from: bufs, .. } | Instr::Take { id, to: bufs } => {
-            v.id("what is kept", &mut id.0);
-            v.bufs("bufs that are kept", bufs);
-        }
-        Instr::Fetch { what: Offloaded::Call(call) } => v.id("what is fetched", &mut call.0),
-        Instr::Fetch { what: Offloaded::Kept(kept) } => v.id("what is fetched", &mut kept.0),
     }
 }
 
@@ -385,14 +361,8 @@ fn sizes(all: &mut Vec<usize>, v: &mut Visit<'_>) {
     all.iter_mut().for_each(|at| v.size("a shard or copy", at));
 }
 
-fn call(call: &mut Call, v: &mut Visit<'_>) {
-    v.id("the number of a call", &mut call.id.0);
-    v.bufs("the inputs of a call", &mut call.inputs);
-    v.bufs("the outputs of a call", &mut call.outputs);
-    v.flag("whether a call is computed again", &mut call.recompute);
-    v.flag("whether a call forgets", &mut call.forgets);
-    v.flag("whether a call offloads", &mut call.offloads);
-    for op in &mut call.ops {
+fn all_ops(ops: &mut Vec<LocalOp>, v: &mut Visit<'_>) {
+    for op in ops.iter_mut() {
         v.id("an operator", &mut op.op.0);
         v.list("arguments", &mut op.args);
         op.args.iter_mut().for_each(|arg| v.arg(arg));
@@ -400,14 +370,11 @@ fn call(call: &mut Call, v: &mut Visit<'_>) {
         op.kwargs.iter_mut().for_each(|(_, arg)| v.arg(arg));
         v.maybe_bufs("the outputs of an operator", &mut op.outputs);
     }
-    v.list("the operators of a call", &mut call.ops);
+    v.list("the operators of a call", ops);
 }
 
-fn collective(it: &mut Collective, v: &mut Visit<'_>) {
-    v.id("a group of an instruction", &mut it.group.0);
-    v.bufs("what is communicated", &mut it.from);
-    v.bufs("what arrives", &mut it.to);
-    match &mut it.how {
+fn cuts(how: &mut How, v: &mut Visit<'_>) {
+    match how {
         How::AllReduce(_) => {}
         How::AllGather(cut) | How::ReduceScatter(cut) => v.cut(cut),
         How::AllToAll { send, receive } => {

@@ -258,11 +258,11 @@ class Run:
             self._read[number] = read
             return self._own(results, read)
 
-    def keep(self, number: int, *values: Tensor, offload: bool = False) -> None:
+    def keep(self, number: int, *xs: Tensor, offload: bool = False) -> None:
         """For a later code, which takes them."""
         if self._saving or len(self.worker.code.blocks) > 1:
-            away = offload and self._saving
-            self._kept[number] = KeptAway(self._away(frozenset()), values) if away else values
+            on_host = offload and self._saving
+            self._kept[number] = KeptAway(self._away(frozenset()), xs) if on_host else xs
 
     def take(self, number: int) -> Any:
         kept = self._kept.pop(number)
