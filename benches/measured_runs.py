@@ -24,8 +24,6 @@ from tables import Table
 
 HERE = Path(__file__).parent
 NODE = 8
-# Micro-batches that are simulated one by one.
-FULL = 128
 # What a stage of several devices communicates within the time of an operator: forward, backward.
 MESSAGES = {
     "embedding": (True, True), "qkv": (False, True), "dense": (True, False), "up": (False, True),
@@ -46,12 +44,16 @@ NAMES = {"v100": "V100", "a10g": "A10G", "l4": "L4", "a100-40g": "A100 40 GB"}
 WAYS = ("forward", "backward")
 # Kinds of a profile that are counted by operations; all others by bytes.
 COMPUTE = ("contraction", "aten.bmm", "aten.baddbmm")
-# What every kernel may reach: the lower bound of a file with measurements.
-REACHED = "compute_reached = 1.0\nmemory_reached = 1.0\n"
-# The catalog's network of a node, and links that are not PCIe.
+# The catalog's network of a node, and links that are not PCIe with access to each other's memory.
 NETWORK = 'bandwidth = "100 Gbit/s"\nlatency = "14 us"\nstart = "20 us"\nreached = 0.85\nshared = true\n'
 NVLINK = 'link = {{ bandwidth = "{} GB/s", latency = "3.4 us", start = "8.4 us", reached = 0.77 }}\n'
-LINKS = {"a100-40g": NVLINK.format(300), "v100": NVLINK.format(150)}
+OVER_HOST = 'link = { bandwidth = "12.5 GB/s", latency = "14 us", shared = true }\n'
+LINKS = {
+    "a100-40g": NVLINK.format(300),
+    "v100": NVLINK.format(150),
+    "a10g": OVER_HOST,
+    "l4": OVER_HOST,
+}
 FREE = 'step = "0 us"\ncall = "0 us"\nwake = "0 us"\nhidden = 1.0\nlaunch = "0 us"\n'
 
 
@@ -197,7 +199,7 @@ def _parts(core: Any, row: dict[str, str]) -> list[dict[str, Any]]:
     plan = core.Plan.parse(graph, "\n".join(lines) + "\n")
     kept = _kept(graph)
     program = core.compile(plan, "loss", kept=kept)
-    text = _file(row["card"], tensor, f"[devices.here.runtime]\n{FREE}", reached="")
+    text = _file(row["card"], tensor, f"[devices.here.runtime]\n{FREE}")
     told = core.simulate_step(plan, program, "measured", text, 1, kept=kept, traced=True)
     seconds: dict[tuple[int, str], float] = defaultdict(float)
     for event in json.loads(told.trace)["traceEvents"]:
@@ -251,15 +253,7 @@ def _predict(folder: str, text: str) -> list[float]:
     program = core.compile(plan, "loss", kept=kept)
 
     def seconds(cluster: str, text: str | None = None) -> float:
-        def of(batches: int) -> float:
-            return core.simulate_step(plan, program, cluster, text, batches, kept=kept).seconds
-
-        batches = int(row["batches"])
-        if batches <= FULL:
-            return of(batches)
-        # Once the pipeline is full, each further micro-batch takes as long as the one before.
-        half, whole = of(FULL // 2), of(FULL)
-        return whole + (whole - half) / (FULL - FULL // 2) * (batches - FULL)
+        return core.simulate_seconds(plan, program, cluster, text, int(row["batches"]), kept=kept)
 
     card, nodes = row["card"], int(row["nodes"])
     inside = devices // nodes
@@ -271,16 +265,14 @@ def _predict(folder: str, text: str) -> list[float]:
     ]
 
 
-def _file(
-    card: str, devices: int, tables: str, links: dict[str, str] | None = None, reached: str = REACHED
-) -> str:
+def _file(card: str, devices: int, tables: str, links: dict[str, str] | None = None) -> str:
     """The catalog's card on the catalog's links, unless others are given, with these tables of its device."""
     nodes = max(devices // NODE, 1)
     links = links or {"network": NETWORK, "link": LINKS.get(card, "")}
     return (
         f'name = "measured"\n[network]\n{links["network"]}[[nodes]]\ncount = {nodes}\n'
         f'devices = "here:{devices // nodes}"\n{links["link"]}'
-        f'[devices.here]\nlike = "{card}"\n{reached}{tables}'
+        f'[devices.here]\nlike = "{card}"\n{tables}'
     )
 
 

@@ -170,10 +170,10 @@ def _simulate(path: str, name: str, devices: str, batches: str, text: str, compi
     kept = json.loads(Path(path).with_suffix(".json").read_text())
     plan = core.Plan.named(graph, name, int(devices))
     program = core.compile(plan, "loss", kept=kept)
-    step = core.simulate_step(
+    seconds = core.simulate_seconds(
         plan, program, "published", text, int(batches), kept=kept, compile=compiled == "yes"
     )
-    return {"seconds": step.seconds}
+    return {"seconds": seconds}
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ __all__ = [
     "search_order",
     "search_plan",
     "shape_names",
+    "simulate_seconds",
     "simulate_step",
     "verify",
 ]
@@ -428,6 +429,16 @@ def communications(
     optimizer: str = "adamw",
     kept: Mapping[str, str] | None = None,
 ) -> str: ...
+def simulate_seconds(
+    plan: Plan,
+    compiled: Compiled,
+    cluster: str,
+    text: str | None = None,
+    batches: int = 1,
+    optimizer: str = "adamw",
+    kept: Mapping[str, str] | None = None,
+    compile: bool = False,
+) -> float: ...
 def simulate_step(
     plan: Plan,
     compiled: Compiled,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -34,6 +35,26 @@ def test_autograd_grad_gives_the_gradients_of_this_ranks_parts(plan: str) -> Non
             shard = shards[id(parameter)]
             part = cut(expected[shard.tensor.names[0]], shard.tensor.factors, shard.region)
             torch.testing.assert_close(grad, part)
+
+    on_ranks(body, plan)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_backward_from_another_thread_gives_the_same_gradients(plan: str) -> None:
+    """On GPUs autograd runs in a thread of its own."""
+    plain = Net()
+    grads = torch.autograd.grad(plain(*BATCHES[0])["loss"], [*plain.parameters()])
+    expected = dict(zip(dict(plain.named_parameters()), grads, strict=True))
+
+    def body(model: Any, _: nn.Module) -> None:
+        loss = model(*BATCHES[0])["loss"]
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(loss.backward).result()
+        shards = {id(shard.data): shard for shard in model.shards.held}
+        for parameter in model.parameters():
+            shard = shards[id(parameter)]
+            part = cut(expected[shard.tensor.names[0]], shard.tensor.factors, shard.region)
+            torch.testing.assert_close(parameter.grad, part)
 
     on_ranks(body, plan)
 

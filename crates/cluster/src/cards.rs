@@ -14,9 +14,12 @@ const MICRO: f64 = 1e-6;
 enum Bus {
     /// GB/s each way of each device, and whether the switch sums.
     Nvlink(f64, bool),
+    /// They read and write each other's memory over the bus.
     Pcie,
+    /// They have no access to each other's memory. GB/s of their bus.
+    Host(f64),
 }
-use Bus::{Nvlink, Pcie};
+use Bus::{Host, Nvlink, Pcie};
 
 struct Card {
     name: &'static str,
@@ -70,12 +73,12 @@ const CARDS: [Card; 29] = [
     card("v100", &["V100", "V100S"], (32, 0.9), (7.8, 15.7, 125.0, false), Nvlink(150.0, false), (12.0, 96, 12.0)),
     card("a30", &["A30"], (23, 0.933), (10.3, 10.3, 165.0, true), Pcie, SMALL),
     card("a40", &["A40"], (44, 0.696), (0.6, 37.4, 150.0, true), Pcie, SMALL),
-    card("a10g", &["A10G"], (21, 0.6), (0.5, 31.5, 70.0, true), Pcie, SMALL),
-    card("a10", &["A10"], (21, 0.6), (0.5, 31.2, 125.0, true), Pcie, SMALL),
+    card("a10g", &["A10G"], (21, 0.6), (0.5, 31.5, 70.0, true), Host(catalog::BUS), SMALL),
+    card("a10", &["A10"], (21, 0.6), (0.5, 31.2, 125.0, true), Host(catalog::BUS), SMALL),
     card("l40s", &["L40S"], (44, 0.864), (1.4, 91.6, 362.0, true), Pcie, SMALL),
     card("l40", &["L40"], (44, 0.864), (1.4, 90.5, 181.0, true), Pcie, SMALL),
-    card("l4", &["L4"], (21, 0.3), (0.5, 30.0, 121.0, true), Pcie, SMALL),
-    card("t4", &["T4"], (14, 0.32), (0.25, 8.1, 65.0, false), Pcie, (12.0, 48, 25.0)),
+    card("l4", &["L4"], (21, 0.3), (0.5, 30.0, 121.0, true), Host(catalog::BUS), SMALL),
+    card("t4", &["T4"], (14, 0.32), (0.25, 8.1, 65.0, false), Host(12.0), (12.0, 48, 25.0)),
     card("rtx-pro-6000", &["PRO 6000 BLACKWELL"], (96, 1.79), (2.0, 126.0, 503.0, true), Pcie, FIFTH),
     card("rtx-6000-ada", &["6000 ADA"], (47, 0.96), (1.4, 91.0, 364.0, true), Pcie, SMALL),
     card("rtx-a6000", &["A6000"], (47, 0.768), (0.6, 38.7, 155.0, true), Pcie, SMALL),
@@ -131,7 +134,7 @@ fn hidden(card: &Card) -> f64 {
         (Nvlink(..), "a100" | "a100-40g" | "a800") => (24.0, 108.0),
         (Nvlink(..), "v100") => (12.0, 80.0),
         (Nvlink(..), _) => (16.0, 132.0),
-        (Pcie, _) => (4.0, 80.0),
+        (Pcie | Host(_), _) => (4.0, 80.0),
     };
     1.0 - busy / all
 }
@@ -141,6 +144,7 @@ pub(crate) fn link_of(name: &str) -> Option<Link> {
     Some(match CARDS.iter().find(|card| card.name == name)?.bus {
         Nvlink(bandwidth, sums) => catalog::nvlink(bandwidth, sums),
         Pcie => catalog::pcie(),
+        Host(bus) => catalog::over_host(bus),
     })
 }
 
@@ -204,13 +208,18 @@ fn described(driver: &Driver, local: u32, nodes: u32) -> String {
     let also = if bf16 { format!(", bf16 = \"{:.1} TFLOP/s\"", per_clock(half)) } else { String::new() };
     // Of such as are sold a multiprocessor has some 10 to 30 GB/s.
     let bandwidth = driver.bandwidth.unwrap_or(15.0 * GIGA * f64::from(driver.multiprocessors.max(1)));
+    // GeForce cards have no access to each other's memory.
+    let is_alone = driver.name.to_uppercase().split([' ', '-']).any(|word| word == "GEFORCE");
+    let link = if is_alone { catalog::over_host(catalog::BUS) } else { catalog::pcie() };
     format!(
         "name = {name:?}\n\n[network]\nbandwidth = \"100 Gbit/s\"\nlatency = \"14 us\"\nshared = true\n\n\
          [[nodes]]\ncount = {nodes}\ndevices = \"here:{local}\"\n\
-         link = {{ bandwidth = \"25 GB/s\", latency = \"5 us\", shared = true }}\n\n\
+         link = {{ bandwidth = \"{link} GB/s\", latency = \"{latency} us\", shared = true }}\n\n\
          [devices.here]\nmemory = \"{memory:.3} GB\"\nbandwidth = \"{bandwidth:.1} GB/s\"\n\
          peak = {{ f64 = \"{double:.2} TFLOP/s\", f32 = \"{single:.1} TFLOP/s\", {narrow}{also} }}\n",
         name = driver.name,
+        link = link.bandwidth / GIGA,
+        latency = link.latency / MICRO,
         memory = left(driver.memory).max(1_000_000) as f64 / GIGA,
         bandwidth = bandwidth / GIGA,
         double = per_clock(double),

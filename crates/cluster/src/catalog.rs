@@ -15,10 +15,12 @@ pub const NAMES: [(&str, &str); 10] = [
     ("dgx-v100:16x2", "nodes of V100 32 GB on NVLink, 100 Gbit/s of network for a node"),
     ("h200:1", "one node with that many devices of a kind: v100, a100, h100, b200, l40s and others"),
     ("ethernet-25g:4x8", "nodes of A100 40 GB on PCIe, 25 Gbit/s of network for a node"),
-    ("l4:8x2", "nodes of L4 on PCIe, 100 Gbit/s of network for a node"),
+    ("l4:8x2", "nodes of L4, which communicate over their host; 100 Gbit/s of network for a node"),
     ("cpu:4", "processes on this machine; measure it with `shardwright profile`"),
 ];
 
+/// GB/s each way of PCIe of the fourth generation.
+pub(crate) const BUS: f64 = 25.0;
 const GIGA: f64 = 1e9;
 const TERA: f64 = 1e12;
 const MICRO: f64 = 1e-6;
@@ -70,7 +72,16 @@ pub(crate) fn nvlink(bandwidth: f64, sums: bool) -> Link {
 }
 
 pub(crate) fn pcie() -> Link {
-    Link { latency: 5.0 * MICRO, ..shared(25.0) }
+    Link { latency: 5.0 * MICRO, ..shared(BUS) }
+}
+
+/// Between devices that have no access to each other's memory, on buses of so many GB/s.
+///
+/// NCCL takes what they send through the host's memory: the sender writes it there, and the receiver reads it. So every
+/// byte crosses the buses and the host's memory twice, and half as many get through. A hop takes as long as copies
+/// between such devices do.
+pub(crate) fn over_host(bus: f64) -> Link {
+    Link { latency: 14.0 * MICRO, ..shared(bus / 2.0) }
 }
 
 /// A network of so many Gbit/s.

@@ -11,7 +11,7 @@ pub struct Device {
     pub memory: u64,
     /// Bytes a second, of its memory.
     pub bandwidth: f64,
-    /// Operations a second, by type; a type that has none runs as the next wider one.
+    /// Operations a second, by type; one that has none runs as one that has all of its numbers.
     pub peak: Vec<(Dtype, f64)>,
     /// Seconds to start an operator.
     pub overhead: f64,
@@ -48,8 +48,23 @@ pub struct Sort<'n> {
 /// What moves bytes and is no operator: slices, sums, casts.
 pub const COPIES: &str = "copies";
 
-/// From the narrowest to the widest.
-const WIDER: [Dtype; 4] = [Dtype::Bf16, Dtype::F16, Dtype::F32, Dtype::F64];
+impl Sort<'static> {
+    /// Gradients that are added to those of an earlier micro-batch.
+    pub const SUM: Self = Self { kinds: [COPIES, COPIES], dtype: Dtype::F32, direction: Direction::Forward };
+    /// An optimizer's step.
+    pub const UPDATE: Self = Self { kinds: ["optimizer", "optimizer"], ..Self::SUM };
+}
+
+/// What a type runs as where it has no rate of its own: the narrowest that has all of its numbers. Float16 has not those of
+/// bfloat16, so a device without that computes it as float32. Integers are counted as that, too.
+fn runs_as(dtype: Dtype) -> &'static [Dtype] {
+    match dtype {
+        Dtype::Bf16 => &[Dtype::Bf16, Dtype::F32, Dtype::F64],
+        Dtype::F16 => &[Dtype::F16, Dtype::F32, Dtype::F64],
+        Dtype::F64 => &[Dtype::F64],
+        _ => &[Dtype::F32, Dtype::F64],
+    }
+}
 
 impl Device {
     /// How long an operator takes: as long as what it computes or what it moves, whichever is more, after its start.
@@ -62,20 +77,31 @@ impl Device {
         self.overhead + computes.max(moves)
     }
 
-    /// The same, from what was measured of its kind and type, where there is something; else it takes at least as long as
-    /// copies of so many bytes. Never less than its peak allows: that is what no plan can beat.
+    /// The same, from what was measured of its kind and type, where there is something: that is what it takes, whatever
+    /// kernels usually reach. Else it takes at least as long as copies of so many bytes.
     pub fn seconds_of(&self, op_cost: OpCost, sort: Sort<'_>) -> f64 {
         if op_cost == OpCost::default() {
             return 0.0;
         }
-        let usual = self.usual(op_cost, sort);
         if let Some(measured) = self.measured_of(sort) {
-            let size = if measured.by_operations { op_cost.operations } else { op_cost.bytes };
-            return measured.curve.seconds(size).max(self.seconds(op_cost, sort.dtype) - self.overhead);
+            return measured
+                .curve
+                .seconds(measured.size(op_cost))
+                .max(self.other_seconds(measured, op_cost, sort));
         }
-        let copies =
-            self.measured_of(Sort { kinds: [COPIES, COPIES], direction: Direction::Forward, ..sort });
+        let usual = self.usual(op_cost, sort);
+        let copies = self.measured_of(Sort { dtype: sort.dtype, ..Sort::SUM });
         copies.map_or(usual, |copies| usual.max(copies.curve.seconds(op_cost.bytes)))
+    }
+
+    /// Of what was measured by operations the seconds of its bytes at all of the bandwidth, and the other way round: what
+    /// was measured need not have had as many of these.
+    fn other_seconds(&self, measured: &Operators, work: OpCost, sort: Sort<'_>) -> f64 {
+        if measured.by_operations {
+            work.bytes / self.bandwidth
+        } else {
+            work.operations / self.peak_of(sort.dtype)
+        }
     }
 
     /// As long as kernels of its kind and size take.
@@ -87,9 +113,13 @@ impl Device {
         self.overhead + computes.max(moves)
     }
 
-    /// What no effort takes less than, whatever was measured.
-    pub fn least(&self, op_cost: OpCost, dtype: Dtype) -> f64 {
-        let usual = self.seconds(op_cost, dtype);
+    /// What no plan can beat: parts of some work, however many, take no less than this together.
+    pub fn lower_bound(&self, work: OpCost, sort: Sort<'_>) -> f64 {
+        if let Some(measured) = self.measured_of(sort) {
+            let fastest = measured.curve.least_of_each() * measured.size(work);
+            return fastest.max(self.other_seconds(measured, work, sort));
+        }
+        let usual = self.seconds(work, sort.dtype);
         if self.measured.is_empty() { usual } else { (usual - self.overhead).max(0.0) }
     }
 
@@ -100,12 +130,11 @@ impl Device {
         sort.kinds.iter().find_map(|kind| self.measured.iter().find(|it| is(it, kind)))
     }
 
-    /// Operations a second of a type. Integers are counted as the widest of floats that is not double.
+    /// Operations a second of a type.
     pub fn peak_of(&self, dtype: Dtype) -> f64 {
-        let at = WIDER.iter().position(|other| *other == dtype).unwrap_or(2);
         let given = |dtype: &Dtype| self.peak.iter().find(|(other, _)| other == dtype).map(|(_, rate)| *rate);
-        let wider = WIDER[at..].iter().find_map(given);
-        wider.or_else(|| self.peak.iter().map(|(_, rate)| *rate).reduce(f64::min)).unwrap_or(1.0)
+        let found = runs_as(dtype).iter().find_map(given);
+        found.or_else(|| self.peak.iter().map(|(_, rate)| *rate).reduce(f64::min)).unwrap_or(1.0)
     }
 
     /// Bytes that go to the host or come from it.

@@ -120,11 +120,12 @@ impl Curves {
         let is = |starts: &[&str]| starts.iter().any(|start| card.starts_with(start));
         if is(&["gb", "b2", "b3", "rtx-pro"]) {
             BLACKWELL
-        } else if is(&["h100", "h200", "h800", "gh200"]) {
+        } else if is(&["gh200", "h100", "h200", "h800"]) {
             HOPPER
-        } else if is(&["a100", "a800", "a30", "h20"]) {
+        } else if is(&["a10", "a30", "a40", "a800", "rtx-a"]) || card == "h20" {
+            // H20 is a Hopper with so little compute that its products reach as much of it as those of an Ampere.
             AMPERE
-        } else if is(&["v100", "t4"]) {
+        } else if is(&["t4", "v100"]) {
             VOLTA
         } else {
             ADA
@@ -184,6 +185,42 @@ mod tests {
             }
             let (compute, memory) = curves.best().expect("it has curves");
             assert!(compute <= 0.9 && memory <= 0.9);
+        }
+    }
+
+    #[test]
+    fn each_card_has_the_curves_of_its_generation() {
+        // As `docs/reference/clusters.md` has them, but for `h20`.
+        let generations: [(Curves, &[&str]); 5] = [
+            (BLACKWELL, &["gb300", "b300", "gb200", "b200", "rtx-pro-6000"]),
+            (HOPPER, &["gh200", "h200", "h200-nvl", "h100", "h100-nvl", "h100-pcie", "h800"]),
+            (ADA, &["l40s", "l40", "l4", "rtx-6000-ada"]),
+            (
+                AMPERE,
+                &[
+                    "a100",
+                    "a100-40g",
+                    "a100-pcie",
+                    "a100-40g-pcie",
+                    "a800",
+                    "a30",
+                    "a40",
+                    "a10",
+                    "a10g",
+                    "rtx-a6000",
+                    "h20",
+                ],
+            ),
+            (VOLTA, &["t4", "v100"]),
+        ];
+        let listed: Vec<&str> = generations.iter().flat_map(|(_, cards)| *cards).copied().collect();
+        for name in crate::cards::names() {
+            assert!(listed.contains(&name), "{name} is of no generation");
+        }
+        for (curves, cards) in generations {
+            for card in cards {
+                assert!(Curves::of(card) == curves, "{card}");
+            }
         }
     }
 

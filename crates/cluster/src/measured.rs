@@ -6,7 +6,7 @@
 
 use graph::Dtype;
 
-use crate::Pattern;
+use crate::{OpCost, Pattern};
 
 /// Seconds by size: operations or bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +59,13 @@ pub struct Operators {
     /// Whether sizes are operations; else they are bytes.
     pub by_operations: bool,
     pub curve: Curve,
+}
+
+impl Operators {
+    /// Of some work what the curve is by.
+    pub(crate) fn size(&self, work: OpCost) -> f64 {
+        if self.by_operations { work.operations } else { work.bytes }
+    }
 }
 
 /// Messages of a pattern among so many devices of a node; no pattern is from one to another.

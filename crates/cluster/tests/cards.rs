@@ -1,6 +1,7 @@
 //! GPUs are known by the words of their names, and what is not known is described.
 
-use cluster::{Driver, here, known, named, read};
+use cluster::{Cluster, Contention, Driver, Pattern, here, known, named, read};
+use graph::Dtype;
 
 fn driver(name: &str, memory: u64) -> Driver {
     Driver {
@@ -52,8 +53,43 @@ fn a_part_of_a_gpu_is_described_from_what_its_driver_says() {
     // But for the driver's own, and what lies between tensors.
     assert_eq!((cluster.devices(), cluster.device(0).memory), (2, 38_700_000_000));
     let whole = named("h100:1").expect("known");
-    let rate = |cluster: &cluster::Cluster| cluster.device(0).peak_of(graph::Dtype::Bf16);
+    let rate = |cluster: &cluster::Cluster| cluster.device(0).peak_of(Dtype::Bf16);
     assert!((0.3..0.6).contains(&(rate(&cluster) / rate(&whole))), "{}", rate(&cluster));
+}
+
+#[test]
+fn what_cards_send_without_access_to_each_other_crosses_the_bus_twice() {
+    let all: Vec<u32> = (0..8).collect();
+    let seconds = |cluster: &Cluster, members: usize| {
+        cluster.collective(Pattern::AllReduce, &all[..members], Contention(1), 1e9)
+    };
+    let (peers, name) = (named("l40s:8").expect("known"), |name: &str| named(&format!("{name}:8")));
+    for (card, times) in [("a10", 2.0), ("a10g", 2.0), ("l4", 2.0), ("t4", 2.0 * 25.0 / 12.0)] {
+        let cluster = name(card).expect("known");
+        for members in [2, 4, 8] {
+            let found = seconds(&cluster, members) / seconds(&peers, members);
+            assert!((found / times - 1.0).abs() < 0.01, "{members} of {card}: {found}");
+        }
+        let found = cluster.message(0, 1, Contention(1), 1e9) / peers.message(0, 1, Contention(1), 1e9);
+        assert!((found / times - 1.0).abs() < 0.01, "{card}: {found}");
+    }
+    // Of cards that the catalog does not have, GeForce ones have none.
+    let described =
+        |name: &str| here(&driver(name, 24 << 30), 8, 1).expect("described").text.expect("a file");
+    let of = |name: &str| seconds(&read(&described(name), "here").expect("valid"), 2);
+    let usual = of("NVIDIA L20");
+    assert!((of("NVIDIA GeForce RTX 4090") / usual - 2.0).abs() < 0.01, "{usual}");
+}
+
+#[test]
+fn bfloat16_is_computed_as_float32_where_a_card_has_none() {
+    for (name, has) in [("v100", false), ("t4", false), ("a100", true), ("h100", true)] {
+        let cluster = named(&format!("{name}:1")).expect("known");
+        let rate = |dtype| cluster.device(0).peak_of(dtype);
+        let expected = if has { rate(Dtype::F16) } else { rate(Dtype::F32) };
+        assert_eq!(rate(Dtype::Bf16).to_bits(), expected.to_bits(), "{name}");
+        assert!(rate(Dtype::F16) > 4.0 * rate(Dtype::F32), "{name}");
+    }
 }
 
 #[test]

@@ -267,9 +267,9 @@ fn what_was_measured_of_an_operator_is_taken_before_the_roofline() {
     let product = sort(["aten.linear", "contraction"], Direction::Forward);
     let op_cost = |operations, bytes| OpCost { operations, bytes };
     is(device.seconds_of(op_cost(1e7, 1e3), product), 1e-3);
-    // Nothing is quicker than the peak: what has many bytes for its operations is as slow as the memory.
+    // What has more bytes for its operations than what was measured may be as slow as the memory.
     let thin = op_cost(1e6, 1e9);
-    is(device.seconds_of(thin, product), device.seconds(thin, Dtype::F32) - device.overhead);
+    is(device.seconds_of(thin, product), 1e9 / device.bandwidth);
     // An operator of its own name comes before its family.
     let backward = op_cost(0.0, 2e6);
     is(device.seconds_of(backward, sort(["aten.gelu", "pointwise"], Direction::Backward)), 8e-3);
@@ -284,6 +284,44 @@ fn what_was_measured_of_an_operator_is_taken_before_the_roofline() {
     let cluster = read(&format!("{PROFILE}{row}"), "here.toml").expect("it reads");
     is(cluster.device(0).seconds_of(op_cost(1.0, 2e6), sort(["aten.sort", ""], Direction::Backward)), 2.0);
     assert_eq!(device.seconds_of(OpCost::default(), product).to_bits(), 0.0_f64.to_bits(), "a view");
+}
+
+#[test]
+fn what_was_measured_is_taken_where_it_is_quicker_than_kernels_usually_are() {
+    let rows = |kind: &str, by: &str, seconds: f64| {
+        format!(
+            "[[devices.here.operators]]\nkind = \"{kind}\"\ndtype = \"f16\"\npass = \"forward\"\n\
+             {by} = [1e9, 1e12]\nseconds = [{}, {seconds}]\n",
+            seconds / 500.0
+        )
+    };
+    // Products of an A10G at 98% of its peak, and copies of what is in its cache at twice its bandwidth.
+    let (product, norm) = (1e12 / (0.98 * 70e12), 1e12 / (2.0 * 600e9));
+    let text = format!(
+        "[[nodes]]\ndevices = \"here:1\"\n[devices.here]\nlike = \"a10g\"\n{}{}",
+        rows("contraction", "operations", product),
+        rows("norms", "bytes", norm)
+    );
+    let cluster = read(&text, "here.toml").expect("it reads");
+    let device = cluster.device(0);
+    let sort = |family| Sort { kinds: ["", family], dtype: Dtype::F16, ..Sort::SUM };
+    let (operations, bytes) =
+        (OpCost { operations: 1e12, bytes: 1e6 }, OpCost { operations: 1e6, bytes: 1e12 });
+    is(device.seconds_of(operations, sort("contraction")), product);
+    is(device.seconds_of(bytes, sort("norms")), norm);
+    assert!(device.seconds(operations, Dtype::F16) > product && device.seconds(bytes, Dtype::F16) > norm);
+    // Nothing that is told is below what no plan can beat, and parts together are not either.
+    for family in ["contraction", "norms", "pointwise"] {
+        for size in (0..40).map(|at| 1e6 * 10_f64.powf(f64::from(at) / 5.0)) {
+            for work in [(size, 1e6), (1e6, size), (size, size / 100.0)] {
+                let work = OpCost { operations: work.0, bytes: work.1 };
+                let half = OpCost { operations: work.operations / 2.0, bytes: work.bytes / 2.0 };
+                let bound = device.lower_bound(work, sort(family)) * (1.0 - 1e-9);
+                assert!(bound <= device.seconds_of(work, sort(family)), "{family} {work:?}");
+                assert!(bound <= 2.0 * device.seconds_of(half, sort(family)), "{family} {work:?}");
+            }
+        }
+    }
 }
 
 #[test]

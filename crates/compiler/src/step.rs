@@ -166,8 +166,18 @@ pub fn estimate(
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
     let program = lower::lower(graph, analysis, plan, boundary)?;
-    let may = |axis| symmetric(&program, setting.cluster, axis);
-    estimated((graph, analysis), plan, &program, Folding { least: SHORT, may: &may }, setting)
+    estimated((graph, analysis), plan, &program, SHORT, setting)
+}
+
+/// The same of a compiled plan: its numbers without who does what when, so a step of many micro-batches takes no longer than
+/// one of few.
+pub fn brief(
+    (graph, analysis): (&Graph, &Analysis),
+    plan: &Plan,
+    compiled: &Compiled,
+    setting: &Setting<'_>,
+) -> Result<Estimate> {
+    estimated((graph, analysis), plan, &compiled.program, SHORT, setting)
 }
 
 /// The same, following all ranks: what few of them tell is exactly that.
@@ -178,17 +188,18 @@ pub fn estimate_one_by_one(
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
     let program = lower::lower(graph, analysis, plan, boundary)?;
-    estimated((graph, analysis), plan, &program, ONE_BY_ONE, setting)
+    estimated((graph, analysis), plan, &program, u32::MAX, setting)
 }
 
 fn estimated(
     (graph, analysis): (&Graph, &Analysis),
     plan: &Plan,
     program: &Program,
-    folding: Folding<'_>,
+    least: u32,
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
     require_batches(setting.batches)?;
+    let folding = Folding { least, may: &|axis| symmetric(program, setting.cluster, axis) };
     let (proof, rank_traces) =
         check::courses_folding(graph, program, setting.masters, (folding, setting.batches))
             .map_err(|faults| first_of(faults, &|fault| Error::from(fault)))?;

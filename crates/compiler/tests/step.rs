@@ -355,6 +355,22 @@ fn of_many_micro_batches_few_are_gone_through() {
     assert_eq!(never.into_iter().collect::<Vec<_>>(), ["stages:4 x gpipe"]);
 }
 
+#[test]
+fn a_compiled_plan_is_estimated_as_its_step_is_simulated() {
+    let (model, masters) = (Model::new(), Masters::new());
+    for name in ["zero3", "stages:4 x 1f1b", "stages:2 x zb-v x zero3:2"] {
+        let (cluster, batches) = (uneven(), 512);
+        let (plan, compiled) = model.compiled(name, 4);
+        let setting =
+            Setting { cluster: &cluster, batches, optimizer: "none", masters: &masters, compiled: false };
+        let brief = compiler::brief((&model.graph, &model.analysis), &plan, &compiled, &setting);
+        let brief = brief.expect("an estimate").simulation;
+        let whole = model.step(name, 4, &cluster, batches).expect("a step").estimate.simulation;
+        assert!((brief.seconds / whole.seconds - 1.0).abs() < 1e-9, "{name}: {}", brief.seconds);
+        assert!(brief.gone_through < batches / 4, "{name}: {}", brief.gone_through);
+    }
+}
+
 /// A step of which all but the memory's bandwidth, and the host's, is as quick as can be.
 fn with_memory(plan: &str, count: u32, batches: u32) -> Estimate {
     let text = format!(

@@ -48,7 +48,7 @@ mod _core {
     #[pymodule_export]
     use super::spmd_py::{DecisionTables, decision_tables};
     #[pymodule_export]
-    use super::step_py::{Simulated, communications, simulate_step};
+    use super::step_py::{Simulated, communications, simulate_seconds, simulate_step};
 
     #[pymodule_init]
     fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

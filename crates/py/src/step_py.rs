@@ -155,6 +155,32 @@ pub(crate) fn simulate_step(
     })
 }
 
+/// Its seconds alone, which of many micro-batches take no longer than of few.
+#[pyfunction]
+#[pyo3(signature = (plan, compiled, cluster, text = None, batches = 1, optimizer = "adamw", kept = None, compile = false))]
+#[expect(clippy::too_many_arguments, reason = "they are named in Python")]
+pub(crate) fn simulate_seconds(
+    py: Python<'_>,
+    plan: &Plan,
+    compiled: &Compiled,
+    cluster: &str,
+    text: Option<&str>,
+    batches: u32,
+    optimizer: &str,
+    kept: Option<BTreeMap<String, String>>,
+    compile: bool,
+) -> PyResult<f64> {
+    let (graph, analysis) = (&plan.model.graph, &plan.model.analysis);
+    guarded(plan.evidence(), || {
+        let cluster = cluster_of(cluster, text)?;
+        let masters = masters_of(kept);
+        let setting = Setting { cluster: &cluster, batches, optimizer, masters: &masters, compiled: compile };
+        let estimate =
+            py.detach(|| compiler::brief((graph, analysis), &plan.plan, compiled.inner(), &setting))?;
+        Ok(estimate.simulation.seconds)
+    })
+}
+
 /// What every rank communicates in a step of so many micro-batches, as JSON: of emitted files, which are read back and
 /// proved against the text of the model's graph. `cluster` is its name, and what its file says if it has one; `kept` are the types in which ranks hold parameters, as of `compile`.
 #[pyfunction]

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use check::InstrCost;
-use cluster::OpCost;
+use cluster::{OpCost, Sort};
 use diag::{Error, Result};
 use program::{Body, BufId, CallId, ExchangeId, Instr, Kind, Offloaded, Pass, RankId, Which};
 
-use crate::kinds::step;
 use crate::passes::lasting;
 use crate::price::{Groups, Price, prices};
 use crate::rank::{Rank, Tick};
@@ -281,7 +280,7 @@ impl<'s> Engine<'s> {
         let device = self.scene.cluster.device(id.0);
         let updates = self.scene.updates.get(id.index()).copied().unwrap_or_default();
         let op_cost = OpCost { operations: 0.0, bytes: updates.here as f64 };
-        let mut seconds = device.seconds_of(op_cost, step());
+        let mut seconds = device.seconds_of(op_cost, Sort::UPDATE);
         let comes = device.seconds_to_host(updates.comes as f64);
         if comes > 0.0 {
             seconds += rank.copies_for(comes) - rank.clock + comes;

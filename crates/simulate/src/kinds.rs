@@ -6,8 +6,6 @@ use rules::families::family_of;
 
 use crate::fused;
 
-const OPTIMIZER: &str = "optimizer";
-
 /// For each operator its own name and that of its family.
 #[derive(Clone, Debug)]
 pub struct Kinds {
@@ -41,11 +39,6 @@ impl Kinds {
         let known = |op: OpId| self.moved.as_ref()?.get(op.index()).copied();
         op.and_then(known).unwrap_or(1.0)
     }
-}
-
-/// That of an optimizer's step.
-pub(crate) fn step() -> Sort<'static> {
-    Sort { kinds: [OPTIMIZER, OPTIMIZER], dtype: Dtype::F32, direction: Direction::Forward }
 }
 
 /// Without the overload: `aten.gelu`, and `pointwise`.

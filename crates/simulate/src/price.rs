@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use check::{InstrCost, RankTrace, Work};
-use cluster::{Cluster, Contention, Device, Direction, OpCost, Pattern};
-use graph::Dtype;
+use cluster::{Cluster, Contention, Device, Direction, OpCost, Pattern, Sort};
 use program::{Exchange, ExchangeId, GroupingId, Instr, Kind, Piece, Program, RankId, Which};
 
 use crate::{Kinds, Message, Scene};
@@ -63,7 +62,7 @@ fn price(instr_cost: &InstrCost, instr: &Instr, device: &Device, kinds: &Kinds) 
     Price {
         work: around + works.iter().sum::<f64>(),
         host: device.seconds_to_host(instr_cost.to_host as f64),
-        added: device.seconds_of(sum, kinds.sort(None, Dtype::F32, Direction::Forward)),
+        added: device.seconds_of(sum, Sort::SUM),
         added_on_host: device.seconds_on_host(SUM * instr_cost.added_on_host as f64),
         starts,
     }

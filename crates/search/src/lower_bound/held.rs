@@ -1,10 +1,10 @@
 //! Parameters: what ranks hold of them, gather, sum gradients of, and update.
 
 use check::{Memory, held_as};
-use cluster::{Device, OpCost, Pattern};
+use cluster::{Device, OpCost, Pattern, Sort};
 use compiler::{SUM, states, updated, with_optimizer};
 use diag::Result;
-use graph::{Dtype, OpId, Source, TensorId};
+use graph::{OpId, Source, TensorId};
 use plan::{Gather, ParamSharding, Reduce, has_state_on_host, lives_on_host, param_sharding_of};
 
 use super::chains::Chains;
@@ -51,16 +51,18 @@ pub(super) fn hold(it: On<'_>, chains: &Chains<'_>, loads: &mut [Load]) -> Resul
             load.memory = all.held + all.gradients + state;
             load.gradients = all.gradients;
         }
-        let least = |device: &Device, bytes: f64| device.least(OpCost { operations: 0.0, bytes }, Dtype::F32);
+        let least = |device: &Device, bytes: f64, sort: Sort<'_>| {
+            device.lower_bound(OpCost { operations: 0.0, bytes }, sort)
+        };
         let (here, there) =
             (updated(all.trained, optimizer)? as f64, updated(all.on_host, optimizer)? as f64);
         let comes = (all.from_host * states(optimizer)?) as f64;
         load.update = ground.parts.least_on_any(|device| {
             // What is to live on the host may have to stay on the device.
-            let there = device.seconds_on_host(there).min(least(device, there));
-            least(device, here) + 2.0 * device.seconds_to_host(comes) + there
+            let there = device.seconds_on_host(there).min(least(device, there, Sort::UPDATE));
+            least(device, here, Sort::UPDATE) + 2.0 * device.seconds_to_host(comes) + there
         });
-        let added = |device: &Device| least(device, SUM * all.added as f64);
+        let added = |device: &Device| least(device, SUM * all.added as f64, Sort::SUM);
         load.added = if all.added > 0 { ground.parts.least_on_any(added) } else { 0.0 };
         for (axis, bytes) in (0..chains.line.axes).map(|axis| (axis, all.sums[1 << axis][0])) {
             load.sums.0 += chains.line.seconds((stage, axis), Pattern::AllReduce, bytes);

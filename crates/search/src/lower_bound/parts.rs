@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use cluster::{Device, OpCost};
-use compiler::{Costs, PartCost};
+use cluster::{Device, Direction, OpCost};
+use compiler::{Costs, Kinds, PartCost};
 use graph::{Arg, Dtype, Graph, OpId};
 use plan::{On, Plan, Split};
 use rules::{Analysis, Kind};
@@ -16,7 +16,8 @@ use crate::Question;
 pub(super) struct Cost {
     pub(super) forward: OpCost,
     pub(super) backward: OpCost,
-    dtype: Dtype,
+    /// Of which operator, and in which type.
+    of: (OpId, Dtype),
     /// Bytes of each input and output; nothing of an operator that is rewritten.
     pub(super) inputs: Vec<u64>,
     pub(super) outputs: Vec<u64>,
@@ -32,6 +33,8 @@ pub(super) struct Parts {
     /// Seconds of parts by their number.
     of_parts: HashMap<(u32, Vec<Split>, u32), (f64, f64)>,
     kinds: Vec<Device>,
+    /// What operators are.
+    operators: Kinds,
 }
 
 impl Parts {
@@ -50,7 +53,7 @@ impl Parts {
             }
         }
         let numbers = graph.op_ids().map(number).collect();
-        Self { numbers, known: HashMap::new(), of_parts: HashMap::new(), kinds }
+        Self { numbers, known: HashMap::new(), of_parts: HashMap::new(), kinds, operators: Kinds::of(graph) }
     }
 
     pub(super) fn of_all(&mut self, of: Of<'_>, plan: &Plan) -> Vec<Rc<Cost>> {
@@ -91,8 +94,12 @@ impl Parts {
 
     /// Forward and backward.
     pub(super) fn seconds(&self, cost: &Cost) -> (f64, f64) {
-        let of = |op_cost: OpCost| self.least_on_any(|device| device.least(op_cost, cost.dtype));
-        (of(cost.forward), of(cost.backward))
+        let (op, dtype) = cost.of;
+        let bound = |work: OpCost, pass| {
+            let sort = self.operators.sort(Some(op), dtype, pass);
+            self.least_on_any(|device| device.lower_bound(work, sort))
+        };
+        (bound(cost.forward, Direction::Forward), bound(cost.backward, Direction::Backward))
     }
 
     pub(super) fn least_on_any(&self, seconds: impl Fn(&Device) -> f64) -> f64 {
@@ -141,7 +148,7 @@ impl Of<'_> {
         Cost {
             forward: op_cost(cost.flops, cost.forward),
             backward: op_cost(cost.gradients.iter().sum(), cost.backward),
-            dtype: graph.computes_in(op).unwrap_or(Dtype::F32),
+            of: (op, graph.computes_in(op).unwrap_or(Dtype::F32)),
             inputs: sizes.map(|(shape, tensor)| bytes(shape, graph.tensor(*tensor).dtype)).collect(),
             outputs: made
                 .map(|(shape, tensor)| tensor.map_or(0, |tensor| bytes(shape, graph.tensor(tensor).dtype)))
@@ -157,7 +164,7 @@ impl Of<'_> {
         Cost {
             forward: OpCost::default(),
             backward: OpCost::default(),
-            dtype: Dtype::F32,
+            of: (op, Dtype::F32),
             inputs: vec![0; inputs],
             outputs: vec![0; outputs],
             kept: vec![],
