@@ -73,6 +73,7 @@ mutants: ## faults in the code of the check itself: which of them no test notice
 zoo: $(VENV)/.zoo ## models of other packages through everything, and docs/reference/zoo.md; goes on where it was ended
 	cd tests/python && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python -m foreign --workers $(or $(if $(filter file,$(origin WORKERS)),,$(WORKERS)),$(shell nproc)) $(ZOO)
 
+# Not `--quiet`: mkdocs would not count its warnings then, and a broken link would pass.
 docs: $(VENV)/.docs ## the documentation as a site, in target/site; links that lead nowhere fail
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

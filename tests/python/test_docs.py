@@ -96,7 +96,7 @@ def test_files_that_pages_name_exist(page: Path) -> None:
 
 def test_the_runtime_has_the_methods_of_the_page() -> None:
     """Each instruction that is a method of `run`, with the parameters that the page says."""
-    page = (ROOT / "docs" / "emitted-program.md").read_text()
+    page = (REFERENCE / "emitted-program.md").read_text()
     table = page.partition("<!-- instructions: ")[2].partition("<!-- end of instructions -->")[0]
     cells = re.findall(r"^\| (`.*?`) \| ", table, re.MULTILINE)
     forms = [form for cell in cells for form in re.findall(r"`(\w+\(.*?\))`", cell)]
