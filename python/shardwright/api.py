@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .cache import open_cache
-from .capture.known_inputs import KnownInputs, asked_for
+from .capture.static_inputs.named import KnownInputs, asked_for
 from .choosing import AUTO, Choice, cluster_here, cluster_of
 from .compiling import Bundle, require_one_of
 from .constraints import ConstraintsLike, constraints_of, nothing_to_choose

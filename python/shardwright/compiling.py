@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ._core import Compiled, Graph, Plan, compile
 from .capture import Captured, Noted, capture
-from .capture.known_inputs import KnownInputs
+from .capture.static_inputs.named import KnownInputs
 from .errors import CaptureError, RuntimeFault
 from .memory import OPTIMIZER
 from .outputs import Asked, resolve

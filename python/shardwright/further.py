@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from .capture.memory import Aliases, identity, seen_in
-from .capture.remembered import tensors_in
+from .capture.state.hidden import tensors_in
+from .capture.state.memory import Aliases, identity, seen_in
 from .compiling import Bundle
 from .contents import has_attributes, walk
 from .runtime import Comm, load_program

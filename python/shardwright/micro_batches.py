@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ._core import Graph, micro_batch_weight
 from .capture import Captured
-from .capture.evaluate import Evaluator, Given
+from .capture.verify.interpreter import Evaluator, Given
 from .choosing import Choice
 from .compiling import captured_model
 from .cutting import Cutting

@@ -16,8 +16,8 @@ from ._core import Graph, Plan
 from .cache import Cache, Comparisons, Entry, Unknown, further_key, key_of, key_of_read
 from .capture import Captured, still_computes
 from .capture.autocast import ambient
-from .capture.extent import MOST_AT_A_START
-from .capture.known import has_values
+from .capture.static_inputs.buffers import has_values
+from .capture.verify.cost import MOST_AT_A_START
 from .choosing import AUTO, Choice
 from .compiling import Bundle, captured_model, compile_plan
 from .errors import RuntimeFault, ShardwrightError

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from shardwright._core import Graph, prove_filled
 from shardwright.capture import Captured, capture
-from shardwright.capture.evaluate import Evaluator, Given
+from shardwright.capture.verify.interpreter import Evaluator, Given
 from shardwright.lengths import pad_to
 
 Batch = dict[str, Tensor]

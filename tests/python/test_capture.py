@@ -510,7 +510,7 @@ def test_a_lost_region_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
             y = self.linear(x)
         return y * self.linear(x)
 
-    monkeypatch.setattr("shardwright.capture.text.is_no_grad", lambda node: False)
+    monkeypatch.setattr("shardwright.capture.graph_text.is_no_grad", lambda node: False)
     assert "the gradient of parameter `linear.weight` differs by" in refused(run)
 
 

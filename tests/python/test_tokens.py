@@ -19,7 +19,7 @@ from shardwright import Bundle, CaptureError, Graph, Plan
 from shardwright._core import Draft, compile, verify
 from shardwright.capture import Captured, capture
 from shardwright.capture.casts import Casting
-from shardwright.capture.verify import Call, verify_capture
+from shardwright.capture.verify.against_module import Call, verify_capture
 from shardwright.compiling import sources
 from shardwright.errors import CheckError, PlanError, RuntimeFault, ShardwrightError
 from shardwright.runtime import ParallelModule, load_program, run_local

@@ -17,23 +17,22 @@ from ..errors import CaptureError, ShardwrightError
 from ..precision import Precision, dtype_name, dtype_named
 from .autocast import ambient, device_of
 from .casts import Casting
-from .comparing import Compared, Comparison, Noted, kind_of, with_values
-from .foreseen import refuse_what_is_kept, run_without_values
-from .inputs import Inputs, with_inputs
-from .known import Known, said_of_fixed
-from .known_inputs import KnownInputs, said_of_known
-from .memory import Aliases, refuse_shared
-from .names import Names
+from .checkpointed_regions import cannot_repeat
+from .graph_text import Sources, constants_of, print_graph, sources_of
 from .opaque.finding import traced
 from .opaque.modules import Opaque
+from .passes.checkpointed_updates import SURE
 from .settings import notes, without_cache
 from .spec import CallSpec, ResultSpec
-from .stand_ins import kinds_here
-from .swap import same_randomness
-from .text import Sources, constants_of, print_graph, sources_of
+from .state.hidden_on_fakes import refuse_what_is_kept, run_without_values
+from .state.memory import Aliases, refuse_shared
+from .state.names import Names
+from .state.swap import same_randomness
+from .static_inputs.buffers import Known, said_of_fixed
+from .static_inputs.named import KnownInputs, said_of_known
+from .static_inputs.noticed import Inputs, with_inputs
 from .trace import AGAIN, KEEPS, READS, WRITES, refusal, results_of, trace, updated_of
-from .updated_again import SURE, updated_again
-from .verify import (
+from .verify.against_module import (
     Call,
     can_verify,
     computes_the_same,
@@ -42,6 +41,8 @@ from .verify import (
     given_to,
     missing_value,
 )
+from .verify.comparison import Compared, Comparison, Noted, kind_of, with_values
+from .verify.random_values import kinds_here
 
 __all__ = [
     "CallSpec",
@@ -319,7 +320,7 @@ def _capture(
     if verify:
         raise _cannot_compare(found)
     if captured.for_backward and verify is None and not program.graph_module.meta[SURE]:
-        raise updated_again(None, f"how often it does so is only known from a comparison, and {found}")
+        raise cannot_repeat(None, f"how often it does so is only known from a comparison, and {found}")
     if program.graph_module.meta[KEEPS]:
         refuse_what_is_kept(module, bound.args, bound.kwargs, casting)
     captured.notes.append(f"{_NOT_COMPARED}: {found}")

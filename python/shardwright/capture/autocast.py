@@ -26,8 +26,8 @@ from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError
 from . import lines
-from .parts import Call, Record, put_in_place
-from .simplify import insert, is_no_grad
+from .dispatch import Call, Record, put_in_place
+from .fx_nodes import insert, is_no_grad
 
 NOTE = "shardwright_autocast"
 CAST = "shardwright_cast"

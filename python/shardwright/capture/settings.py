@@ -11,7 +11,7 @@ from unittest import mock
 from torch import nn
 
 from ..errors import CaptureError
-from .beside import is_known
+from .static_inputs.static_evaluation import is_known
 
 _CACHE = "use_cache"
 _EXPERTS = "_experts_implementation"

@@ -20,41 +20,42 @@ from torch.utils import _pytree as pytree
 from ..errors import CaptureError, ShardwrightError
 from . import lines
 from .autocast import NOTE, make_casts_explicit, no_autocast, read_casts
-from .averages import averages_in_tensors
-from .beside import knowing
 from .casts import Casting, cast_parameters
-from .chance import refuse_chance
-from .checks import passing_checks
-from .detached import keep_detach, refuse_hidden_writes, write_without_detach
-from .distributions import in_known_distributions
-from .drawn import draw_what_is_lost, drawn, is_unread
-from .experts import fuse_experts
-from .functional import write_out
+from .checkpointed_regions import SPANS, mark_spans
+from .control_flow.asserts import passing_checks
+from .fx_nodes import NO_GRAD, mark_no_grad
 from .guard import guarded
-from .inside import module_of, place_in, said_in
-from .instances import write_out_statistics
-from .known import Known
-from .known_inputs import READS_DATA
-from .lying import draw_on_fresh, note_order
-from .masks import simplify_masks
-from .meaning import settle_meaning
-from .mixtures import fuse_mixtures
-from .names import Names
+from .lines import module_of, place_in, said_in
 from .opaque.losses import losses_as_operators
 from .opaque.modules import Opaque, standing_for
 from .opaque.plain import said_of
 from .opaque.rules import registered_as_operators, write_registered
 from .opaque.selected import selecting_late
-from .registered import Registered
-from .remembered import changes, kept_by, kept_error
+from .passes.canonical import settle_meaning
+from .passes.checkpointed_updates import update_again, writes_under_checkpoints
+from .passes.dead_code import drop_unread
+from .passes.detached import keep_detach, refuse_hidden_writes, write_without_detach
+from .passes.experts import fuse_experts
+from .passes.functional import write_out
+from .passes.instance_norms import write_out_statistics
+from .passes.masks import simplify_masks
+from .passes.mixtures import fuse_mixtures
+from .passes.parameter_updates import as_buffers, as_parameters
+from .passes.simplify import simplify, sweep
+from .passes.strided import index_strided
+from .random.distributions import in_known_distributions
+from .random.draws import refuse_chance
+from .random.memory_format import draw_on_fresh, note_order
+from .random.unread_draws import draw_what_is_lost, drawn, is_unread
 from .settings import capturable_experts, masks_as_they_run
-from .simplify import NO_GRAD, mark_no_grad, simplify, sweep
-from .spans import SPANS, mark_spans
-from .strided import index_strided
-from .swap import Fake, borrowed, same_randomness
-from .unread import drop_unread
-from .updated_again import update_again, writes_under_checkpoints
-from .written import as_buffers, as_parameters
+from .state.batch_norms import averages_in_tensors
+from .state.hidden import changes, kept_by, kept_error
+from .state.names import Names
+from .state.registered import Registered
+from .state.swap import Fake, borrowed, same_randomness
+from .static_inputs.buffers import Known
+from .static_inputs.named import READS_DATA
+from .static_inputs.static_evaluation import knowing
 
 _UNKNOWN_TYPE = re.compile(r"Found <class '([^']*)'> in output, which is not a known type")
 _CHANGED_CONSTANT = re.compile(r"Constant (\S+) is mutated in the forward")

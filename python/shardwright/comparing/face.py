@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from .._core import Graph, Plan
-from ..capture.known_inputs import KnownInputs, asked_for
+from ..capture.static_inputs.named import KnownInputs, asked_for
 from ..choosing import AUTO, Choice, cluster_here, cluster_of
 from ..compiling import Bundle, captured_model, compile_plan, sources
 from ..errors import RuntimeFault, ShardwrightError

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from .. import as_python
 from .._core import Graph, Plan, compile
 from ..capture import Captured
-from ..capture.evaluate import Evaluator, Given
-from ..capture.verify import buffers_of
+from ..capture.verify.against_module import buffers_of
+from ..capture.verify.interpreter import Evaluator, Given
 from ..compiling import Bundle
 from ..runtime.execution.inputs import Arguments
 from ..runtime.programs.parts import OutputPart

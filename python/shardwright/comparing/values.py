@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..capture.memory import has_no_value
+from ..capture.state.memory import has_no_value
 from ..compiling import require_one_of
 from ..errors import RuntimeFault
 from ..runtime.execution.inputs import Arguments

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from ... import as_python
 from ...errors import CaptureError
 from ..autocast import ambient
-from ..inside import place_in, said_in
+from ..lines import place_in, said_in
 from .learning import learning
 from .plain import stood_for
 

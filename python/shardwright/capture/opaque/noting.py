@@ -17,8 +17,8 @@ from torch.utils.flop_counter import flop_registry
 from ... import as_python
 from ...errors import CaptureError
 from ...generators import states
-from ..calling import called
-from ..chance import Recording
+from ..dispatch import called
+from ..random.draws import Recording
 from .exporting import exporting
 from .modules import Given, Kind, around, held_by, is_function, refusal, unfit
 from .plain import stood_for

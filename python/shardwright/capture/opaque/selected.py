@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, fx
 
 from ... import as_python
-from ..beside import is_known
-from ..nodes import node_of
+from ..fx_nodes import node_of
+from ..static_inputs.static_evaluation import is_known
 
 _ATEN = torch.ops.aten
 _CASTS = (_ATEN.to.dtype, _ATEN._to_copy.default)

@@ -1,0 +1,1 @@
+"""Passes: what is rewritten in the graph that PyTorch exports."""
