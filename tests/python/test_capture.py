@@ -489,13 +489,13 @@ def test_refused_at_the_models_line(run: Callable[..., Any], code: str) -> None:
 def _plant(monkeypatch: pytest.MonkeyPatch, old: Any, new: Any) -> None:
     """Makes tracing give a graph with another operator."""
 
-    def traced(*args: Any) -> Any:
-        program = trace(*args)
-        for node in program.graph.nodes:
+    def planted(tracing: Any) -> Any:
+        traced = trace(tracing)
+        for node in traced.program.graph.nodes:
             node.target = new if node.target is old else node.target
-        return program
+        return traced
 
-    monkeypatch.setattr("shardwright.capture.trace", traced)
+    monkeypatch.setattr("shardwright.capture.trace", planted)
 
 
 def test_a_planted_value_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,17 +11,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.export import ExportedProgram
 
 from ..errors import CaptureError, ShardwrightError
 from ..precision import Precision, dtype_name, dtype_named
-from .autocast import ambient, device_of
+from .autocast import ambient
 from .casts import Casting
 from .checkpointed_regions import cannot_repeat
+from .export import Tracing
+from .fx_nodes import results_of, updated_of
 from .graph_text import Sources, constants_of, print_graph, sources_of
-from .opaque.finding import traced
+from .opaque.finding import traced_around
 from .opaque.modules import Opaque
-from .passes.checkpointed_updates import SURE
+from .passes import Traced
 from .settings import notes, without_cache
 from .spec import CallSpec, ResultSpec
 from .state.hidden_on_fakes import refuse_what_is_kept, run_without_values
@@ -31,7 +32,8 @@ from .state.swap import same_randomness
 from .static_inputs.buffers import Known, said_of_fixed
 from .static_inputs.named import KnownInputs, said_of_known
 from .static_inputs.noticed import Inputs, with_inputs
-from .trace import AGAIN, KEEPS, READS, WRITES, refusal, results_of, trace, updated_of
+from .torch_errors import refusal
+from .trace import trace
 from .verify.against_module import (
     Call,
     can_verify,
@@ -267,30 +269,23 @@ def _capture(
     names = Names.of(module)
     casting, known = Casting(module, precision), Known(module)
 
-    def attempt(opaque: Opaque) -> ExportedProgram:
+    def attempt(opaque: Opaque) -> Traced:
         opaque.checks.clear()
+        given = bound.args, bound.kwargs
+        tracing = Tracing(
+            module, names, *given, casting, device, opaque, known, inputs.known, inputs.floats, backward
+        )
         try:
-            return trace(
-                module,
-                names,
-                bound.args,
-                bound.kwargs,
-                casting,
-                device,
-                opaque,
-                known,
-                inputs.known,
-                inputs.floats,
-                backward,
-            )
+            return trace(tracing)
         except CaptureError as error:
             if error.code == "SW0101":
                 _refuse_what_does_not_run(module, bound, casting)
             raise
 
     values = partial(_with_values, module, bound, precision, device)
-    program, opaque = traced(module, values, attempt, inputs.helps)
-    call = inputs.as_read(program.graph_module.meta[READS])
+    traced, opaque = traced_around(module, values, attempt, inputs.helps)
+    program = traced.program
+    call = inputs.as_read(traced.reading)
     result = ResultSpec.of_leaves(_result_tree(program), _leaves(results_of(program)))
     sources = sources_of(program, names)
     refuse_shared(module, map(names.canonical, updated_of(program)))
@@ -304,11 +299,11 @@ def _capture(
     captured.fixed = known.fixed
     captured.notes += said_of_fixed(captured.fixed)
     captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
-    captured.for_backward = program.graph_module.meta[AGAIN]
-    captured.device = device_of(program)
+    captured.for_backward = traced.for_backward
+    captured.device = traced.device
     if verify is not False:
         less = partial(_capture_less, module, precision, device, captured)
-        writes, always = program.graph_module.meta[WRITES], verify is True
+        writes, always = traced.writes, verify is True
         found = Comparison(
             module, *given, precision, device, captured.device, writes, less, noted, always
         ).run(captured)
@@ -319,9 +314,9 @@ def _capture(
         return captured
     if verify:
         raise _cannot_compare(found)
-    if captured.for_backward and verify is None and not program.graph_module.meta[SURE]:
+    if captured.for_backward and verify is None and not traced.is_sure:
         raise cannot_repeat(None, f"how often it does so is only known from a comparison, and {found}")
-    if program.graph_module.meta[KEEPS]:
+    if traced.keeps:
         refuse_what_is_kept(module, bound.args, bound.kwargs, casting)
     captured.notes.append(f"{_NOT_COMPARED}: {found}")
     return captured

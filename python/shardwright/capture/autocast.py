@@ -71,12 +71,6 @@ def make_casts_explicit(program: ExportedProgram) -> str | None:
     return noted[0].meta[NOTE].device if noted else None
 
 
-def device_of(program: ExportedProgram) -> str | None:
-    """Of a traced program: the kind of device whose casts it has, if it has any."""
-    found: str | None = program.graph_module.meta.get(NOTE)
-    return found
-
-
 def read_casts(program: ExportedProgram) -> None:
     """A parameter that is only read through one cast has its dtype in the graph: the cast is made
     outside, and the gradient arises in the dtype that is kept. Several casts have several gradients."""

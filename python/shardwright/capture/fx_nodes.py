@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, fx
 from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, OutputKind
 from torch.fx.experimental import proxy_tensor
 
 NO_GRAD = "shardwright_no_grad"
@@ -37,6 +38,26 @@ def insert(before: fx.Node, target: Any, args: Any, kwargs: Any, value: Any) -> 
 def replace(program: ExportedProgram, node: fx.Node, by: Any) -> None:
     program.graph_signature.replace_all_uses(node.name, by.name)
     node.replace_all_uses_with(by)
+
+
+# ---- what a program gives ------------------------------------------------------------------------
+
+
+def updated_of(program: ExportedProgram) -> list[str]:
+    """The buffers and parameters that a forward changes."""
+    specs = program.graph_signature.output_specs
+    return [str(spec.target) for spec in specs if spec.kind is OutputKind.BUFFER_MUTATION]
+
+
+def results_of(program: ExportedProgram) -> list[fx.Node | Any]:
+    """The leaves of the result: nodes, and baked values."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    leaves: list[Any] = []
+    for spec in program.graph_signature.output_specs:
+        if spec.kind is OutputKind.USER_OUTPUT:
+            baked = isinstance(spec.arg, ConstantArgument)
+            leaves.append(spec.arg.value if baked else nodes[spec.arg.name])
+    return leaves
 
 
 # ---- what the schema of an operator says ---------------------------------------------------------

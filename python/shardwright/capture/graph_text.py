@@ -18,13 +18,13 @@ from ..errors import CaptureError
 from . import lines
 from .casts import Casting
 from .checkpointed_regions import spans_of
-from .fx_nodes import is_getitem, is_no_grad
+from .fx_nodes import is_getitem, is_no_grad, results_of
 from .random.memory_format import ORDER
 from .spec import CallSpec, ResultSpec
 from .state.memory import Aliases
 from .state.names import Names
 from .tensor_names import assigned_names
-from .trace import data_dependent, results_of
+from .torch_errors import data_dependent
 
 DTYPES = {
     torch.float64: "f64",

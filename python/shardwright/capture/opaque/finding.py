@@ -27,7 +27,7 @@ Values = Callable[[], AbstractContextManager[Call | str]]
 T = TypeVar("T")
 
 
-def traced(
+def traced_around(
     module: nn.Module,
     values: Values,
     trace: Callable[[Opaque], T],

@@ -24,8 +24,6 @@ from ..fx_nodes import insert, is_getitem, is_no_grad, is_view, mark_no_grad, mu
 from ..lines import module_of, said_in
 from ..random.draws import draws
 
-# In the meta of a program: whether that is right without looking at what backward does.
-SURE = "shardwright_sure"
 _ATEN = torch.ops.aten
 _NORM = _ATEN._native_batch_norm_legit_functional.default
 # Its schema does not say that it writes its statistics.
@@ -52,17 +50,25 @@ def writes_under_checkpoints(program: ExportedProgram) -> str | None:
     return None
 
 
-def update_again(program: ExportedProgram, trained: Collection[str]) -> bool:
-    """Updates once more what backward updates again, and whether there is such a buffer. `trained` are the
-    parameters and the placeholders that get a gradient."""
+@dataclass(frozen=True)
+class RepeatedUpdates:
+    are_repeated: bool
+    """Whether there is a buffer that backward updates again."""
+    are_sure: bool
+    """Whether that is right without looking at what backward does."""
+
+
+def update_again(program: ExportedProgram, trained: Collection[str]) -> RepeatedUpdates:
+    """Updates once more what backward updates again. `trained` are the parameters and the placeholders that
+    get a gradient."""
     updates = _Updates.of(program)
     learning = _Learning.of(program, trained)
     again = [span for span in updates.spans() if learning.runs_again(span, updates)]
     updates.refuse_what_would_differ(learning, again)
-    program.graph_module.meta[SURE] = updates.are_sure()
+    are_sure = updates.are_sure()
     for span in reversed(again):
         updates.run_again(span, 0)
-    return updates.settle()
+    return RepeatedUpdates(updates.settle(), are_sure)
 
 
 # ---- which checkpoints backward runs again ----------------------------------------------------

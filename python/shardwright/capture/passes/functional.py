@@ -17,12 +17,14 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from ..autocast import no_autocast
 from ..dispatch import Call, Record, put_in_place
 from ..fx_nodes import is_getitem
+from ..torch_errors import quiet, refusal
 
 _ATEN = torch.ops.aten
 _KEYS = torch._C.DispatchKey
@@ -37,6 +39,41 @@ _WRITTEN_OUT = """
     expand_as.default broadcast_to.default chunk.default split.sizes narrow.default
     swapaxes.default swapdims.default movedim.int movedim.intlist mT.default numpy_T.default
 """
+
+
+def make_functional(program: ExportedProgram) -> ExportedProgram:
+    """Turns in-place operators into functional ones and leaves the others whole."""
+    if write_out(program):
+        return program
+    program.graph_module.recompile()  # what follows runs its code
+    try:
+        with quiet(), torch.enable_grad(), no_autocast():
+            functional: ExportedProgram = program.run_decompositions({})
+    except Exception as error:
+        raise refusal(error) from error
+    # PyTorch takes a buffer `mean` for an operator of that name.
+    for node in functional.graph.find_nodes(op="placeholder"):
+        node.meta.pop("custom", None)
+    _in_order(functional)
+    return functional
+
+
+def _in_order(program: ExportedProgram) -> None:
+    """The results in the order in which the model gives them. PyTorch made its containers anew, which
+    orders the keys of some (of Transformers' outputs, what was set later), and tells their structure as it
+    was."""
+    specs, output = program.graph_signature.output_specs, program.graph.output_node()
+    users = [at for at, spec in enumerate(specs) if spec.kind is OutputKind.USER_OUTPUT]
+    tree = program.call_spec.out_spec
+    if tree is None or tree.num_leaves != len(users):
+        return
+    made = pytree.tree_leaves(pytree.tree_unflatten(list(range(len(users))), tree))
+    by_place = dict(zip(made, users, strict=True))
+    order = list(range(len(specs)))
+    for place, at in enumerate(users):
+        order[at] = by_place[place]
+    specs[:] = [specs[at] for at in order]
+    output.args = (tuple(output.args[0][at] for at in order),)
 
 
 def write_out(program: ExportedProgram) -> bool:

@@ -22,7 +22,7 @@ from ..casts import Casting
 from ..checkpointed_regions import plain_checkpoint
 from ..dispatch import called
 from ..settings import capturable_experts
-from ..trace import quiet
+from ..torch_errors import quiet
 from .hidden import Place, changes, changing_line, kept_by, kept_error, tensors_in
 from .swap import Fake, borrowed
 
