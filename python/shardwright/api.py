@@ -16,19 +16,13 @@ from torch.utils import _pytree as pytree
 
 from .cache import open_cache
 from .capture.static_inputs.named import KnownInputs, asked_for
-from .choosing import AUTO, Choice, cluster_here, cluster_of
-from .compiling import Bundle, require_one_of
 from .constraints import ConstraintsLike, constraints_of, nothing_to_choose
+from .data.padding import LengthsLike, filling_of
 from .errors import RuntimeFault
-from .filling import LengthsLike, filling_of
-from .further import compiler_of, skeleton_of
-from .memory import OPTIMIZER
-from .micro_batches import Cut, made, of_example, of_parts, proved, refuse_unchosen
-from .outputs import Asked, require_outputs
-from .planning import PlanLike
 from .precision import Precision, precision_of
 from .profiling.origin import require_from_here
-from .progress import Progress, wanted
+from .report.memory import OPTIMIZER
+from .report.progress import Progress, wanted
 from .runtime import Comm, ParallelModule, load_program
 from .runtime.agreement.alike import Words, kind_of, require_alike
 from .runtime.agreement.together import each, from_rank_0
@@ -39,8 +33,14 @@ from .runtime.execution.local_code import LocalCode
 from .runtime.execution.randomness import MODES
 from .runtime.optimizers.step_guard import guard_originals
 from .runtime.shards.hooks import carry_hooks
-from .same_model import require_one_model
-from .starting import ChosenNumber, Starter, units_of
+from .start.auto_plan import AUTO, Choice, cluster_here, cluster_of
+from .start.compiling import Bundle, require_one_of
+from .start.further_programs import compiler_of, skeleton_of
+from .start.micro_batches import Cut, made, of_example, of_parts, proved, refuse_unchosen
+from .start.outputs import Asked, require_outputs
+from .start.planning import PlanLike
+from .start.same_model import require_one_model
+from .start.starter import ChosenNumber, Starter, units_of
 from .weights import Weights, of_one_model, one_generator, values_of
 from .weights.pretrained import save_pretrained
 

@@ -21,8 +21,8 @@ from shardwright import CaptureError
 from shardwright.capture import capture, still_computes
 from shardwright.capture.casts import Casting
 from shardwright.capture.verify import against_module, comparison
-from shardwright.compiling import compile_model
-from shardwright.starting import Starter
+from shardwright.start.compiling import compile_model
+from shardwright.start.starter import Starter
 
 torch.set_num_threads(1)
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32

@@ -18,9 +18,9 @@ from equality import assert_equal, reference, run
 from shardwright import Graph, Plan
 from shardwright.capture import capture
 from shardwright.capture.verify import random_values
-from shardwright.compiling import compile_model, compile_plan
 from shardwright.errors import CaptureError
-from shardwright.further import skeleton_of
+from shardwright.start.compiling import compile_model, compile_plan
+from shardwright.start.further_programs import skeleton_of
 
 X = torch.linspace(-1, 1, 20, dtype=torch.float64).reshape(4, 5)
 Forward = Callable[[Any, Tensor], Any]

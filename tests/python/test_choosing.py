@@ -15,9 +15,9 @@ import models
 import shardwright as sw
 from shardwright import api
 from shardwright._core import cluster_devices
-from shardwright.choosing import Choice, Here, cluster_here
 from shardwright.cli import main
 from shardwright.runtime import run_local
+from shardwright.start.auto_plan import Choice, Here, cluster_here
 
 torch.set_num_threads(1)
 

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import shardwright as sw
-from shardwright import starting
 from shardwright.capture import Captured, capture
 from shardwright.capture.verify import against_module, comparison, cost, results
 from shardwright.capture.verify.cost import Extent, extent_of
 from shardwright.capture.verify.reduced import alike_in_rows
 from shardwright.capture.verify.results import Results, first_difference, weighted_sum
 from shardwright.errors import CaptureError
+from shardwright.start import starter
 
 torch.set_num_threads(1)
 WIDTH, LAYERS, ROWS = 16, 6, 12
@@ -323,9 +323,9 @@ def test_a_later_start_does_not_pay_for_it(
 ) -> None:
     monkeypatch.setenv("SHARDWRIGHT_CACHE", str(tmp_path))
     again: list[int] = []
-    monkeypatch.setattr(starting, "still_computes", lambda *args: again.append(1) or True)
+    monkeypatch.setattr(starter, "still_computes", lambda *args: again.append(1) or True)
     for most in (1e12, 1.0):  # one forward more, and none
-        for module in (starting, comparison):
+        for module in (starter, comparison):
             monkeypatch.setattr(module, "MOST_AT_A_START", most)
         again.clear()
         sw_cache(tmp_path)
@@ -369,7 +369,7 @@ def test_another_graph_was_not_compared(
 ) -> None:
     """The code is the same, and what it reads is not."""
     monkeypatch.setenv("SHARDWRIGHT_CACHE", str(tmp_path))
-    for module in (starting, comparison):
+    for module in (starter, comparison):
         monkeypatch.setattr(module, "MOST_AT_A_START", 1.0)
     parallel("replicate")
     first = counted.operations

@@ -18,8 +18,8 @@ import equality
 import shardwright as sw
 from shardwright import Graph, Plan
 from shardwright.capture import Captured, capture
-from shardwright.compiling import compile_plan
-from shardwright.further import skeleton_of
+from shardwright.start.compiling import compile_plan
+from shardwright.start.further_programs import skeleton_of
 
 torch.set_num_threads(1)
 

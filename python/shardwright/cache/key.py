@@ -19,8 +19,8 @@ from ..capture.spec import CallSpec
 from ..capture.state.memory import has_no_value
 from ..capture.verify.against_module import can_verify
 from ..errors import ShardwrightError
-from ..own import own_digest
 from ..runtime.communication.messages import bytes_of
+from ..support.package_digest import own_digest
 from .code import Reach
 from .describe import Describer, Unknown
 

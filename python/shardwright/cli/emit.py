@@ -32,8 +32,8 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from .._core import compile
     from ..api import write_files
-    from ..progress import Progress, wanted
-    from ..summary import lines_of, seconds_of, summary_of
+    from ..report.progress import Progress, wanted
+    from ..report.summary import lines_of, seconds_of, summary_of
     from .model import limit_of, plan_of, require_cluster
     from .parts import chosen
 

@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError
-from ..nearby import did_you_mean
-from ..summary import time_of
+from ..report.summary import time_of
+from ..support.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from .._core import Found, Graph
@@ -182,7 +182,7 @@ def _why(path: str, ways: Sequence[Way]) -> Iterator[str]:
 
 
 def _way(way: Way, first: bool) -> str:
-    from ..memory import size_of
+    from ..report.memory import size_of
 
     name, more, (works, waits, updates, sends), held, change = way
     over = "chosen" if first else f"+{time_of(more)}"

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..choosing import AUTO
+from ..start.auto_plan import AUTO
 from .cluster import choice_of
 from .model import devices_of
 from .source import graph_of, source_of
@@ -26,8 +26,8 @@ def chosen(
     """
     if arguments.plan != AUTO or arguments.cluster is None:
         return graph_of(arguments), None, None
-    from ..cutting import Cutting
-    from ..planning import MOST_DEVICES
+    from ..start.micro_batch_search import Cutting
+    from ..start.planning import MOST_DEVICES
 
     source = source_of(arguments)
     is_said = arguments.micro_batches is not None or arguments.batches is not None

@@ -39,7 +39,7 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from ..progress import Progress, wanted
+    from ..report.progress import Progress, wanted
     from .found import asked_for, explained, explained_in_numbers, operator_at
     from .model import plan_of, require_cluster
     from .parts import chosen
@@ -97,8 +97,8 @@ class _Told:
         watch: Callable[[str], object],
     ) -> _Told:
         from .._core import compile, simulate_step
-        from ..memory import memory_of
-        from ..summary import batches_of
+        from ..report.memory import memory_of
+        from ..report.summary import batches_of
         from .cluster import choice_of
         from .model import limit_of
 
@@ -120,7 +120,7 @@ class _Told:
         return cls(plan, *chosen, memory, step, on, choice.batches)
 
     def table(self, model: str) -> Iterator[str]:
-        from ..summary import count_of
+        from ..report.summary import count_of
         from .table import few, lines_of_moves, lines_of_parameters, lines_of_table
 
         devices = count_of(self.plan.devices, "device")
@@ -139,8 +139,8 @@ class _Told:
 
     def remarks(self, names: Callable[[list[str]], str] = ", ".join) -> Iterator[str]:
         """`names` says how many operators are named in a line."""
-        from ..memory import lines_of_memory
-        from ..work import lines_of_work, work_of
+        from ..report.computed_work import lines_of_work, work_of
+        from ..report.memory import lines_of_memory
         from .found import NOTHING_TO_DIVIDE, line_of_step, lines_of
 
         if self.found is not None and self.plan.devices == 1:
@@ -206,7 +206,7 @@ def _decided(operator: dict[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(plan: Plan, model: str) -> dict[str, Any]:
-    from ..work import work_of
+    from ..report.computed_work import work_of
 
     return {
         "model": model,

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ... import as_python
 from ...errors import CaptureError
-from ...generators import states
+from ...support.random_generators import states
 from ..dispatch import called
 from ..random.draws import Recording
 from .exporting import exporting

@@ -16,8 +16,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...contents import CONTAINERS, OWN, PLAIN, has_attributes, walk
 from ...errors import CaptureError
+from ...support.object_contents import CONTAINERS, OWN, PLAIN, has_attributes, walk
 from .. import lines
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ... import parsed
+from ...support import syntax_trees
 from ..autocast import no_autocast
 from ..graph_text import DTYPES
 
@@ -139,7 +139,7 @@ def _operator(line: str) -> Operator:
     called, _, where = rest.rpartition(" in S_")
     place = texts[int(where.partition(" at S_")[2].partition(" ")[0])]
     name, _, arguments = called.partition("(")
-    tree = parsed.expression("f(" + arguments.replace("%", "T_"))
+    tree = syntax_trees.expression("f(" + arguments.replace("%", "T_"))
     assert isinstance(tree, ast.Call)
     return Operator(
         results=tuple(_TYPED.findall(r + "[")[0][0] if r != "_" else None for r in results.split(", ")),

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ...errors import RuntimeFault
-from ...generators import seeded
+from ...support.random_generators import seeded
 from ..programs.program import Draw, Program
 from ..programs.regions import Region, cut, flat, local_factors, shape_of, whole
 from .counting import Places, drawn, keys_of

@@ -24,7 +24,7 @@ _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype)
 _NOTHING = object()
 
 
-class Likeness:
+class Facade:
     """`skeleton` is nothing where a program came without its model; `fixed`: no other can be made."""
 
     def __init__(self, skeleton: nn.Module | None, fixed: bool):
@@ -56,9 +56,9 @@ class Likeness:
         inside = f"{path}." if path else ""
         return [it for (at, _), it in self.elsewhere.items() if at == path or at.startswith(inside)]
 
-    def copied(self) -> Likeness:
+    def copied(self) -> Facade:
         """Another model that has been changed as this one. What its parameters are is not known yet."""
-        found = Likeness(None, self._fixed)
+        found = Facade(None, self._fixed)
         found.skeleton, found._contained = copy.deepcopy((self.skeleton, self._contained))
         found._changes = dict(self._changes)
         return found

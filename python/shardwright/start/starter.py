@@ -12,23 +12,23 @@ from typing import Any
 
 from torch import nn
 
-from ._core import Graph, Plan
-from .cache import Cache, Comparisons, Entry, Unknown, further_key, key_of, key_of_read
-from .capture import Captured, still_computes
-from .capture.autocast import ambient
-from .capture.static_inputs.buffers import has_values
-from .capture.verify.cost import MOST_AT_A_START
-from .choosing import AUTO, Choice
+from .._core import Graph, Plan
+from ..cache import Cache, Comparisons, Entry, Unknown, further_key, key_of, key_of_read
+from ..capture import Captured, still_computes
+from ..capture.autocast import ambient
+from ..capture.static_inputs.buffers import has_values
+from ..capture.verify.cost import MOST_AT_A_START
+from ..data.padding import Filling
+from ..errors import RuntimeFault, ShardwrightError
+from ..report.memory import OPTIMIZER
+from ..report.progress import Phases, Progress
+from ..report.summary import lines_of, notes_of, seconds_of, summary_of
+from ..runtime.execution.inputs import Arguments
+from ..support.folder_store import open_store
+from .auto_plan import AUTO, Choice
 from .compiling import Bundle, captured_model, compile_plan
-from .errors import RuntimeFault, ShardwrightError
-from .filling import Filling
-from .memory import OPTIMIZER
 from .micro_batches import best_number
 from .planning import PlanLike, make_plan
-from .progress import Phases, Progress
-from .runtime.execution.inputs import Arguments
-from .store import open_store
-from .summary import lines_of, notes_of, seconds_of, summary_of
 
 
 class Starter:

@@ -62,7 +62,7 @@ def _on_the_whole(place: nn.Module, name: str, function: Callable[..., Any]) -> 
     def call(*args: Any, **kwargs: Any) -> Any:
         if name == "generate":
             raise _refusal(name, "it calls the model with ever new lengths, and each would need a program")
-        with Whole(name, place.__dict__["_likeness"].shapes):
+        with Whole(name, place.__dict__["_facade"].shapes):
             return function(*args, **kwargs)
 
     return call

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ._core import Found, Graph
-from .choosing import Choice
-from .errors import PlanError, ShardwrightError
+from .._core import Found, Graph
+from ..errors import PlanError, ShardwrightError
+from .auto_plan import Choice
 
 # A step has at most so many where nobody says how many.
 MOST = 64

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ._core import communications
-from .choosing import cluster_of
-from .errors import RuntimeFault
+from .._core import communications
+from ..errors import RuntimeFault
+from ..profiling.origin import require_from_here
+from ..runtime import ParallelModule
+from ..runtime.agreement.together import together
+from ..runtime.communication.timed import LETTERS, Note, Notes, not_recorded, recorder
+from ..runtime.programs.program import GRAPH
+from ..start.auto_plan import cluster_of
 from .memory import OPTIMIZER
-from .profiling.origin import require_from_here
-from .runtime import ParallelModule
-from .runtime.agreement.together import together
-from .runtime.communication.timed import LETTERS, Note, Notes, not_recorded, recorder
-from .runtime.programs.program import GRAPH
 
 # What is said of times, which nobody knows without a cluster.
 EXPECTED = ("start_seconds", "expected_seconds", "exposed_seconds", "share_of_link", "overlaps")

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ._core import Draft, Graph, Operator, Plan, compile
-from .as_python import Modules, Registered, registered_as, running
-from .capture.graph_text import DTYPES
-from .capture.lines import said_by
-from .capture.state.swap import same_randomness
-from .capture.verify.interpreter import Evaluator, Given
-from .errors import CaptureError, ShardwrightError
-from .runtime import ParallelModule, load_program, run_local
+from .._core import Draft, Graph, Operator, Plan, compile
+from ..as_python import Modules, Registered, registered_as, running
+from ..capture.graph_text import DTYPES
+from ..capture.lines import said_by
+from ..capture.state.swap import same_randomness
+from ..capture.verify.interpreter import Evaluator, Given
+from ..errors import CaptureError, ShardwrightError
+from ..runtime import ParallelModule, load_program, run_local
 
 Splits = tuple[tuple[str, int], ...]
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .errors import RuntimeFault
-from .example_sizes import require_sizes
-from .nearby import did_you_mean
+from ..errors import RuntimeFault
+from ..support.example_sizes import require_sizes
+from ..support.suggestions import did_you_mean
 
 BATCH, SEQUENCE = 8, 128
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from ._core import Graph
+from .._core import Graph
 from .verifying import verify_rules, wrong_rule
 
 _FUNCTION = "shardwright.function.default"

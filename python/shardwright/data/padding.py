@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._core import Graph, prove_filled
-from .capture import Captured, capture
-from .errors import CaptureError, ShardwrightError
+from .._core import Graph, prove_filled
+from ..capture import Captured, capture
+from ..errors import CaptureError, ShardwrightError
+from ..runtime.execution.inputs import Arguments
 from .lengths import filled, not_there, sorted_lengths
-from .runtime.execution.inputs import Arguments
 
 
 @dataclass(frozen=True, init=False)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from ...contents import CONTAINERS, OWN, PLAIN, has_attributes, walk
 from ...errors import RuntimeFault
+from ...support.object_contents import CONTAINERS, OWN, PLAIN, has_attributes, walk
 from .named import named_by_forward
 
 _GONE = object()

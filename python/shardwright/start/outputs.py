@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from ._core import Graph
-from .capture import Captured
-from .errors import RuntimeFault
+from .._core import Graph
+from ..capture import Captured
+from ..errors import RuntimeFault
 
 # "loss", "all", a name or pattern, several of them, or for each what leaves: "whole" or "local".
 Asked = str | Sequence[str] | Mapping[str, str]

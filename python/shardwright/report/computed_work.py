@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ._core import Plan
+from .._core import Plan
 
 # What is repeated is told from this share of a rank's operations on, in so many lines.
 LEAST = 0.01

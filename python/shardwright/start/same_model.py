@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from .errors import RuntimeFault
-from .runtime import Comm
-from .runtime.agreement.agreement import number_of
-from .runtime.agreement.alike import same_everywhere
-from .runtime.communication.verdicts import listed
+from ..errors import RuntimeFault
+from ..runtime import Comm
+from ..runtime.agreement.agreement import number_of
+from ..runtime.agreement.alike import same_everywhere
+from ..runtime.communication.verdicts import listed
 
 
 def require_one_model(comm: Comm, module: nn.Module) -> None:

@@ -6,7 +6,7 @@ import functools
 import hashlib
 from pathlib import Path
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import RuntimeFault
+from ..errors import RuntimeFault
 
 # Beyond this a number is a mistake.
 MOST = 1 << 20

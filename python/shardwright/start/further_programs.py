@@ -9,15 +9,15 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from .capture.state.hidden import tensors_in
-from .capture.state.memory import Aliases, identity, seen_in
+from ..capture.state.hidden import tensors_in
+from ..capture.state.memory import Aliases, identity, seen_in
+from ..runtime import Comm, load_program
+from ..runtime.agreement.together import each, from_rank_0
+from ..runtime.execution.variants import Compile, Made
+from ..runtime.shards.shards import without_value
+from ..support.object_contents import has_attributes, walk
 from .compiling import Bundle
-from .contents import has_attributes, walk
-from .runtime import Comm, load_program
-from .runtime.agreement.together import each, from_rank_0
-from .runtime.execution.variants import Compile, Made
-from .runtime.shards.shards import without_value
-from .starting import Starter
+from .starter import Starter
 
 
 def skeleton_of(module: nn.Module, fixed: Collection[str] = ()) -> nn.Module:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ._core import Found, Graph, Plan, cluster_of_gpus, search_plan
-from .errors import ClusterError
-from .memory import OPTIMIZER
-from .summary import time_of
+from .._core import Found, Graph, Plan, cluster_of_gpus, search_plan
+from ..errors import ClusterError
+from ..report.memory import OPTIMIZER
+from ..report.summary import time_of
 
 AUTO = "auto"
 
@@ -136,7 +136,7 @@ def _tasks_of_a_node(world: int) -> int:
     """As `torchrun` or Slurm says; else as many as there are GPUs."""
     import torch
 
-    from .runtime.communication.places import tasks_here
+    from ..runtime.communication.places import tasks_here
 
     said = re.match(r"\d+", os.environ.get("LOCAL_WORLD_SIZE", ""))
     local = int(said[0]) if said else tasks_here(os.environ)

@@ -8,15 +8,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ._core import Compiled, Graph, Plan, compile
-from .capture import Captured, Noted, capture
-from .capture.static_inputs.named import KnownInputs
-from .errors import CaptureError, RuntimeFault
-from .memory import OPTIMIZER
+from .._core import Compiled, Graph, Plan, compile
+from ..capture import Captured, Noted, capture
+from ..capture.static_inputs.named import KnownInputs
+from ..errors import CaptureError, RuntimeFault
+from ..precision import Precision, precision_of
+from ..report.memory import OPTIMIZER
+from ..rules.registered import compare_registered
 from .outputs import Asked, resolve
 from .planning import PlanLike, make_plan
-from .precision import Precision, precision_of
-from .registered import compare_registered
 
 
 @dataclass
@@ -83,7 +83,7 @@ def captured_model(
     captured.notes += compare_registered(Graph(captured.graph_text))
     if captured.as_python or discover:
         # It imports the runtime, which most captures do without.
-        from .dividing import divide
+        from ..dividing import divide
 
         divide(module, args, kwargs, captured, device, discover)
     return captured

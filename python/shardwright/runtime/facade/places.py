@@ -15,7 +15,7 @@ from ...errors import RuntimeFault
 from ..guards.walks import refuse_walk
 from ..shards.shards import Shard, Shards
 from .elsewhere import Elsewhere
-from .likeness import Likeness, refusal
+from .facade import Facade, refusal
 from .passing import Whole, passed_on
 
 # Of a batch norm: the same for each element of its buffers, and so exact on parts.
@@ -25,15 +25,15 @@ SetMode = Callable[[bool, str, bool], None]
 
 
 class Place(nn.Module):
-    def __init__(self, path: str, likeness: Likeness, set_mode: SetMode):
+    def __init__(self, path: str, facade: Facade, set_mode: SetMode):
         super().__init__()
-        own = {"_path": path, "_likeness": likeness, "_set_mode": set_mode, "_ready": True}
+        own = {"_path": path, "_facade": facade, "_set_mode": set_mode, "_ready": True}
         self.__dict__.update(own)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # type: ignore[override]
-        likeness = self.__dict__.get("_likeness")
-        module = likeness.at(self._path) if likeness is not None else None
+        facade = self.__dict__.get("_facade")
+        module = facade.at(self._path) if facade is not None else None
         return Place if module is None else type(module)
 
     def forward(self, *_: Any, **__: Any) -> NoReturn:
@@ -49,34 +49,34 @@ class Place(nn.Module):
         return self
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Any:
-        refuse_walk(self._likeness.alike)
+        refuse_walk(self._facade.alike)
         return super().named_modules(*args, **kwargs)
 
     def named_children(self) -> Any:
-        refuse_walk(self._likeness.alike)
+        refuse_walk(self._facade.alike)
         return super().named_children()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self._likeness.state_dict(self._path, super().state_dict, args, kwargs)
+        return self._facade.state_dict(self._path, super().state_dict, args, kwargs)
 
     def requires_grad_(self, requires_grad: bool = True) -> Place:
         super().requires_grad_(requires_grad)
-        for parameter in self._likeness.below(self._path):
+        for parameter in self._facade.below(self._path):
             parameter.requires_grad_(requires_grad)
         return self
 
     def apply(self, fn: Any) -> Any:
-        with Whole("apply", self._likeness.all_shapes):
+        with Whole("apply", self._facade.all_shapes):
             return super().apply(fn)
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            likeness = self.__dict__.get("_likeness")
-            if likeness is not None and (self._path, name) in likeness.elsewhere:
-                return likeness.elsewhere[self._path, name]
-            module = likeness.at(self._path) if likeness is not None else None
+            facade = self.__dict__.get("_facade")
+            if facade is not None and (self._path, name) in facade.elsewhere:
+                return facade.elsewhere[self._path, name]
+            module = facade.at(self._path) if facade is not None else None
             if module is None:
                 raise
         if name in _EXACT:
@@ -89,10 +89,10 @@ class Place(nn.Module):
         elif name == "training":
             self._set_mode(bool(value), self._path, True)
         else:
-            set_attribute(self, self._likeness, self._path, name, value)
+            set_attribute(self, self._facade, self._path, name, value)
 
     def __getitem__(self, at: Any) -> Any:
-        module = self._likeness.at(self._path)
+        module = self._facade.at(self._path)
         if not hasattr(type(module), "__getitem__"):
             raise TypeError(f"{self._get_name()!r} object is not subscriptable")
         if isinstance(module, nn.ModuleDict):
@@ -100,13 +100,13 @@ class Place(nn.Module):
         return list(self._modules.values())[at]
 
     def __iter__(self) -> Iterator[Any]:
-        module = self._likeness.at(self._path)
+        module = self._facade.at(self._path)
         if not hasattr(type(module), "__iter__"):
             raise TypeError(f"{self._get_name()!r} object is not iterable")
         return iter(self._modules if isinstance(module, nn.ModuleDict) else self._modules.values())
 
     def __len__(self) -> int:
-        module = self._likeness.at(self._path)
+        module = self._facade.at(self._path)
         if not hasattr(type(module), "__len__"):
             raise TypeError(f"object of type {self._get_name()!r} has no len()")
         return len(self._modules)
@@ -130,26 +130,26 @@ class Place(nn.Module):
     register_full_backward_pre_hook = _hooked
 
 
-def set_attribute(place: nn.Module, likeness: Likeness, path: str, name: str, value: Any) -> None:
+def set_attribute(place: nn.Module, facade: Facade, path: str, name: str, value: Any) -> None:
     """On a place of the hierarchy, or on its root."""
-    module = likeness.at(path)
+    module = facade.at(path)
     setter = getattr(getattr(type(module), name, None), "fset", None)
     if setter is not None:
         setter(place, value)
-    elif likeness.reads(path, name):
-        likeness.set(path, name, value)
+    elif facade.reads(path, name):
+        facade.set(path, name, value)
     elif isinstance(value, (nn.Module, nn.Parameter)):
         raise refusal(f"{path}.{name}".lstrip("."), "no program would compute with it")
     else:
         nn.Module.__setattr__(place, name, value)
 
 
-def build(root: nn.Module, likeness: Likeness, set_mode: SetMode) -> None:
+def build(root: nn.Module, facade: Facade, set_mode: SetMode) -> None:
     """A place for each module of the model, by all its names."""
     made: dict[int, nn.Module] = {}
-    skeleton = likeness.skeleton
+    skeleton = facade.skeleton
     for path, module in skeleton.named_modules(remove_duplicate=False) if skeleton is not None else ():
-        place = made.get(id(module)) or (Place(path, likeness, set_mode) if path else root)
+        place = made.get(id(module)) or (Place(path, facade, set_mode) if path else root)
         made[id(module)] = place
         if path:
             owner, _, last = path.rpartition(".")
@@ -157,7 +157,7 @@ def build(root: nn.Module, likeness: Likeness, set_mode: SetMode) -> None:
 
 
 def hold(
-    root: nn.Module, shards: Shards, likeness: Likeness, set_mode: SetMode
+    root: nn.Module, shards: Shards, facade: Facade, set_mode: SetMode
 ) -> list[tuple[Shard, dict[str, Any], str]]:
     """Registers parameters and buffers; a second shard of `up.bias` is `up.__1.bias`.
 
@@ -175,7 +175,7 @@ def hold(
         place = root
         for depth, name in enumerate([*owner, f"__{number}"] if number else owner):
             if name not in place._modules:
-                place._modules[name] = Place(".".join(owner[: depth + 1]), likeness, set_mode)
+                place._modules[name] = Place(".".join(owner[: depth + 1]), facade, set_mode)
             place = place._modules[name]  # type: ignore[assignment]
         # Not `register_parameter`: it refuses names that are attributes of nn.Module.
         if isinstance(shard.data, nn.Parameter):
@@ -188,12 +188,12 @@ def hold(
     return places
 
 
-def stand_in(shards: Shards, likeness: Likeness) -> dict[int, Elsewhere]:
+def stand_in(shards: Shards, facade: Facade) -> dict[int, Elsewhere]:
     """Puts something in the places of the parameters that this rank has nothing of; by their numbers."""
     held = {shard.tensor.id for shard in shards.held}
     absent = [tensor for tensor in shards.program.parameters() if tensor.id not in held]
     found = {tensor.id: Elsewhere.of(tensor) for tensor in absent}
-    likeness.elsewhere = {
+    facade.elsewhere = {
         (name.rpartition(".")[0], name.rpartition(".")[2]): found[tensor.id]
         for tensor in absent
         for name in tensor.names

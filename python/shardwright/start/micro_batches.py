@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ._core import Graph, micro_batch_weight
-from .capture import Captured
-from .capture.verify.interpreter import Evaluator, Given
-from .choosing import Choice
+from .._core import Graph, micro_batch_weight
+from ..capture import Captured
+from ..capture.verify.interpreter import Evaluator, Given
+from ..errors import PlanError, RuntimeFault
+from ..runtime.execution.inputs import Arguments
+from ..runtime.execution.micro_batches import MicroBatches, rows_of
+from .auto_plan import Choice
 from .compiling import captured_model
-from .cutting import Cutting
-from .errors import PlanError, RuntimeFault
-from .runtime.execution.inputs import Arguments
-from .runtime.execution.micro_batches import MicroBatches, rows_of
+from .micro_batch_search import Cutting
 
 # The number of rows of one, the inputs that have them by position, and how losses are put together.
 Cut = tuple[int, list[int], str]

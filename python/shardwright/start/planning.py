@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ._core import Draft, Graph, Plan, plan_devices
-from .choosing import AUTO, Choice
-from .errors import ClusterError, PlanError, ShardwrightError
+from .._core import Draft, Graph, Plan, plan_devices
+from ..errors import ClusterError, PlanError, ShardwrightError
+from .auto_plan import AUTO, Choice
 
 # Beyond this a number is a mistake, and would only fill the memory.
 MOST_DEVICES = 1 << 20
@@ -128,7 +128,7 @@ def _from_file(graph: Graph, path: Path) -> Plan:
 
 def _by_function(graph: Graph, plan: Callable[..., Any], devices: int) -> Plan:
     """`plan(graph, draft)` walks `graph.operators` and calls `trans`, `assign` and `order` of the draft."""
-    from .capture.lines import place_of_error
+    from ..capture.lines import place_of_error
 
     name = getattr(plan, "__name__", "plan")
     draft = Draft(graph, name, devices)

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ._core import Compiled, Plan
+from .._core import Compiled, Plan
+from .computed_work import lines_of_work, work_of
 from .memory import OPTIMIZER, lines_of_memory, memory_of, size_of
-from .work import lines_of_work, work_of
 
 # As many lines about operators as a person reads.
 MOST_NOTES = 4

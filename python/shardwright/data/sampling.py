@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, Sampler
 
-from .errors import RuntimeFault
-from .runtime.module import ParallelModule
-from .runtime.programs.regions import Interval
+from ..errors import RuntimeFault
+from ..runtime.module import ParallelModule
+from ..runtime.programs.regions import Interval
 
 
 class PartSampler(Sampler[list[int]]):

@@ -8,8 +8,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from .errors import CaptureError
-from .nearby import did_you_mean
+from ..errors import CaptureError
+from ..support.suggestions import did_you_mean
 
 
 def pad_to(
