@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,11 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .cache import open_cache
-from .capture.static_inputs.named import KnownInputs, asked_for
-from .constraints import ConstraintsLike, constraints_of, nothing_to_choose
-from .data.padding import LengthsLike, filling_of
+from .capture.static_inputs.named import KnownInputs
+from .constraints import ConstraintsLike
+from .data.padding import LengthsLike, Padding, padding_of
 from .errors import RuntimeFault
-from .precision import Precision, precision_of
-from .profiling.origin import require_from_here
+from .precision import Precision
 from .report.memory import OPTIMIZER
 from .report.progress import Progress, wanted
 from .runtime import Comm, ParallelModule, load_program
@@ -28,16 +27,17 @@ from .runtime.agreement.alike import Words, kind_of, require_alike
 from .runtime.agreement.together import each, from_rank_0
 from .runtime.communication.devices import DeviceLike, require_same
 from .runtime.communication.joining import joined, seconds_of
-from .runtime.execution.inputs import arguments_of, plain
+from .runtime.execution.inputs import Arguments, arguments_of, plain
 from .runtime.execution.local_code import LocalCode
 from .runtime.execution.randomness import MODES
 from .runtime.optimizers.step_guard import guard_originals
 from .runtime.shards.hooks import carry_hooks
-from .start.auto_plan import AUTO, Choice, cluster_here, cluster_of
+from .start.auto_plan import AUTO
 from .start.compiling import Bundle, require_one_of
 from .start.further_programs import compiler_of, skeleton_of
 from .start.micro_batches import Cut, made, of_example, of_parts, proved, refuse_unchosen
-from .start.outputs import Asked, require_outputs
+from .start.options import CallOptions, PlanOptions, plain_options
+from .start.outputs import Asked
 from .start.planning import PlanLike
 from .start.same_model import require_one_model
 from .start.starter import ChosenNumber, Starter, units_of
@@ -113,81 +113,22 @@ def parallelize(
         comm = joined(device, seconds_of(timeout))
     else:
         require_same(device, comm.device)
+    plans = PlanOptions(plan, devices, cluster, constraints, memory, optimizer)
+    calls = CallOptions(inputs, outputs, micro_batches, lengths, known_inputs, discover, precision)
 
     def asked() -> dict[str, Any]:
-        require_one_of("inputs", inputs, ("global", "local"))
-        if constraints is not None and plan != AUTO:
-            raise nothing_to_choose(plan)
-        require_outputs(outputs)
+        calls.require()
+        plans.require()
         require_one_of("randomness", randomness, MODES)
-        return {
-            "plan": plan,
-            "devices": devices,
-            "cluster": cluster,
-            "constraints": constraints,
-            "micro_batches": micro_batches,
-            "lengths": lengths,
-            "inputs": inputs,
-            "outputs": outputs,
-            "randomness": randomness,
-            "seed": seed,
-            "discover": discover,
-            "known_inputs": known_inputs,
-            "precision": precision_of(precision),
-            "memory": memory,
-            "optimizer": optimizer,
-            "device": comm.device.type,
-            **_kinds(args, kwargs),
-        }
+        more = {"randomness": randomness, "seed": seed, "device": comm.device.type}
+        return plain_options(plans, calls, {**more, **_kinds(args, kwargs)})
 
     require_alike(comm, "sw.parallelize", asked)
-    unit, units = units_of(devices, comm.world)
-    if kwargs is None:
-        args, kwargs = arguments_of(args)
-    example = (tuple(map(plain, args)), {name: plain(value) for name, value in kwargs.items()})
-    filling = filling_of(lengths, module, inputs)
-    if filling is not None:
-        args, kwargs = filling.first(*example)
-        example = (tuple(args), dict(kwargs))
-    first = comm.leads
-    says = Progress(first and wanted(progress))
-    capturing = {
-        "precision": precision_of(precision),
-        "device": comm.device.type,
-        "discover": discover,
-        "known_inputs": asked_for(known_inputs, inputs),
-    }
-    choice = None
-    if plan == AUTO:
-        choice = each(comm, lambda: _choice(cluster, comm, unit, optimizer, memory, constraints, inputs))
-    require_one_model(comm, module)
-    number: Any = micro_batches
-    if number == "auto":
-        refuse_unchosen(choice is not None, inputs)
-        assert choice is not None
-        chosen = ChosenNumber(choice, unit, capturing, cache and first, says)
-        number = from_rank_0(comm, lambda: chosen.of(module, example))
-    one, two = of_example(example, number, inputs)
-    capturing = of_parts(capturing, number)
-    starter = Starter(
-        plan,
-        unit,
-        units,
-        {"inputs": inputs, "outputs": outputs, "memory": memory, "optimizer": optimizer},
-        capturing,
-        open_cache(cache and first),
-        says,
-        None if choice is None else replace(choice, batches=number),
-        filling,
+    leads = comm.leads
+    started = _start(
+        module, (args, kwargs), plans, calls, comm, cache and leads, leads and wanted(progress), save_to
     )
-
-    def compile_here() -> tuple[Bundle, Cut | None]:
-        bundle = starter.first(module, *one, save_to)
-        if save_to is not None:
-            save_program(bundle, save_to)
-        return bundle, None if two is None else proved(module, two, bundle.graph_text, capturing)
-
-    bundle, cut = from_rank_0(comm, compile_here)
+    bundle = started.bundle
     program = each(
         comm,
         lambda: load_program(
@@ -200,23 +141,93 @@ def parallelize(
     model = ParallelModule(
         program,
         comm,
-        of_one_model(make, program, comm, says.say),
+        of_one_model(make, program, comm, started.progress.say),
         bundle.captured,
         inputs=inputs,
         randomness=randomness,
         seed=seed,
         training=module.training,
         skeleton=skeleton_of(module, bundle.captured.fixed),
-        compile=compiler_of(comm, starter),
-        example=one,
+        compile=compiler_of(comm, started.starter),
+        example=started.example,
         save_pretrained=save_pretrained,
-        local=LocalCode(says) if compile else None,
-        micro_batches=None if cut is None else made(cut, bundle.captured),
-        fill=None if filling is None else filling.fill,
+        local=LocalCode(started.progress) if compile else None,
+        micro_batches=None if started.cut is None else made(started.cut, bundle.captured),
+        fill=None if started.padding is None else started.padding.fill,
     )
     guard_originals(model, module)
     each(comm, lambda: carry_hooks(module, model.shards))
     return model
+
+
+@dataclass(frozen=True)
+class _Started:
+    """What rank 0 has compiled, as each rank has it."""
+
+    starter: Starter
+    bundle: Bundle
+    cut: Cut | None
+    """The batch in micro-batches."""
+    example: Arguments
+    """Of the program: of one micro-batch."""
+    padding: Padding | None
+    progress: Progress
+
+
+def _start(
+    module: nn.Module,
+    given: tuple[Any, Mapping[str, Any] | None],
+    plans: PlanOptions,
+    calls: CallOptions,
+    comm: Comm,
+    cache: bool,
+    progress: bool,
+    save_to: str | Path | None,
+) -> _Started:
+    unit, units = units_of(plans.devices, comm.world)
+    args, kwargs = arguments_of(given[0]) if given[1] is None else given
+    example: Arguments = (tuple(map(plain, args)), {name: plain(value) for name, value in kwargs.items()})
+    padding = padding_of(calls.lengths, module, calls.inputs)
+    if padding is not None:
+        args, kwargs = padding.first(*example)
+        example = (tuple(args), dict(kwargs))
+    says = Progress(progress)
+    capturing = calls.capturing(comm.device.type)
+    choice = each(comm, lambda: plans.choice(comm, unit, calls.inputs)) if plans.is_chosen else None
+    require_one_model(comm, module)
+    number: Any = calls.micro_batches
+    if number == "auto":
+        refuse_unchosen(choice is not None, calls.inputs)
+        assert choice is not None
+        chosen = ChosenNumber(choice, unit, capturing, cache, says)
+        number = from_rank_0(comm, lambda: chosen.of(module, example))
+    one, two = of_example(example, number, calls.inputs)
+    capturing = of_parts(capturing, number)
+    starter = Starter(
+        plans.plan,
+        unit,
+        units,
+        {
+            "inputs": calls.inputs,
+            "outputs": calls.outputs,
+            "memory": plans.memory,
+            "optimizer": plans.optimizer,
+        },
+        capturing,
+        open_cache(cache),
+        says,
+        None if choice is None else replace(choice, batches=number),
+        padding,
+    )
+
+    def compile_here() -> tuple[Bundle, Cut | None]:
+        bundle = starter.first(module, *one, save_to)
+        if save_to is not None:
+            save_program(bundle, save_to)
+        return bundle, None if two is None else proved(module, two, bundle.graph_text, capturing)
+
+    bundle, cut = from_rank_0(comm, compile_here)
+    return _Started(starter, bundle, cut, one, padding, says)
 
 
 def _kinds(args: Any, kwargs: Mapping[str, Any] | None) -> dict[str, Words]:
@@ -224,25 +235,6 @@ def _kinds(args: Any, kwargs: Mapping[str, Any] | None) -> dict[str, Words]:
     given = arguments_of(args) if kwargs is None else (args, kwargs)
     leaves, _ = pytree.tree_flatten_with_path(given)
     return {f"example{pytree.keystr(path)}": kind_of(value) for path, value in leaves}
-
-
-def _choice(
-    cluster: str | None,
-    comm: Comm,
-    devices: int,
-    optimizer: str,
-    memory: int | str | None,
-    constraints: ConstraintsLike | None,
-    inputs: str,
-) -> Choice:
-    if cluster:
-        name, text = cluster_of(cluster)
-        require_from_here(name, text, comm.device)
-    else:
-        here = cluster_here(comm.device.type, devices)
-        name, text = here.name, here.text
-        memory = here.memory if memory is None else memory
-    return Choice(name, text, 1, optimizer, memory, None, constraints_of(constraints), inputs)
 
 
 def save_program(bundle: Bundle, folder: str | Path) -> Path:
@@ -256,12 +248,12 @@ def write_files(files: Mapping[str, str], folder: str | Path) -> Path:
     try:
         _refuse_other_things(target)
         target.absolute().parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as beside:
-            fresh = Path(beside, "new")
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as scratch:
+            fresh = Path(scratch, "new")
             fresh.mkdir()
             for name, text in files.items():
                 (fresh / name).write_text(text, encoding="utf-8")
-            _replace(target, fresh, Path(beside, "old"))
+            _replace(target, fresh, Path(scratch, "old"))
     except OSError as error:
         raise RuntimeFault(
             "SW0725",

@@ -141,7 +141,7 @@ def test_an_edit_of_the_models_file_in_transformers_counts(
 SECOND = """
 import sys
 from dataclasses import replace
-from shardwright.choosing import Choice
+from shardwright.start.auto_plan import Choice
 from shardwright.cli import main
 from shardwright.shipped.table import SHIPPED
 SHIPPED["tiny"] = replace(SHIPPED["alphafold2-87m"], config={config})

@@ -18,7 +18,7 @@ import equality
 import shardwright as sw
 from shardwright import Graph, Plan
 from shardwright.capture import Captured, capture
-from shardwright.start.compiling import compile_plan
+from shardwright.start.compiling import compile_plan, sources
 from shardwright.start.further_programs import skeleton_of
 
 torch.set_num_threads(1)
@@ -298,7 +298,7 @@ def test_a_parameter_stays_the_one_that_the_optimizer_knows() -> None:
         parallel = sw.runtime.ParallelModule(
             sw.runtime.load_program(bundle.files, digest=bundle.digest, world=1),
             comm,
-            sw.compiling.sources(model, captured),
+            sources(model, captured),
             captured,
         )
         before = dict(parallel.named_parameters())

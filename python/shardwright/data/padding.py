@@ -66,7 +66,7 @@ class _Argument:
         return found if isinstance(found, Tensor) else None
 
 
-class Filling:
+class Padding:
     """What is filled up of a model's calls."""
 
     def __init__(self, lengths: LengthsLike, forward: Callable[..., Any]):
@@ -149,18 +149,18 @@ class Filling:
         return [*map(str, range(len(args))), *tensors]
 
 
-def filling_of(lengths: LengthsLike | None, module: nn.Module, inputs: str) -> Filling | None:
+def padding_of(lengths: LengthsLike | None, module: nn.Module, inputs: str) -> Padding | None:
     if lengths is None:
         return None
-    filling = Filling(lengths, module.forward)
-    if inputs == "local" and any(one.dim == 0 for one in filling.lengths):
+    padding = Padding(lengths, module.forward)
+    if inputs == "local" and any(one.dim == 0 for one in padding.lengths):
         raise CaptureError(
             "SW0172",
             'rows of a batch are padded with inputs="global" only',
             why="a rank that is given its own part does not know how many rows the batch has",
             fix="pad the whole batch with `sw.pad_to` before it is split",
         )
-    return filling
+    return padding
 
 
 def _captured(

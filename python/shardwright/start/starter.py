@@ -18,7 +18,7 @@ from ..capture import Captured, still_computes
 from ..capture.autocast import ambient
 from ..capture.static_inputs.buffers import has_values
 from ..capture.verify.cost import MOST_AT_A_START
-from ..data.padding import Filling
+from ..data.padding import Padding
 from ..errors import RuntimeFault, ShardwrightError
 from ..report.memory import OPTIMIZER
 from ..report.progress import Phases, Progress
@@ -36,7 +36,7 @@ class Starter:
 
     `devices` are those of one unit, of which there are `units`. `options` is all else that the
     compiler is told, by the names of its arguments, and `capturing` what capture is told. `choice` says for
-    what a plan is chosen, if it is, and `filling` what calls are filled up with.
+    what a plan is chosen, if it is, and `padding` what calls are filled up with.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class Starter:
         cache: Cache | None = None,
         progress: Progress | None = None,
         choice: Choice | None = None,
-        filling: Filling | None = None,
+        padding: Padding | None = None,
     ):
-        self._choice, self._filling = choice, filling
+        self._choice, self._padding = choice, padding
         self._plan, self._devices, self._units = plan, devices, units
         self._options, self._capturing = dict(options), dict(capturing or {})
         self._cache, self._progress = cache, progress or Progress(False)
@@ -154,9 +154,9 @@ class Starter:
         captured = captured_model(
             module, args, kwargs, noted=self._comparisons(module, args, kwargs), **capturing
         )
-        if self._filling is not None:
+        if self._padding is not None:
             phases.begin("lengths")
-            self._filling.prove(module, args, kwargs or {}, captured, capturing)
+            self._padding.prove(module, args, kwargs or {}, captured, capturing)
         phases.begin("plan")
         graph = Graph(captured.graph_text)
         plan, chosen = self._make_plan(graph) if first is None else (first.transferred(graph), None)
@@ -225,7 +225,7 @@ class Starter:
         return Comparisons(self._cache, module, args, kwargs, self._all_options({}))
 
     def _all_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        filled = {} if self._filling is None else {"lengths": repr(self._filling)}
+        filled = {} if self._padding is None else {"lengths": repr(self._padding)}
         return {**options, **self._capturing, **filled, "autocast": ambient()}
 
     def _kept(
