@@ -18,7 +18,7 @@ from ..autocast import make_casts_explicit, read_casts
 from ..casts import Casting, cast_parameters
 from ..opaque.rules import write_registered
 from ..random.distributions import in_known_distributions
-from ..random.draws import refuse_chance
+from ..random.draws import refuse_unkeyed_draws
 from ..random.memory_format import draw_on_fresh, note_order
 from ..random.unread_draws import draw_what_is_lost, drawn, is_unread
 from ..state.names import Names
@@ -221,6 +221,8 @@ PASSES = (
         "of simple graphs; leaves what a mask is made of unread",
     ),
     Pass("sweep", _sweep, "what fusing and masks leave unread"),
-    Pass("refuse other draws", _of_program(refuse_chance), "of what is left, whose operators are final"),
+    Pass(
+        "refuse other draws", _of_program(refuse_unkeyed_draws), "of what is left, whose operators are final"
+    ),
 )
 """All passes, in order. A pass may rely on every one before it."""

@@ -61,15 +61,15 @@ def _uniform(node: fx.Node) -> fx.Node:
 
 
 def _coins(node: fx.Node) -> fx.Node:
-    chance: Any = node.args[0]
+    probability: Any = node.args[0]
     value = node.meta["val"]
-    drawn = _like(node, _ATEN.rand_like.default, chance)
-    below = insert(node, _ATEN.lt.Tensor, (drawn, chance), {}, _fresh(value, torch.bool))
+    drawn = _like(node, _ATEN.rand_like.default, probability)
+    below = insert(node, _ATEN.lt.Tensor, (drawn, probability), {}, _fresh(value, torch.bool))
     coins = insert(node, _ATEN._to_copy.default, (below,), {"dtype": value.dtype}, _fresh(value))
-    if is_no_grad(node) or chance.target is _ATEN.detach.default:
+    if is_no_grad(node) or probability.target is _ATEN.detach.default:
         return coins
     # The gradient of the probabilities is not absent, but zero.
-    nothing = insert(node, _ATEN.mul.Tensor, (chance, 0.0), {}, _fresh(value))
+    nothing = insert(node, _ATEN.mul.Tensor, (probability, 0.0), {}, _fresh(value))
     return insert(node, _ATEN.add.Tensor, (coins, nothing), {}, _fresh(value))
 
 

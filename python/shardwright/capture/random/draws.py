@@ -44,7 +44,7 @@ _ALIKE = {
 _CERTAIN = (0, 1)
 
 
-def refuse_chance(program: ExportedProgram) -> None:
+def refuse_unkeyed_draws(program: ExportedProgram) -> None:
     """Each rank would draw other numbers, and copies of one tensor would differ."""
     for node in program.graph.nodes:
         if draws(node.target, node.args, node.kwargs) and str(node.target) not in _KEYED:
@@ -65,8 +65,8 @@ def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     names = [argument.name for argument in target._schema.arguments]
     named = dict(zip(names, args, strict=False)) | dict(kwargs)
     if any("dropout" in name for name in names):
-        chance = next((v for n, v in named.items() if n in ("dropout", "dropout_p")), 0)
-        return bool(chance) and named.get("train", True) is not False
+        probability = next((v for n, v in named.items() if n in ("dropout", "dropout_p")), 0)
+        return bool(probability) and named.get("train", True) is not False
     if _name(target) in _MASKS and "p" in named and not isinstance(named["p"], (Tensor, fx.Node)):
         return named["p"] not in _CERTAIN and named.get("train", True) is not False
     return True
@@ -145,13 +145,13 @@ def _drawn(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def _kind(target: Any) -> str:
     name = _name(target)
-    if name in _MASKS and _has_one_chance(target):
+    if name in _MASKS and _has_one_probability(target):
         return "mask"
     alike = (kind for kind, names in _ALIKE.items() if name in names)
     return next(alike, name.rstrip("_"))
 
 
-def _has_one_chance(target: Any) -> bool:
+def _has_one_probability(target: Any) -> bool:
     return any(it.name == "p" and str(it.type) == "float" for it in target._schema.arguments)
 
 
