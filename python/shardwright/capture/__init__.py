@@ -228,7 +228,7 @@ def still_computes(
         _with_values(module, bound, captured.precision, captured.device, captured.device) as call,
     ):
         return isinstance(call, str) or computes_the_same(
-            call, text, captured.constants, captured.out_spec, again=captured.for_backward is True
+            call, text, captured.constants, captured.out_spec, recomputes=captured.for_backward is True
         )
 
 

@@ -20,7 +20,11 @@ from ..errors import CaptureError
 
 SPANS = "shardwright_spans"
 
-_AGAIN = (checkpoint.CheckpointPolicy.MUST_RECOMPUTE, checkpoint.CheckpointPolicy.PREFER_RECOMPUTE, False)
+_RECOMPUTED = (
+    checkpoint.CheckpointPolicy.MUST_RECOMPUTE,
+    checkpoint.CheckpointPolicy.PREFER_RECOMPUTE,
+    False,
+)
 _POLICY = checkpoint._CachingTorchDispatchMode
 
 
@@ -91,7 +95,7 @@ class Checkpoints:
 
         def ask(*args: Any, **kwargs: Any) -> Any:
             answer = policy(*args, **kwargs)
-            if answer not in _AGAIN and self._last is not None:
+            if answer not in _RECOMPUTED and self._last is not None:
                 self._last.meta[SPANS] = self._last.meta[SPANS][:around]
             return answer
 

@@ -24,8 +24,8 @@ from ..random.unread_draws import draw_what_is_lost, drawn, is_unread
 from ..state.names import Names
 from ..static_inputs.reading import Reading
 from ..torch_errors import quiet
-from .canonical import settle_meaning
-from .checkpointed_updates import update_again, writes_under_checkpoints
+from .canonical import make_canonical
+from .checkpointed_updates import repeat_updates, writes_under_checkpoints
 from .detached import keep_detach, refuse_hidden_writes, write_without_detach
 from .experts import fuse_experts
 from .functional import make_functional
@@ -148,9 +148,9 @@ def _simplify(traced: Traced) -> None:
     simplify(traced.program, traced.trained())
 
 
-def _update_again(traced: Traced) -> None:
+def _repeat_updates(traced: Traced) -> None:
     if traced.backward:
-        updates = update_again(traced.program, traced.trained())
+        updates = repeat_updates(traced.program, traced.trained())
         traced.for_backward, traced.is_sure = updates.are_repeated or None, updates.are_sure
 
 
@@ -204,7 +204,7 @@ PASSES = (
     ),
     Pass("cast parameters", _cast_parameters, "before casts that are read once are merged"),
     Pass("read casts", _of_program(read_casts), "after all casts of parameters are written"),
-    Pass("canonical operators", _of_program(settle_meaning), "before what goes by operators' names"),
+    Pass("canonical operators", _of_program(make_canonical), "before what goes by operators' names"),
     Pass(
         "known distributions",
         _of_program(in_known_distributions),
@@ -212,7 +212,7 @@ PASSES = (
     ),
     Pass("note memory format", _of_program(note_order), "the last that sees tensors lie as in the model"),
     Pass("simplify", _simplify, "layouts are needed no more; the patterns below are of simple graphs"),
-    Pass("update again", _update_again, "of simple updates; before fusing hides what they are made of"),
+    Pass("repeat updates", _repeat_updates, "of simple updates; before fusing hides what they are made of"),
     Pass("fuse experts", _of_program(fuse_experts), "before mixtures, which are made of these products"),
     Pass("fuse mixtures", _of_program(fuse_mixtures), "after experts"),
     Pass(

@@ -15,7 +15,7 @@ _SPARSE_AT = {_ATEN.embedding.default: 4, _ATEN._embedding_bag.default: 5}
 _BATCH_NORM = _ATEN._native_batch_norm_legit_functional.default
 
 
-def settle_meaning(program: ExportedProgram) -> None:
+def make_canonical(program: ExportedProgram) -> None:
     for node in list(program.graph.nodes):
         if node.target in _SPARSE_AT:
             _make_dense(node, _SPARSE_AT[node.target])

@@ -58,17 +58,17 @@ class RepeatedUpdates:
     """Whether that is right without looking at what backward does."""
 
 
-def update_again(program: ExportedProgram, trained: Collection[str]) -> RepeatedUpdates:
+def repeat_updates(program: ExportedProgram, trained: Collection[str]) -> RepeatedUpdates:
     """Updates once more what backward updates again. `trained` are the parameters and the placeholders that
     get a gradient."""
     updates = _Updates.of(program)
     learning = _Learning.of(program, trained)
-    again = [span for span in updates.spans() if learning.runs_again(span, updates)]
-    updates.refuse_what_would_differ(learning, again)
+    recomputed = [span for span in updates.spans() if learning.is_recomputed(span, updates)]
+    updates.refuse_what_would_differ(learning, recomputed)
     are_sure = updates.are_sure()
-    for span in reversed(again):
-        updates.run_again(span, 0)
-    return RepeatedUpdates(updates.settle(), are_sure)
+    for span in reversed(recomputed):
+        updates.repeat(span, 0)
+    return RepeatedUpdates(updates.write_back(), are_sure)
 
 
 # ---- which checkpoints backward runs again ----------------------------------------------------
@@ -100,7 +100,7 @@ class _Learning:
     def matters(self) -> set[fx.Node]:
         return self.others.union(*self.leads)
 
-    def runs_again(self, span: int, updates: _Updates) -> bool:
+    def is_recomputed(self, span: int, updates: _Updates) -> bool:
         """Whether a loss leads back to it."""
         own = {node for node in self.carries if span in spans_of(node)[:1]}
         meets = [bool(own & made_of) for made_of in self.leads]
@@ -202,23 +202,26 @@ class _Updates:
         comes after all that backward needs, PyTorch may leave out what it runs again."""
         return all(len(spans_of(node)) < 2 and _is_norms(node) for node in self.chain)
 
-    def refuse_what_would_differ(self, learning: _Learning, again: Collection[int]) -> None:
+    def refuse_what_would_differ(self, learning: _Learning, recomputed: Collection[int]) -> None:
         """What has a gradient and reads such a buffer would be computed again of another value."""
         updated = {
-            name for node in self.chain for name in self.touched[node] if set(spans_of(node)[:1]) & {*again}
+            name
+            for node in self.chain
+            for name in self.touched[node]
+            if set(spans_of(node)[:1]) & {*recomputed}
         }
         same = {node for name, node in self.last.items() if name not in updated}
         matters = learning.matters
         for node in self.program.graph.nodes:
             span = next(iter(spans_of(node)), None)
-            if span is None or span not in again or node not in matters or not self.touched.get(node):
+            if span is None or span not in recomputed or node not in matters or not self.touched.get(node):
                 continue
             reads = [read for read in node.all_input_nodes if self.touched.get(read) and read not in same]
             if reads and not (node.target is _NORM and _only_statistics(node, reads)):
                 why = "backward recomputes something that reads a buffer, which has another value by then"
                 raise self.refusal(span, why, node)
 
-    def run_again(self, span: int, depth: int) -> None:
+    def repeat(self, span: int, depth: int) -> None:
         """Once more what stands under a checkpoint, and then what stands under those inside of it."""
         nodes = [node for node in self.chain if spans_of(node)[depth : depth + 1] == [span]]
         own = set(nodes)
@@ -234,9 +237,9 @@ class _Updates:
         self._leave(span, [node for node in nodes if node in now and self._leaves(node, own)], now)
         inside = dict.fromkeys(inner for node in nodes for inner in spans_of(node)[depth + 1 : depth + 2])
         for inner in reversed(list(inside)):
-            self.run_again(inner, depth + 1)
+            self.repeat(inner, depth + 1)
 
-    def settle(self) -> bool:
+    def write_back(self) -> bool:
         """Makes the last values those of the updates."""
         output = self.program.graph.output_node()
         values: list[Any] = list(output.args[0])  # type: ignore[arg-type]

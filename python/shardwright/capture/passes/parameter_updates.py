@@ -86,7 +86,7 @@ def as_parameters(program: ExportedProgram, module: nn.Module, names: Names) -> 
     for node in list(program.graph.nodes):
         name = (node.meta.get("custom") or {}).get(_OF)
         if node.target is _WRITTEN and name is not None:
-            _settle(program, node, held[name], module.get_parameter(name).requires_grad)
+            _finish(program, node, held[name], module.get_parameter(name).requires_grad)
     for name in held:
         _set_kind(program, names, name, InputKind.PARAMETER)
 
@@ -96,7 +96,7 @@ def is_new_value(node: fx.Node) -> bool:
     return node.target is _WRITTEN
 
 
-def _settle(program: ExportedProgram, read: fx.Node, held: fx.Node, is_trained: bool) -> None:
+def _finish(program: ExportedProgram, read: fx.Node, held: fx.Node, is_trained: bool) -> None:
     value: Any = read.args[1]
     if not is_trained:
         put_instead(program, read, insert(read, _ATEN.detach.default, (value,), {}, read.meta["val"]))

@@ -87,7 +87,7 @@ def verify_capture(
     """Raises where module and graph differ, whose results are in the order of a `structure`. `writes` is the
     line that writes something under a checkpoint, which backward does again."""
     with same_randomness(), torch.enable_grad():
-        expected = _expected(call, again=writes is not None)
+        expected = _expected(call, recomputes=writes is not None)
         found = _run_graph(call, text, constants, structure, expected)
     _refuse_other_updates(found, expected, writes)
     problem = _difference(found[0], expected[0])
@@ -154,13 +154,13 @@ def forward(call: Call) -> Any:
 
 
 def computes_the_same(
-    call: Call, text: str, constants: dict[str, Tensor], structure: ResultSpec, *, again: bool
+    call: Call, text: str, constants: dict[str, Tensor], structure: ResultSpec, *, recomputes: bool
 ) -> bool:
-    """Whether one forward of a module gives what a graph says that was captured before; where it updates
-    buffers `again`, with a backward."""
-    with same_randomness(), torch.set_grad_enabled(again):
+    """Whether one forward of a module gives what a graph says that was captured before; where backward
+    `recomputes` what updates buffers, with a backward."""
+    with same_randomness(), torch.set_grad_enabled(recomputes):
         try:
-            expected = _expected(call, 1, again=again)
+            expected = _expected(call, 1, recomputes=recomputes)
             found = _run_graph(call, text, constants, structure, expected)
         except Exception:
             return False
@@ -182,10 +182,10 @@ class Run:
     """That of a module's results."""
 
 
-def _expected(call: Call, count: int = 2, *, again: bool = False) -> list[Run]:
+def _expected(call: Call, count: int = 2, *, recomputes: bool = False) -> list[Run]:
     try:
         runs = _run_module(call, count)
-        updated = updated_by_backward(call, count) if again else [run.results.buffers for run in runs]
+        updated = updated_by_backward(call, count) if recomputes else [run.results.buffers for run in runs]
         for run, buffers in zip(runs, updated, strict=True):
             run.results.buffers = buffers
         return runs

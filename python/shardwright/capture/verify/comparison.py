@@ -38,8 +38,8 @@ class Compared:
     """None where it was compared at another start."""
 
     def __str__(self) -> str:
-        again = "" if self.operations <= MOST_AT_A_START else ", and not again at starts from the cache"
-        return f"{self.what}{again}"
+        once = "" if self.operations <= MOST_AT_A_START else ", and not again at starts from the cache"
+        return f"{self.what}{once}"
 
     def plain(self) -> dict[str, Any]:
         """What is kept, and the same each time."""
