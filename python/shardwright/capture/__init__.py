@@ -293,7 +293,7 @@ def _capture(
     wanted = [tensor.requires_grad for tensor in call.flatten(bound.args, bound.kwargs)]
     text = print_graph(module, program, names, sources, call, result, casting, wanted)
     captured = Captured(text, constants, call, result, _aliases(names), precision=precision)
-    captured.as_python = opaque.told()
+    captured.as_python = opaque.reasons()
     captured.notes += said_of_known(call.known_names, whole=call.reading is None)
     captured.notes += opaque.notes(module) + inputs.advice([why for why, _ in captured.as_python.values()])
     captured.fixed = known.fixed
@@ -304,21 +304,21 @@ def _capture(
     if verify is not False:
         less = partial(_capture_less, module, precision, device, captured)
         writes, always = traced.writes, verify is True
-        found = Comparison(
+        compared = Comparison(
             module, *given, precision, device, captured.device, writes, less, noted, always
         ).run(captured)
     else:
-        found = _NOT_ASKED
-    if isinstance(found, Compared):
-        captured.verified, captured.compared = True, found
+        compared = _NOT_ASKED
+    if isinstance(compared, Compared):
+        captured.verified, captured.compared = True, compared
         return captured
     if verify:
-        raise _cannot_compare(found)
+        raise _cannot_compare(compared)
     if captured.for_backward and verify is None and not traced.is_sure:
-        raise cannot_repeat(None, f"how often it does so is only known from a comparison, and {found}")
+        raise cannot_repeat(None, f"how often it does so is only known from a comparison, and {compared}")
     if traced.keeps:
         refuse_what_is_kept(module, bound.args, bound.kwargs, casting)
-    captured.notes.append(f"{_NOT_COMPARED}: {found}")
+    captured.notes.append(f"{_NOT_COMPARED}: {compared}")
     return captured
 
 

@@ -145,25 +145,25 @@ class _Printer:
         return [f"input {self.define(n, n.name)} {i}{grad[i]}" for i, n in enumerate(tensors)]
 
     def params(self) -> list[str]:
-        found = []
+        written = []
         for first, group in self.state.params.items():
             param = self.module.get_parameter(first)
             node = self.sources.params.get(first)
             frozen = "" if param.requires_grad else " frozen"
             typed = self.define_state(node, "p_" + first, param, self.casting.read(param))
-            found.append(f"param {typed} {' '.join(map(_quoted, group))}{frozen}")
-        return found
+            written.append(f"param {typed} {' '.join(map(_quoted, group))}{frozen}")
+        return written
 
     def buffers(self) -> list[str]:
-        found = []
+        written = []
         for first in self.state.buffers:
             buffer = self.module.get_buffer(first)
             nodes = self.sources.buffers.get(first, [])
             typed = self.define_state(nodes[0] if nodes else None, "b_" + first, buffer, buffer.dtype)
             self.tensors.update(dict.fromkeys(nodes, self.tensors[nodes[0]]))
             transient = "" if first in self.state.persistent else " transient"
-            found.append(f"buffer {typed} {_quoted(first)}{transient}")
-        return found
+            written.append(f"buffer {typed} {_quoted(first)}{transient}")
+        return written
 
     def constants(self) -> list[str]:
         named = self.sources.constants.items()
@@ -284,12 +284,12 @@ class _Printer:
 
     def updates(self) -> list[str]:
         nodes = {node.name: node for node in self.program.graph.nodes}
-        found = {}
+        written = {}
         for spec in self.program.graph_signature.output_specs:
             if spec.kind is OutputKind.BUFFER_MUTATION:
                 name = self.state.canonical(str(spec.target))
-                found[name] = f"update {_quoted(name)} %{self.tensors[nodes[spec.arg.name]]}"
-        return [found[name] for name in (*self.state.params, *self.state.buffers) if name in found]
+                written[name] = f"update {_quoted(name)} %{self.tensors[nodes[spec.arg.name]]}"
+        return [written[name] for name in (*self.state.params, *self.state.buffers) if name in written]
 
 
 def _target(node: fx.Node) -> str:

@@ -93,28 +93,28 @@ def is_models_file(file: str) -> bool:
 
 def short(stack_trace: str | None) -> str:
     """``model.py:56`` from a trace that :func:`trace_of_caller` made; empty if there is none."""
-    found = _FRAME.search(stack_trace or "")
-    if found is None:
+    frame = _FRAME.search(stack_trace or "")
+    if frame is None:
         return ""
-    line = int(found[2])
-    return f"{short_path(found[1])}:{line}" if line else short_path(found[1])
+    line = int(frame[2])
+    return f"{short_path(frame[1])}:{line}" if line else short_path(frame[1])
 
 
 def position(stack_trace: str | None) -> tuple[str, int] | None:
     """The file and line of a statement, from a trace that :func:`trace_of_caller` made; none for what a
     lambda or a comprehension runs, which only stands on the line of a statement."""
-    found = _FRAME.search(stack_trace or "")
-    if found is None or not int(found[2]) or _ANONYMOUS.search(stack_trace or ""):
+    frame = _FRAME.search(stack_trace or "")
+    if frame is None or not int(frame[2]) or _ANONYMOUS.search(stack_trace or ""):
         return None
-    return found[1], int(found[2])
+    return frame[1], int(frame[2])
 
 
 def with_source(stack_trace: str | None) -> str | None:
     """``model.py:56: the source text``, for an error."""
-    found = _FRAME.search(stack_trace or "")
-    if found is None:
+    frame = _FRAME.search(stack_trace or "")
+    if frame is None:
         return None
-    source = linecache.getline(found[1], int(found[2])).strip()
+    source = linecache.getline(frame[1], int(frame[2])).strip()
     return short(stack_trace) + (f": {source}" if source else "")
 
 

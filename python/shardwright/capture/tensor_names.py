@@ -18,13 +18,13 @@ def assigned_names(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[str]]:
 
     Of the operators that one line runs in a row, the last makes what is assigned.
     """
-    found = {}
+    assigned = {}
     for place, group in itertools.groupby(nodes, key=lambda node: lines.position(node.stack_trace)):
         last = list(group)[-1]
         names = _targets(*place) if place else []
         if names:
-            found[last] = names
-    return found
+            assigned[last] = names
+    return assigned
 
 
 def _targets(file: str, line: int) -> list[str]:
@@ -38,13 +38,13 @@ def _assignments(file: str) -> dict[int, list[str]]:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return {}
-    found: dict[int, list[str]] = {}
+    by_line: dict[int, list[str]] = {}
     for statement in ast.walk(tree):
         if isinstance(statement, ast.stmt):
             names = _names(statement)
             covered = _own_lines(statement)
-            found.update((line, names) for line in covered if names)
-    return found
+            by_line.update((line, names) for line in covered if names)
+    return by_line
 
 
 def _own_lines(statement: ast.stmt) -> Iterator[int]:

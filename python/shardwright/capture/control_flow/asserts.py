@@ -94,14 +94,14 @@ def _checks(file: str) -> list[_Check]:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return []
-    found: list[_Check] = []
+    checks: list[_Check] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
-            found.append(_Check(node.lineno, _end(node.test), range(0)))
+            checks.append(_Check(node.lineno, _end(node.test), range(0)))
         elif isinstance(node, ast.If) and not node.orelse and all(map(_only_says, node.body)):
             failed = range(node.body[0].lineno, _end(node.body[-1]) + 1)
-            found.append(_Check(node.lineno, _end(node.test), failed))
-    return found
+            checks.append(_Check(node.lineno, _end(node.test), failed))
+    return checks
 
 
 def _end(node: ast.expr | ast.stmt) -> int:

@@ -19,11 +19,11 @@ def jumps_of(code: types.CodeType) -> dict[int, dict[bool, tuple[int | None, str
     def target(offset: int) -> tuple[int | None, str]:
         return lines_of.get(offset), instructions[places[offset]].opname
 
-    found = {}
+    jumps = {}
     for at, one in enumerate(instructions[:-1]):
         asks = instructions[at + 1] if one.opname == "TO_BOOL" else one
         value = next((value for name, value in _ASKS.items() if asks.opname.endswith(name)), None)
         if value is not None and asks.argval in places:
             after = instructions[places[asks.offset] + 1].offset
-            found[one.offset] = {value: target(asks.argval), not value: target(after)}
-    return found
+            jumps[one.offset] = {value: target(asks.argval), not value: target(after)}
+    return jumps

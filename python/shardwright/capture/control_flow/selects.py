@@ -147,10 +147,10 @@ def _branches(file: str) -> list[_Branch]:
 
 def _branches_of(function: ast.FunctionDef) -> Iterator[_Branch]:
     inner = [node for node in ast.walk(function) if isinstance(node, (ast.Global, ast.Nonlocal))]
-    found = [node for node in ast.walk(function) if isinstance(node, ast.If) and _is_choosable(node)]
-    for node in found if not inner else ():
+    choosable = [node for node in ast.walk(function) if isinstance(node, ast.If) and _is_choosable(node)]
+    for node in choosable if not inner else ():
         numbers = {name for statement in node.body[:-1] for name in _assigned(statement)}
-        if not any(_is_read_outside(function, name, found) for name in numbers):
+        if not any(_is_read_outside(function, name, choosable) for name in numbers):
             call: Any = node.body[-1]
             yield _Branch(_lines(node.test), _lines(*node.body), _lines(call), call.targets[0].id)
 
@@ -185,8 +185,10 @@ def _is_call(statement: ast.stmt) -> bool:
     simple = not any(isinstance(part, _NOT_SIMPLE) for one in given for part in ast.walk(one))
     if not alone or not simple or _name_of(call.func) not in _CHOOSABLE:
         return False
-    of = call.func.value  # type: ignore[attr-defined]
-    first = call.args[0] if isinstance(of, ast.Name) and of.id == "torch" and call.args else of
+    receiver = call.func.value  # type: ignore[attr-defined]
+    first = (
+        call.args[0] if isinstance(receiver, ast.Name) and receiver.id == "torch" and call.args else receiver
+    )
     return isinstance(first, ast.Name) and first.id == target.id  # type: ignore[attr-defined]
 
 

@@ -61,14 +61,14 @@ def noting(module: nn.Module, paths: Iterable[str]) -> Iterator[Noted]:
 
 @contextmanager
 def _instead(part: nn.Module, make: Callable[[nn.Module], Callable[..., Any]]) -> Iterator[None]:
-    own = vars(part).get("forward")
+    forward = vars(part).get("forward")
     vars(part)["forward"] = make(part)
     try:
         yield
     finally:
         del vars(part)["forward"]
-        if own is not None:
-            vars(part)["forward"] = own
+        if forward is not None:
+            vars(part)["forward"] = forward
 
 
 def _of_module(module: nn.Module, path: str, noted: Noted, part: nn.Module) -> Callable[..., Any]:

@@ -102,13 +102,13 @@ class _Learning:
 
     def is_recomputed(self, span: int, updates: _Updates) -> bool:
         """Whether a loss leads back to it."""
-        own = {node for node in self.carries if span in spans_of(node)[:1]}
-        meets = [bool(own & made_of) for made_of in self.leads]
+        carried = {node for node in self.carries if span in spans_of(node)[:1]}
+        meets = [bool(carried & made_of) for made_of in self.leads]
         if meets and all(meets):
             return True
         if not updates.has(span):
             return any(meets)
-        if any(meets) or own & self.others:
+        if any(meets) or carried & self.others:
             why = "only some results lead back to it, so the loss decides whether it runs again"
             raise updates.refusal(span, why)
         return False
@@ -116,15 +116,15 @@ class _Learning:
 
 def _carrying(program: ExportedProgram, trained: Collection[str]) -> set[fx.Node]:
     names = program.graph_signature.inputs_to_parameters
-    found: set[fx.Node] = set()
+    carrying: set[fx.Node] = set()
     for node in program.graph.nodes:
         if node.op == "placeholder":
             is_source = names.get(node.name, node.name) in trained
         else:
             cut = is_no_grad(node) or node.target is _ATEN.detach.default
-            is_source = not cut and _may_learn(node) and bool(found.intersection(_learning(node)))
-        found.update([node] if is_source else [])
-    return found
+            is_source = not cut and _may_learn(node) and bool(carrying.intersection(_learning(node)))
+        carrying.update([node] if is_source else [])
+    return carrying
 
 
 def _may_learn(node: fx.Node) -> bool:
@@ -138,14 +138,14 @@ def _made_of(result: fx.Node, carries: set[fx.Node]) -> set[fx.Node]:
 
 
 def _made_of_any(results: Iterable[fx.Node], carries: set[fx.Node]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
+    made_of: set[fx.Node] = set()
     waiting = list(results)
     while waiting:
         node = waiting.pop()
-        if node in carries and node not in found:
-            found.add(node)
+        if node in carries and node not in made_of:
+            made_of.add(node)
             waiting += _learning(node)
-    return found
+    return made_of
 
 
 def _learning(node: fx.Node) -> list[fx.Node]:
@@ -224,17 +224,17 @@ class _Updates:
     def repeat(self, span: int, depth: int) -> None:
         """Once more what stands under a checkpoint, and then what stands under those inside of it."""
         nodes = [node for node in self.chain if spans_of(node)[depth : depth + 1] == [span]]
-        own = set(nodes)
+        under = set(nodes)
         now: dict[fx.Node, fx.Node] = {}
         for read in dict.fromkeys(read for node in nodes for read in node.all_input_nodes):
-            if read not in own and self.touched.get(read):
+            if read not in under and self.touched.get(read):
                 now[read] = self.current[self._owner(read, span)]
         if len({*map(self._named, now)}) < len(now):
             raise self.refusal(span, "it reads several values of one buffer")
         for node in nodes:
             if (made := self._copy(node, now, span)) is not None:
                 now[node] = made
-        self._leave(span, [node for node in nodes if node in now and self._leaves(node, own)], now)
+        self._leave(span, [node for node in nodes if node in now and self._leaves(node, under)], now)
         inside = dict.fromkeys(inner for node in nodes for inner in spans_of(node)[depth + 1 : depth + 2])
         for inner in reversed(list(inside)):
             self.repeat(inner, depth + 1)
@@ -273,9 +273,9 @@ class _Updates:
         return is_last or any(user in self.chained and user not in own for user in node.users)
 
     def _named(self, node: fx.Node) -> str | None:
-        own = (name for known in (self.last, self.held) for name, one in known.items() if one is node)
-        of = self.touched.get(node, frozenset())
-        return next(own, None) or (next(iter(of)) if len(of) == 1 else None)
+        named = (name for known in (self.last, self.held) for name, one in known.items() if one is node)
+        buffers = self.touched.get(node, frozenset())
+        return next(named, None) or (next(iter(buffers)) if len(buffers) == 1 else None)
 
     def _owner(self, node: fx.Node, span: int) -> str:
         """The buffer whose value it is."""
@@ -317,13 +317,13 @@ def _alone(made: fx.Node, like: fx.Node) -> fx.Node:
 
 
 def _touched(graph: fx.Graph, held: dict[str, fx.Node]) -> dict[fx.Node, frozenset[str]]:
-    found = {node: frozenset([name]) for name, node in held.items()}
+    names_of = {node: frozenset([name]) for name, node in held.items()}
     for node in graph.nodes:
         if node.op == "call_function":
-            of = [found[read] for read in _computed_of(node) if read in found]
-            if names := frozenset().union(*of):
-                found[node] = names
-    return found
+            touching = [names_of[read] for read in _computed_of(node) if read in names_of]
+            if names := frozenset().union(*touching):
+                names_of[node] = names
+    return names_of
 
 
 def _computed_of(node: fx.Node) -> list[fx.Node]:
@@ -349,11 +349,11 @@ def _only_statistics(norm: fx.Node, reads: Collection[fx.Node]) -> bool:
 
 
 def _all_before(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
+    reached: set[fx.Node] = set()
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found.add(node)
+        if node not in reached:
+            reached.add(node)
             waiting += node.all_input_nodes
-    return found
+    return reached

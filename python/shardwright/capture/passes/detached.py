@@ -36,11 +36,11 @@ def _is_written(node: fx.Node) -> bool:
 
 
 def _may_have_gradients(program: ExportedProgram) -> set[fx.Node]:
-    found = _with_gradients(program)
+    with_gradients = _with_gradients(program)
     for node in program.graph.nodes:
-        if is_new_value(node) or (_is_seen(node) and found.intersection(node.all_input_nodes)):
-            found.update((node, *mutated(node)))
-    return found
+        if is_new_value(node) or (_is_seen(node) and with_gradients.intersection(node.all_input_nodes)):
+            with_gradients.update((node, *mutated(node)))
+    return with_gradients
 
 
 def refuse_hidden_writes(program: ExportedProgram) -> None:

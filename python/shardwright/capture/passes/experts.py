@@ -21,9 +21,9 @@ def fuse_experts(program: ExportedProgram) -> None:
     """A product with looked-up matrices, row by row, becomes one operator without copies of them."""
     for node in program.graph.nodes:
         if node.target is _ATEN.bmm.default:
-            found = _looked_up(node)
-            if found is not None:
-                _fuse(program, node, *found)
+            matrices = _looked_up(node)
+            if matrices is not None:
+                _fuse(program, node, *matrices)
 
 
 def _looked_up(node: fx.Node) -> tuple[fx.Node, fx.Node, bool] | None:

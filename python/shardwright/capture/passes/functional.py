@@ -79,10 +79,10 @@ def _in_order(program: ExportedProgram) -> None:
 def write_out(program: ExportedProgram) -> bool:
     """Makes of each operator what `run_decompositions({})` makes of it; `False`, and nothing changed, where
     only that itself can tell."""
-    found = _found(program.graph)
-    if found is None:
+    ran_by_node = _found(program.graph)
+    if ran_by_node is None:
         return False
-    for node, ran in found.items():
+    for node, ran in ran_by_node.items():
         if ran.calls is None:
             node.meta["val"] = ran.result
         else:
@@ -191,12 +191,12 @@ def _look(node: fx.Node, ran: dict[fx.Node, _Ran]) -> _Ran | None:
     if (composed and not is_composed(node.target)) or not _is_plain(before):
         return None
     try:
-        found = _called(node, ran, composed)
+        called = _called(node, ran, composed)
     except Exception:  # tracing again says it better, if it is an error there too
         return None
-    if found.calls is not None and not _is_whole(found, found.calls):
+    if called.calls is not None and not _is_whole(called, called.calls):
         return None
-    return found if _is_plain(found.result) and _types(found.result) == _types(before) else None
+    return called if _is_plain(called.result) and _types(called.result) == _types(before) else None
 
 
 def _called(node: fx.Node, ran: dict[fx.Node, _Ran], composed: bool) -> _Ran:

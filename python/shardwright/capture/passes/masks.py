@@ -65,13 +65,13 @@ def _computed(node: fx.Node, values: Values) -> Tensor | None:
         return None
     if torch.Tag.nondeterministic_seeded in tags:
         return None
-    found = {source: _value(source, values) for source in node.all_input_nodes}
-    if any(value is None for value in found.values()):
+    known = {source: _value(source, values) for source in node.all_input_nodes}
+    if any(value is None for value in known.values()):
         return None
-    args, kwargs = pytree.tree_map_only(fx.Node, found.__getitem__, (node.args, dict(node.kwargs)))
+    args, kwargs = pytree.tree_map_only(fx.Node, known.__getitem__, (node.args, dict(node.kwargs)))
     if "device" in kwargs:
         kwargs["device"] = "cpu"
-    pointwise = found and (torch.Tag.pointwise in tags or str(node.target).startswith(_LOGICAL))
+    pointwise = known and (torch.Tag.pointwise in tags or str(node.target).startswith(_LOGICAL))
     shape = example.shape
     if pointwise:
         args = _narrowed(args, shape)

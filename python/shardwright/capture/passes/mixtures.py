@@ -24,13 +24,13 @@ _RESHAPES = (_ATEN.reshape.default, _ATEN.view.default)
 def fuse_mixtures(program: ExportedProgram) -> None:
     sweep(program.graph)  # who reads a result counts
     for node in list(program.graph.nodes):
-        found = _mixture(node) if node.target is _LINEAR else None
-        if found is not None:
-            arguments = (found.x, found.chosen, found.weights, found.up, found.down)
-            says = (found.activation, found.gated, found.transposed, False)
+        mixture = _mixture(node) if node.target is _LINEAR else None
+        if mixture is not None:
+            arguments = (mixture.x, mixture.chosen, mixture.weights, mixture.up, mixture.down)
+            says = (mixture.activation, mixture.gated, mixture.transposed, False)
             target = torch.ops.shardwright.experts.default
-            fused = insert(found.sum, target, (*arguments, *says), {}, found.sum.meta["val"])
-            replace(program, found.sum, fused)
+            fused = insert(mixture.sum, target, (*arguments, *says), {}, mixture.sum.meta["val"])
+            replace(program, mixture.sum, fused)
 
 
 @dataclass(frozen=True)

@@ -44,14 +44,14 @@ def _rename_norm(node: fx.Node) -> None:
 
 def _known() -> dict[Any, Any]:
     """By overload. One that takes other arguments than its namesake is none."""
-    found = {}
+    aliases = {}
     for pair in _NAMES.replace("\n", " ").split(","):
         name, plain = (getattr(_ATEN, word.strip()) for word in pair.split(":"))
         for overload in set(name.overloads()) & set(plain.overloads()):
             one, other = getattr(name, overload), getattr(plain, overload)
             if _arguments(one) == _arguments(other):
-                found[one] = other
-    return found
+                aliases[one] = other
+    return aliases
 
 
 def _arguments(target: Any) -> list[tuple[Any, ...]]:

@@ -59,12 +59,12 @@ class _Followed:
 
 def as_buffers(program: ExportedProgram, module: nn.Module, names: Names, casting: Casting) -> None:
     """Makes buffers of the parameters that are written, and marks what has a gradient of a new value."""
-    found = _written(program, module, names)
-    if not found:
+    followed = _written(program, module, names)
+    if not followed:
         return
     order = {node: at for at, node in enumerate(program.graph.nodes)}
     carries = _carrying(program, module)
-    for it in found:
+    for it in followed:
         _refuse_casts(it, module.get_parameter(it.name), casting)
         _refuse_assigned(it, order)
         _refuse_gradients(it, order, carries)
@@ -155,7 +155,7 @@ def _follow(lies_in: dict[fx.Node, _Followed], node: fx.Node) -> None:
 
 def _carrying(program: ExportedProgram, module: nn.Module) -> set[fx.Node]:
     """What has a gradient of something trained, or of an input, and gives one to it."""
-    found: set[fx.Node] = set()
+    carrying: set[fx.Node] = set()
     kinds = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
     for node in program.graph.nodes:
         if node.op == "placeholder":
@@ -164,19 +164,19 @@ def _carrying(program: ExportedProgram, module: nn.Module) -> set[fx.Node]:
                 carries = module.get_parameter(str(spec.target)).requires_grad
             else:
                 carries = isinstance(value, Tensor) and value.requires_grad
-            found.update([node] if carries else [])
-        elif _passes_on(node) and found.intersection(node.all_input_nodes):
-            found.add(node)
-    return found & _teaching(program)
+            carrying.update([node] if carries else [])
+        elif _passes_on(node) and carrying.intersection(node.all_input_nodes):
+            carrying.add(node)
+    return carrying & _teaching(program)
 
 
 def _teaching(program: ExportedProgram) -> set[fx.Node]:
     """What results lead back to."""
-    found: set[fx.Node] = set()
+    teaching: set[fx.Node] = set()
     for node in reversed(program.graph.nodes):
-        if node.op == "output" or (node in found and _passes_on(node)):
-            found.update(node.all_input_nodes)
-    return found
+        if node.op == "output" or (node in teaching and _passes_on(node)):
+            teaching.update(node.all_input_nodes)
+    return teaching
 
 
 def _passes_on(node: fx.Node) -> bool:

@@ -23,9 +23,9 @@ def in_known_distributions(program: ExportedProgram) -> None:
     for node in list(program.graph.nodes):
         _by_the_default(node)
         write = _WRITTEN.get(node.target)
-        found = write(node) if write is not None else None
-        if found is not None:
-            replace(program, node, found)
+        written = write(node) if write is not None else None
+        if written is not None:
+            replace(program, node, written)
             program.graph.erase_node(node)
 
 

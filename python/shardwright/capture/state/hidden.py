@@ -35,25 +35,25 @@ Kept = dict[Place, dict[str, Any]]
 
 def kept_by(module: nn.Module) -> Kept:
     """Plain values by where they are; of a tensor how often it was changed in place."""
-    found: Kept = {}
+    kept: Kept = {}
     seen: set[int] = set()
     for prefix, part in module.named_modules():
         for name in list(vars(part)):
             if name not in OWN:
                 path = f"{prefix}.{name}" if prefix else name
-                found[Place(path, part, name)] = _values(vars(part)[name], seen)
-    return found
+                kept[Place(path, part, name)] = _values(vars(part)[name], seen)
+    return kept
 
 
 def changes(before: Kept, after: Kept) -> list[tuple[Place, str]]:
     """The attributes that differ, with what is to be said of each."""
-    found = []
+    places = []
     for place, values in after.items():
         was = before.get(place, {})
         if was != values:
             where = next((at for at in {**was, **values} if was.get(at) != values.get(at)), "")
-            found.append((place, where))
-    return found
+            places.append((place, where))
+    return places
 
 
 def containers(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -96,16 +96,16 @@ def kept_error(path: str, line: str | None) -> CaptureError:
 
 def changing_line(place: Place, run: Callable[[], object]) -> str | None:
     """The model's line after which the attribute is another, while `run` runs."""
-    found: list[str] = []
+    changed: list[str] = []
     last = [_now(place)]
     reached: dict[types.FrameType, int] = {}
 
     def trace(frame: types.FrameType, event: str, _: Any) -> Any:
-        if found or not lines.is_the_models(frame):
+        if changed or not lines.is_the_models(frame):
             return None
         now = _now(place)
         if now != last[0] and frame in reached:
-            found.append(_line(frame, reached[frame]))
+            changed.append(_line(frame, reached[frame]))
         last[0] = now
         reached[frame] = frame.f_lineno
         return trace
@@ -118,7 +118,7 @@ def changing_line(place: Place, run: Callable[[], object]) -> str | None:
         return None
     finally:
         sys.settrace(before)
-    return lines.with_source(found[0]) if found else None
+    return lines.with_source(changed[0]) if changed else None
 
 
 def _line(frame: types.FrameType, number: int) -> str:
@@ -135,15 +135,15 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def _values(value: Any, seen: set[int]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for path, inner in walk(value, seen):
         if isinstance(inner, PLAIN):
-            found[path] = (type(inner), inner if inner == inner else "nan")
+            members[path] = (type(inner), inner if inner == inner else "nan")
         elif isinstance(inner, Tensor):
-            found[path] = ("a tensor", inner._version)
+            members[path] = ("a tensor", inner._version)
         elif isinstance(inner, (*CONTAINERS, tuple)):
-            found[path] = (type(inner), _length(inner))
-    return found
+            members[path] = (type(inner), _length(inner))
+    return members
 
 
 def _length(value: Any) -> int:

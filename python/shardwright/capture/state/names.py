@@ -67,9 +67,9 @@ def _groups(named: Any) -> dict[str, list[str]]:
 
 
 def _persistent(module: nn.Module) -> set[str]:
-    found = set()
+    seen = set()
     for prefix, part in module.named_modules(remove_duplicate=False):
         for name in part._buffers:
             if name not in part._non_persistent_buffers_set:
-                found.add(f"{prefix}.{name}" if prefix else name)
-    return found
+                seen.add(f"{prefix}.{name}" if prefix else name)
+    return seen

@@ -57,8 +57,8 @@ class Known:
                 if proxy_tensor.has_proxy_slot(buffer, mode.tracer):
                     slot = proxy_tensor.get_proxy_slot(buffer, mode.tracer)
                     value = _Value.of(values[known], frozenset([known]), self._read)
-                    told = proxy_tensor._ProxyTensor(slot.proxy, value)
-                    proxy_tensor.set_proxy_slot(buffer, mode.tracer, told)
+                    tracked = proxy_tensor._ProxyTensor(slot.proxy, value)
+                    proxy_tensor.set_proxy_slot(buffer, mode.tracer, tracked)
 
         return attach
 

@@ -21,7 +21,7 @@ ALL = "*"
 KnownInputs = str | Sequence[str] | None
 READS_DATA = "the model reads the value of a tensor in Python"
 # Numbers that are told one by one.
-_MOST_TOLD = 64
+_MOST_LISTED = 64
 
 
 def asked_for(names: KnownInputs, inputs: str) -> tuple[str, ...] | None:
@@ -40,16 +40,16 @@ def known_among(named: list[tuple[str, Any]], wanted: str | Sequence[str]) -> se
     tensors = {name: leaf for name, leaf in named if isinstance(leaf, Tensor)}
     if ALL in wanted:
         return {name for name, tensor in tensors.items() if not has_no_value(tensor)}
-    found: set[str] = set()
+    names: set[str] = set()
     for one in (wanted,) if isinstance(wanted, str) else wanted:
-        own = [name for name in tensors if one in _called(name)]
-        if not own:
+        matching = [name for name in tensors if one in _called(name)]
+        if not matching:
             why = f"the call has {', '.join(f'`{name}`' for name in tensors) or 'no tensors'}"
             raise _not_known(one, "no tensor of the call has this name", why, "name one of these")
-        for name in own:
+        for name in matching:
             _require_known(name, tensors[name])
-        found.update(own)
-    return found
+        names.update(matching)
+    return names
 
 
 def _called(name: str) -> set[str]:
@@ -92,23 +92,23 @@ def values_of(tensor: Tensor) -> str:
     now = tensor.detach().cpu()
     if now.is_complex():
         now = torch.view_as_real(now.resolve_conj())
-    if now.numel() <= _MOST_TOLD:
+    if now.numel() <= _MOST_LISTED:
         return json.dumps(now.tolist())
     return f"{dtype_name(now.dtype)}{list(now.shape)} {sha256(_bytes(now)).hexdigest()}"
 
 
 def _bytes(tensor: Tensor) -> bytes:
     """Its memory; there may be no NumPy, through which tensors else give theirs."""
-    own = tensor.resolve_neg().contiguous()
-    return ctypes.string_at(own.data_ptr(), own.nbytes)
+    plain = tensor.resolve_neg().contiguous()
+    return ctypes.string_at(plain.data_ptr(), plain.nbytes)
 
 
 def said_of_known(names: Sequence[str], *, whole: bool) -> list[str]:
     """A note."""
     if not names:
         return []
-    told = ", ".join(f"`{name}`" for name in names)
-    what = f"the values of {told}" if whole else f"what the model reads of {told}"
+    listed = ", ".join(f"`{name}`" for name in names)
+    what = f"the values of {listed}" if whole else f"what the model reads of {listed}"
     return [f"the program is for {what}: other calls get programs of their own"]
 
 

@@ -117,10 +117,14 @@ def with_inputs(
         return make(Inputs(module, args, kwargs, names))
     inputs, none = Noticed(module, args, kwargs), Inputs(module, args, kwargs, ())
     try:
-        found = make(inputs)
+        captured = make(inputs)
         if share is None or not inputs.read:
-            return found
-        return _better(found, make, none, share) if inputs.read_much or share(found) > _LITTLE else found
+            return captured
+        return (
+            _better(captured, make, none, share)
+            if inputs.read_much or share(captured) > _LITTLE
+            else captured
+        )
     except CaptureError as error:
         first = error
     if inputs.were_known:

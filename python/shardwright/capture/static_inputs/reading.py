@@ -56,7 +56,7 @@ class Reading:
     def of(self, inputs: Sequence[Tensor]) -> tuple[str, ...]:
         """What the model would read of these, up to the first that differs: what follows may not even have a
         meaning for them."""
-        found: list[str] = []
+        results: list[str] = []
         made: list[list[Tensor]] = []
         with torch.no_grad():
             values = [value_of(tensor, copied=self._writes) for tensor in inputs]
@@ -64,13 +64,13 @@ class Reading:
                 try:
                     result = _run(step, values, made)
                 except Exception as error:
-                    return (*found, type(error).__name__)
+                    return (*results, type(error).__name__)
                 made.append(tensors_in(result))
                 if step["told"] is not None:
-                    found.append(said(result))
-                    if found[-1] != step["told"]:
+                    results.append(said(result))
+                    if results[-1] != step["told"]:
                         break
-        return tuple(found)
+        return tuple(results)
 
     @property
     def is_much(self) -> bool:
@@ -242,10 +242,10 @@ def tensors_in(tree: Any) -> list[Tensor]:
 
 def _found(name: str) -> Any:
     first, *rest = name.split(".")
-    found: Any = torch if first == "torch" else None
+    value: Any = torch if first == "torch" else None
     for word in rest:
-        found = getattr(found, word, None)
-    return found
+        value = getattr(value, word, None)
+    return value
 
 
 def _run(step: Mapping[str, Any], values: Sequence[Tensor], made: Sequence[Sequence[Tensor]]) -> Any:

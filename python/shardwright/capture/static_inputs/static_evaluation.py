@@ -65,21 +65,21 @@ def knowing(
 ) -> Iterator[Callable[[], Reading]]:
     """Forwards of the module, which are given these arguments in another form, know the values of some.
     Gives what the last one read of them; numbers that are no integers only with `floats`."""
-    beside = _Beside(floats)
+    evaluation = _StaticEvaluation(floats)
     if not known:
-        yield beside.reading
+        yield evaluation.reading
         return
     given = pytree.tree_leaves((tuple(args), dict(kwargs)))
     positions = {id(tensor): at for at, tensor in enumerate(known)}
 
     def begin(_: nn.Module, args: Any, kwargs: Any) -> None:
-        beside.forget()
+        evaluation.forget()
         for leaf, traced in zip(given, pytree.tree_leaves((args, kwargs)), strict=True):
             if id(leaf) in positions:
                 with _untraced():
                     value = value_of(leaf)  # copied: a forward may write it
-                beside.begin(traced, value, positions[id(leaf)])
-        forward.enter_context(beside)
+                evaluation.begin(traced, value, positions[id(leaf)])
+        forward.enter_context(evaluation)
 
     def end(*_: Any) -> None:
         forward.close()
@@ -90,16 +90,16 @@ def knowing(
         module.register_forward_pre_hook(begin, with_kwargs=True),
         module.register_forward_hook(end),
     ):
-        yield beside.reading
+        yield evaluation.reading
 
 
 def is_known(traced: Tensor) -> bool:
     """Whether the value is, in the forward that is being traced."""
     modes = torch.overrides._get_current_function_mode_stack()
-    return any(isinstance(mode, _Beside) and mode.value(traced) is not None for mode in modes)
+    return any(isinstance(mode, _StaticEvaluation) and mode.value(traced) is not None for mode in modes)
 
 
-class _Beside(TorchFunctionMode):
+class _StaticEvaluation(TorchFunctionMode):
     """Computes what is known beside what is traced."""
 
     def __init__(self, floats: bool) -> None:
@@ -165,7 +165,7 @@ class _Beside(TorchFunctionMode):
             before = torch.get_rng_state()
             versions = [(value, value._version) for value in tensors_in((args, kwargs))]
             try:
-                found = func(*args, **kwargs)
+                result = func(*args, **kwargs)
             except Exception:
                 for value, _ in versions:
                     self._tape.tell(value)
@@ -175,12 +175,12 @@ class _Beside(TorchFunctionMode):
                 torch.set_rng_state(before)
                 self._forget_written(versions)
                 return _UNKNOWN, False
-            told = shapes is None
-            if told and not self._floats and _has_floats(found):
+            is_read = shapes is None
+            if is_read and not self._floats and _has_floats(result):
                 self._forget_written(versions)
                 return _UNKNOWN, False
-            self._tape.note(func, args, kwargs, found, told=told, writes=_written(func, args, kwargs))
-        return found, told
+            self._tape.note(func, args, kwargs, result, told=is_read, writes=_written(func, args, kwargs))
+        return result, is_read
 
     def _forget_written(self, versions: Sequence[tuple[Tensor, int]]) -> None:
         """What a call has written that does not count, whatever its name is: `dropout(x, inplace=True)`."""
@@ -221,7 +221,7 @@ class _Beside(TorchFunctionMode):
         return getattr(torch, kind), (*size, *rest), {"dtype": like.dtype, "device": like.device, **given}
 
     def _places(self, index: Any, masks: bool = True) -> Any:
-        found: list[Any] = []
+        sizes: list[Any] = []
         for one in index if isinstance(index, tuple) else (index,):
             value = self.value(one) if isinstance(one, Tensor) else None
             if masks and value is not None and value.dtype == torch.bool and value.dim():
@@ -229,16 +229,16 @@ class _Beside(TorchFunctionMode):
                     places = value.nonzero(as_tuple=True)
                     by = {"as_tuple": True}
                     self._tape.note(torch.nonzero, (value,), by, places, told=True)
-                found += [self._constant(each) for each in places]
+                sizes += [self._constant(each) for each in places]
             elif isinstance(one, slice):
-                found.append(slice(*map(self._number, (one.start, one.stop, one.step))))
+                sizes.append(slice(*map(self._number, (one.start, one.stop, one.step))))
             elif isinstance(one, (tuple, list)) and one and all(self.value(each) is not None for each in one):
-                found.append(
+                sizes.append(
                     self.__torch_function__(torch.stack, (), (list(one),))
                 )  # or else PyTorch reads them
             else:
-                found.append(one)
-        return tuple(found) if isinstance(index, tuple) or len(found) > 1 else found[0]
+                sizes.append(one)
+        return tuple(sizes) if isinstance(index, tuple) or len(sizes) > 1 else sizes[0]
 
     def _number(self, one: Any) -> Any:
         value = self.value(one) if isinstance(one, Tensor) else None

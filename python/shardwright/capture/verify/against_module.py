@@ -88,11 +88,11 @@ def verify_capture(
     line that writes something under a checkpoint, which backward does again."""
     with same_randomness(), torch.enable_grad():
         expected = _expected(call, recomputes=writes is not None)
-        found = _run_graph(call, text, constants, structure, expected)
-    _refuse_other_updates(found, expected, writes)
-    problem = _difference(found[0], expected[0])
+        results = _run_graph(call, text, constants, structure, expected)
+    _refuse_other_updates(results, expected, writes)
+    problem = _difference(results[0], expected[0])
     if problem is None:
-        _refuse_memory(call, found[1], expected)
+        _refuse_memory(call, results[1], expected)
         return
     with same_randomness(), torch.enable_grad():
         place, why = where_they_part(
@@ -161,10 +161,10 @@ def computes_the_same(
     with same_randomness(), torch.set_grad_enabled(recomputes):
         try:
             expected = _expected(call, 1, recomputes=recomputes)
-            found = _run_graph(call, text, constants, structure, expected)
+            results = _run_graph(call, text, constants, structure, expected)
         except Exception:
             return False
-    return _difference(found[0], expected[0]) is None
+    return _difference(results[0], expected[0]) is None
 
 
 @dataclass
@@ -226,7 +226,7 @@ def _run_module(call: Call, count: int = 2) -> list[Run]:
     runs: list[Run] = []
     torch.manual_seed(_SEED)
     with Restoring(call.module) as restoring, run_borrowed(call), plain_checkpoint():
-        own = set(buffers_of(call.module))
+        names = set(buffers_of(call.module))
         for at in range(count):
             args, kwargs = call.arguments()
             before = kept_by(call.module)
@@ -234,7 +234,7 @@ def _run_module(call: Call, count: int = 2) -> list[Run]:
                 leaves, structure = pytree.tree_flatten(call.module(*args, **kwargs))
             outputs = [leaf if isinstance(leaf, Tensor) else None for leaf in leaves]
             buffers = {n: b.detach().clone() for n, b in buffers_of(call.module).items()}
-            results = Results(buffers={name: buffers.pop(name) for name in list(buffers) if name in own})
+            results = Results(buffers={name: buffers.pop(name) for name in list(buffers) if name in names})
             results.buffers |= restoring.written()
             with_gradients(results, outputs, {} if at else parameters, _tensors((args, kwargs)))
             kept = before, kept_by(call.module)
@@ -246,10 +246,10 @@ def _run_module(call: Call, count: int = 2) -> list[Run]:
 def updated_by_backward(call: Call, count: int) -> list[dict[str, Tensor]]:
     """Buffers and written parameters after each of some forwards and its backward, where checkpoints run
     again what is under them."""
-    found: list[dict[str, Tensor]] = []
+    updated: list[dict[str, Tensor]] = []
     torch.manual_seed(_SEED)
     with Restoring(call.module) as restoring, run_borrowed(call, leaves=True):
-        own = set(buffers_of(call.module))
+        names = set(buffers_of(call.module))
         for _ in range(count):
             args, kwargs = call.arguments()
             with Recording():
@@ -258,9 +258,9 @@ def updated_by_backward(call: Call, count: int) -> list[dict[str, Tensor]]:
                 losses = [x for x in learning if x.dim() == 0] or learning
                 if losses:
                     weighted_sum(losses).backward()  # type: ignore[no-untyped-call]
-            buffers = {n: b.detach().clone() for n, b in buffers_of(call.module).items() if n in own}
-            found.append(buffers | restoring.written())
-    return found
+            buffers = {n: b.detach().clone() for n, b in buffers_of(call.module).items() if n in names}
+            updated.append(buffers | restoring.written())
+    return updated
 
 
 def _run_graph(
@@ -282,12 +282,12 @@ def _run_graph(
         torch.manual_seed(_SEED)
         modules = as_python.Modules(call.module.get_submodule)
         with Replaying(run.draws, partial(_place, evaluator)) as replaying, as_python.running(modules):
-            found = _evaluated(evaluator, call.given(inputs, constants, state), watch)
-        updates = {name: value.detach() for name, value in found.updates.items()}
+            evaluated = _evaluated(evaluator, call.given(inputs, constants, state), watch)
+        updates = {name: value.detach() for name, value in evaluated.updates.items()}
         written = {name: updates.pop(name) for name in order if name in updates}
         state = {**state, **updates} | written
         results = Results(buffers=state)
-        outputs = structure.ordered(found.outputs, run.structure) if structure else found.outputs
+        outputs = structure.ordered(evaluated.outputs, run.structure) if structure else evaluated.outputs
         with_gradients(results, outputs, {} if runs else parameters, inputs)
         runs.append(Run(results, unknown=replaying.unknown))
     return runs
@@ -315,19 +315,19 @@ def given_to(
     """What operators of the graph, by number, are given by position."""
     state = {name: buffer.detach().clone() for name, buffer in buffers_of(call.module).items()}
     numbers = itertools.count()
-    found: dict[int, list[Any]] = {}
+    operands: dict[int, list[Any]] = {}
 
     def before(args: list[Any]) -> None:
         number = next(numbers)
         if number in wanted:
-            found[number] = pytree.tree_map_only(Tensor, Tensor.detach, args)
+            operands[number] = pytree.tree_map_only(Tensor, Tensor.detach, args)
 
     with same_randomness(), torch.enable_grad():
         torch.manual_seed(_SEED)
         inputs = _tensors(call.arguments())
         with as_python.running(as_python.Modules(call.module.get_submodule)):
             Evaluator(text).run(call.given(inputs, constants, state), before=before)
-    return found
+    return operands
 
 
 def _place(evaluator: Evaluator) -> str:
@@ -339,10 +339,10 @@ def _place(evaluator: Evaluator) -> str:
 
 def buffers_of(module: nn.Module) -> dict[str, Tensor]:
     """Each buffer once, by its first name."""
-    found: dict[Hashable, tuple[str, Tensor]] = {}
+    firsts: dict[Hashable, tuple[str, Tensor]] = {}
     for name, buffer in module.named_buffers():
-        found.setdefault(identity(buffer), (name, buffer))
-    return dict(found.values())
+        firsts.setdefault(identity(buffer), (name, buffer))
+    return dict(firsts.values())
 
 
 def _read(parameter: Tensor, casting: Casting) -> Tensor:

@@ -90,10 +90,10 @@ class Comparison:
         before = self.noted.find(whole.graph_text, whole.constants)
         if before is not None:
             return before
-        found = self._run(whole, extent)
-        if isinstance(found, Compared):
-            self.noted.keep(whole.graph_text, whole.constants, found)
-        return found
+        compared = self._run(whole, extent)
+        if isinstance(compared, Compared):
+            self.noted.keep(whole.graph_text, whole.constants, compared)
+        return compared
 
     def _run(self, whole: Graphed, extent: Extent) -> Compared | str:
         started = time.monotonic()
@@ -190,8 +190,8 @@ def with_values(
     if not kinds:
         yield NO_GPU
     elif missing_value(module, bound) is not None:
-        with standing_in(module, bound, precision, kinds) as found:
-            yield found
+        with standing_in(module, bound, precision, kinds) as stand_in:
+            yield stand_in
     elif kinds[0] == kind_of(module):
         yield Call(module, bound, Casting(module, precision))
     else:

@@ -89,9 +89,9 @@ def room(kind: str) -> int:
 def _available() -> int:
     try:
         with open("/proc/meminfo") as file:
-            found = _AVAILABLE.search(file.read())
-        if found is not None:
-            return int(found[1]) * 1024
+            available = _AVAILABLE.search(file.read())
+        if available is not None:
+            return int(available[1]) * 1024
     except OSError:
         pass
     try:

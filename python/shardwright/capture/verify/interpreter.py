@@ -70,22 +70,22 @@ class Evaluator:
     def run(self, given: Given, watch: Watch | None = None, before: Before | None = None) -> Evaluated:
         """``watch`` is told each operator with what it gave, ``before`` what each is given by position."""
         values: dict[str, Any] = {}
-        found = Evaluated()
+        evaluated = Evaluated()
         with no_autocast():
             for kind, _, line in self._lines:
                 if kind == "op":
                     self._op(self._operators[line], values, given.device, watch, before)
                 elif kind == "output":
-                    found.outputs.append(None if line == "none" else values[line[1:]])
+                    evaluated.outputs.append(None if line == "none" else values[line[1:]])
                 elif kind == "update":
                     name, end = json.JSONDecoder().raw_decode(line)
-                    found.updates[name] = values[line[end + 2 :]]
+                    evaluated.updates[name] = values[line[end + 2 :]]
                 elif kind in ("input", "param", "buffer", "const"):
                     typed, _, rest = line.partition("] ")
                     name, dtype = _TYPED.findall(typed)[0]
                     values[name] = _given(kind, rest, _WORDS[dtype], given)
         self.now = None
-        return found
+        return evaluated
 
     def _op(
         self,

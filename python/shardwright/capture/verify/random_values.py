@@ -64,8 +64,8 @@ def moved(module: nn.Module, bound: BoundArguments, precision: Precision | None,
 
 def kinds_here(device: str | None, casts_of: str | None = None) -> list[str]:
     """Those on which what is for a type of devices may be compared; with one kind's casts only there."""
-    found = ["cuda", "cpu"] if device == "cuda" and torch.cuda.is_available() else ["cpu"]
-    return [kind for kind in found if casts_of in (None, kind)]
+    kinds = ["cuda", "cpu"] if device == "cuda" and torch.cuda.is_available() else ["cpu"]
+    return [kind for kind in kinds if casts_of in (None, kind)]
 
 
 def _too_large(module: nn.Module, bound: BoundArguments, kind: str) -> str | None:

@@ -43,8 +43,8 @@ def with_rows(args: Any, kwargs: Any, rows: int, fewer: int) -> tuple[Any, Any]:
             return tensor
         return tensor.detach()[:fewer].clone().requires_grad_(tensor.requires_grad)
 
-    found: tuple[Any, Any] = pytree.tree_map_only(Tensor, cut, (args, kwargs))
-    return found
+    cut_call: tuple[Any, Any] = pytree.tree_map_only(Tensor, cut, (args, kwargs))
+    return cut_call
 
 
 def alike_in_rows(text: str, other: str, rows: int, fewer: int) -> bool:
@@ -78,11 +78,11 @@ def few_layers(module: nn.Module) -> Iterator[dict[str, tuple[int, int]]]:
     """For a while, lists of like layers are short: by path, how many there are and how many there were."""
     lists = dict(_long_lists(module))
     whole = {path: layers._modules for path, layers in lists.items()}
-    found = {path: (_needed(layers), len(layers)) for path, layers in lists.items()}
+    needed = {path: (_needed(layers), len(layers)) for path, layers in lists.items()}
     try:
-        for path, (few, _) in found.items():
+        for path, (few, _) in needed.items():
             lists[path]._modules = dict(list(whole[path].items())[:few])
-        yield found
+        yield needed
     finally:
         for path, layers in lists.items():
             layers._modules = whole[path]
@@ -121,10 +121,10 @@ def alike_in_layers(text: str, other: str, lists: Mapping[str, tuple[int, int]])
 
 
 def _kinds_of_lines(text: str, lists: Mapping[str, tuple[int, int]]) -> set[str]:
-    found = _NAME.sub("%", "\n".join(map(_nameless, text.splitlines())))
+    nameless = _NAME.sub("%", "\n".join(map(_nameless, text.splitlines())))
     for path in lists:
-        found = re.sub(rf'(?<=["\\.]){re.escape(path)}\.\d+(?=["\\.])', f"{path}.*", found)
-    return set(found.splitlines())
+        nameless = re.sub(rf'(?<=["\\.]){re.escape(path)}\.\d+(?=["\\.])', f"{path}.*", nameless)
+    return set(nameless.splitlines())
 
 
 def _nameless(line: str) -> str:

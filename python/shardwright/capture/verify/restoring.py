@@ -28,8 +28,8 @@ class Restoring(TorchDispatchMode):
 
     def written(self) -> dict[str, Tensor]:
         """The parameters that were written until now, by their first names, with a copy of their values."""
-        found = {name: own for name, own in self._own.items() if self._is_written(name)}
-        return {name: own.detach().clone() for name, own in found.items()}
+        written = {name: own for name, own in self._own.items() if self._is_written(name)}
+        return {name: own.detach().clone() for name, own in written.items()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.is_mutable:

@@ -80,10 +80,10 @@ class _Weighted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         elements, dtype, device = ctx.kind
-        found = torch.empty(elements, dtype=dtype, device=device)
-        for at, part in _pieces(found):
+        random = torch.empty(elements, dtype=dtype, device=device)
+        for at, part in _pieces(random):
             part.copy_(_weights(part, at + ctx.index).mul_(gradient))
-        return found, None
+        return random, None
 
 
 def _weights(part: Tensor, start: int) -> Tensor:
