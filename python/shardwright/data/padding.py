@@ -32,15 +32,15 @@ class Lengths:
     def __init__(
         self, lengths: int | Sequence[int], values: Mapping[str | int, float], *, dim: int = 1
     ) -> None:
-        found = sorted_lengths(lengths)
-        if not found or not values or any(length < 1 for length in found):
+        ordered = sorted_lengths(lengths)
+        if not ordered or not values or any(length < 1 for length in ordered):
             raise CaptureError(
                 "SW0172",
                 f"Lengths({lengths!r}, {values!r}) pads nothing",
                 why="it takes lengths from one on, and a value for each argument that has them",
                 fix='such as `sw.Lengths([128, 256], {"input_ids": 0, "labels": -100})`',
             )
-        for name, value in {"lengths": found, "values": dict(values), "dim": dim}.items():
+        for name, value in {"lengths": ordered, "values": dict(values), "dim": dim}.items():
             object.__setattr__(self, name, value)
 
 
@@ -60,10 +60,10 @@ class _Argument:
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
         if self.name in kwargs:
-            found = kwargs[self.name]
+            value = kwargs[self.name]
         else:
-            found = args[self.place] if self.place is not None and self.place < len(args) else None
-        return found if isinstance(found, Tensor) else None
+            value = args[self.place] if self.place is not None and self.place < len(args) else None
+        return value if isinstance(value, Tensor) else None
 
 
 class Padding:
@@ -167,9 +167,9 @@ def _captured(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], capturing: Mapping[str, Any]
 ) -> Captured:
     """A shorter call, which nothing is run of, and for which no rules are looked for."""
-    told = {name: value for name, value in capturing.items() if name != "discover"}
+    known = {name: value for name, value in capturing.items() if name != "discover"}
     try:
-        return capture(module, args, kwargs, verify=False, **told)
+        return capture(module, args, kwargs, verify=False, **known)
     except ShardwrightError as error:
         raise CaptureError(
             "SW0172",

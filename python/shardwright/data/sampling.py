@@ -134,12 +134,12 @@ def sampler(
         )
     rest = length % batch_size
     sizes = {size for size in (batch_size if length >= batch_size else 0, 0 if drop_last else rest) if size}
-    own = {}
+    mine = {}
     for size in sorted(sizes, reverse=True):
         rows = model.rows_of(size)
         model.pieces.announce([high - low for low, high in rows], size)
-        own[size] = rows[model.comm.rank]
-    return PartSampler(length, batch_size, own, shuffle=shuffle, seed=seed, drop_last=drop_last)
+        mine[size] = rows[model.comm.rank]
+    return PartSampler(length, batch_size, mine, shuffle=shuffle, seed=seed, drop_last=drop_last)
 
 
 def _length(dataset: Any) -> int:

@@ -27,10 +27,10 @@ def from_config(
     if len(parts) != 3 or not all(parts):
         raise _no_model(f"{name} names no model", "it is not of the form hf:CLASS:config.json")
     _, kind, path = parts
-    found = _class(kind)
-    _require_fitting(kind, found.config_class, path)
+    model_class = _class(kind)
+    _require_fitting(kind, model_class.config_class, path)
     try:
-        config = found.config_class.from_json_file(path)
+        config = model_class.config_class.from_json_file(path)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise _no_model(f"{path} is no config of {kind}", why) from None
@@ -38,7 +38,7 @@ def from_config(
     if sequence is None:
         sequence = min(SEQUENCE, longest or SEQUENCE)
     require_sizes(kind, batch, sequence, longest)
-    return _made(found, config, path, batch, sequence, device)
+    return _made(model_class, config, path, batch, sequence, device)
 
 
 def of_class(
@@ -50,13 +50,13 @@ def of_class(
     device: str = "meta",
 ) -> tuple[nn.Module, dict[str, Tensor]]:
     """The same from a config that is no file, in the dtype that is the default."""
-    found = _class(kind)
+    model_class = _class(kind)
     try:
-        made = found.config_class(**config)
+        made = model_class.config_class(**config)
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         raise _no_model(f"{kind} does not take the config of {name}", why, _newer()) from error
-    return _made(found, made, name, batch, sequence or SEQUENCE, device)
+    return _made(model_class, made, name, batch, sequence or SEQUENCE, device)
 
 
 def _made(
@@ -84,15 +84,15 @@ def _class(kind: str) -> Any:
     except ImportError as error:
         what = f"{kind} is a class of Transformers, which is not installed"
         raise _no_model(what, str(error), "install it: pip install transformers") from None
-    found = getattr(transformers, kind, None)
+    model_class = getattr(transformers, kind, None)
     if (
-        not isinstance(found, type)
-        or not issubclass(found, nn.Module)
-        or not getattr(found, "config_class", None)
+        not isinstance(model_class, type)
+        or not issubclass(model_class, nn.Module)
+        or not getattr(model_class, "config_class", None)
     ):
         why = f"`transformers.{kind}` is not a class of models"
         raise _no_model(f"Transformers has no model {kind}", why, _class_like(kind, transformers))
-    return found
+    return model_class
 
 
 def _class_like(kind: str, transformers: Any) -> str | None:
@@ -110,19 +110,19 @@ def _require_fitting(kind: str, config_class: Any, path: str) -> None:
         why = getattr(error, "strerror", None) or str(error)
         raise _no_model(f"{path} is no config of {kind}", why) from None
     given = given if isinstance(given, dict) else {}
-    wanted, found = config_class.model_type, given.get("model_type")
-    if found is None:
+    wanted, stated = config_class.model_type, given.get("model_type")
+    if stated is None:
         known = config_class()
         unknown = [key for key in given if not hasattr(known, key) and not key.startswith(("_", "torch_"))]
         if unknown:
             fix = did_you_mean(unknown[0], vars(known), f"`{unknown[0]}`: ") or None
             what = f"{path} is no config of {kind}"
             raise _no_model(what, f"{config_class.__name__} has no {', '.join(unknown[:3])}", fix)
-    elif found != wanted:
+    elif stated != wanted:
         raise _no_model(
             f"{path} is no config of {kind}",
-            f"its model_type is `{found}`, that of {kind} is `{wanted}`",
-            _class_for(given.get("architectures"), found, path),
+            f"its model_type is `{stated}`, that of {kind} is `{wanted}`",
+            _class_for(given.get("architectures"), stated, path),
         )
 
 

@@ -43,8 +43,8 @@ def _percent(share: float) -> str:
 
 def lines_of_work(work: Mapping[str, Any]) -> list[str]:
     """Nothing where nothing that counts is repeated, or computed again."""
-    told = [one for one in work["repeated"] if one["operations"] >= LEAST * work["rank"]]
-    if not told and not work["again"]:
+    large = [one for one in work["repeated"] if one["operations"] >= LEAST * work["rank"]]
+    if not large and not work["again"]:
         return []
     share, even = work["rank"] / work["model"], 1 / work["devices"]
     lines = [
@@ -53,11 +53,11 @@ def lines_of_work(work: Mapping[str, Any]) -> list[str]:
     ]
     if work["again"]:
         lines.append(f"of that {operations_of(work['again'])} recomputed for backward")
-    for one in told[:MOST_LINES]:
+    for one in large[:MOST_LINES]:
         extra = f"{operations_of(one['operations'])} more than a share"
         lines.append(f"replicated: {one['modules']}, {extra}; {one['reason']}")
-    if len(told) > MOST_LINES:
-        lines.append(f"and {len(told) - MOST_LINES} more")
+    if len(large) > MOST_LINES:
+        lines.append(f"and {len(large) - MOST_LINES} more")
     return lines
 
 
@@ -79,9 +79,9 @@ def _where(alike: Mapping[str, float]) -> str:
 
 
 def _common(paths: Sequence[Sequence[str]]) -> list[str]:
-    found = []
+    common = []
     for parts in zip(*paths, strict=False):
         if len(set(parts)) > 1:
             break
-        found.append(parts[0])
-    return found
+        common.append(parts[0])
+    return common

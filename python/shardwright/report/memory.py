@@ -29,8 +29,8 @@ def memory_of(compiled: Compiled, optimizer: str = OPTIMIZER) -> dict[str, Any]:
 
 def lines_of_memory(memory: Mapping[str, Any], there: int | None = None) -> list[str]:
     """In how much memory a step fits, of what is there, what that is for, and where it is the most."""
-    of = {"optimizer": f" ({memory['optimizer']})"}
-    used = [f"{size_of(size)} {name}{of.get(name, '')}" for name, size in memory["peak"].items() if size]
+    details = {"optimizer": f" ({memory['optimizer']})"}
+    used = [f"{size_of(size)} {name}{details.get(name, '')}" for name, size in memory["peak"].items() if size]
     of_all = "" if there is None else f" of {size_of(there)}"
     fits = "" if there is None or memory["total"] <= there else ", and does not fit"
     needed = f"{size_of(memory['total'])}{of_all} on rank {memory['rank']}{fits}"

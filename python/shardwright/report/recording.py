@@ -111,7 +111,7 @@ class Recorded:
         program, captured = notes.variant.worker.program, notes.variant.captured
         cluster = cluster_of(self._cluster or f"cpu:{program.world}")
         require_from_here(*cluster, notes.variant.worker.comm.device)
-        found: dict[str, Any] = json.loads(
+        expected: dict[str, Any] = json.loads(
             communications(
                 program.graph,
                 {name: text for name, text in program.files.items() if name != GRAPH},
@@ -122,11 +122,11 @@ class Recorded:
             )
         )
         if self._cluster is None:
-            found["cluster"] = found["step_seconds"] = None
-            for row in (row for told in found["roles"] for row in told["communications"]):
+            expected["cluster"] = expected["step_seconds"] = None
+            for row in (row for told in expected["roles"] for row in told["communications"]):
                 for key in EXPECTED:
                     row.pop(key)
-        return found
+        return expected
 
 
 @dataclass
@@ -147,13 +147,13 @@ def record(cluster: str | None = None, optimizer: str = OPTIMIZER) -> Iterator[R
     """
     if recorder.get() is not None:
         raise not_recorded("this rank is recording already", "end one recording before the next begins")
-    found = Recorded(cluster, optimizer)
-    token = recorder.set(found)
+    recorded = Recorded(cluster, optimizer)
+    token = recorder.set(recorded)
     try:
-        yield found
+        yield recorded
     finally:
         recorder.reset(token)
-    found.match()
+    recorded.match()
 
 
 def _fill(rank: int, rows: Sequence[Row], notes: Sequence[Note]) -> None:
@@ -182,17 +182,17 @@ def _letter_of(row: Row) -> Any:
 
 def _in_one_order(all_: Sequence[Any], letter: Any, group: Any) -> list[Any]:
     """Messages of one instruction by who sends and who receives them; all else as it is."""
-    found: list[Any] = []
+    ordered: list[Any] = []
     together: list[Any] = []
     for one in all_:
         if together and (letter(one) is None or letter(one) != letter(together[0])):
-            found += sorted(together, key=group)
+            ordered += sorted(together, key=group)
             together = []
         if letter(one) is None:
-            found.append(one)
+            ordered.append(one)
         else:
             together.append(one)
-    return found + sorted(together, key=group)
+    return ordered + sorted(together, key=group)
 
 
 def _is(row: Row, note: Note) -> bool:

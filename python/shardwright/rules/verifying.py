@@ -61,8 +61,8 @@ class Tried:
     problem: str | None = None
 
     def __str__(self) -> str:
-        found = " x ".join(f"{dim}:{parts}" for dim, parts in self.splits)
-        return f"{found} of {','.join(map(str, self.partial))}" if self.partial else found
+        splits = " x ".join(f"{dim}:{parts}" for dim, parts in self.splits)
+        return f"{splits} of {','.join(map(str, self.partial))}" if self.partial else splits
 
 
 @dataclass
@@ -80,8 +80,8 @@ class Verified:
 
     @property
     def problem(self) -> str | None:
-        found = (f"split {tried}: {tried.problem}" for tried in self.tried if tried.problem)
-        return next(found, None)
+        problems = (f"split {tried}: {tried.problem}" for tried in self.tried if tried.problem)
+        return next(problems, None)
 
 
 def verify_rules(
@@ -150,29 +150,29 @@ def _lines_of(kind: str, graph: Graph) -> list[str]:
 
 
 def _verified(operator: Operator, alone: _Alone) -> Verified:
-    found = Verified(operator, registered=alone.registered)
+    verified = Verified(operator, registered=alone.registered)
     if alone.elements > _MOST:
         alone = alone.smaller(operator)
     if alone.elements > _MOST:
-        found.skipped = f"it has {alone.elements:,} elements; verify it in a smaller model"
-        return found
+        verified.skipped = f"it has {alone.elements:,} elements; verify it in a smaller model"
+        return verified
     graph = Graph(alone.text(_Made()))
     try:
         _whole(graph, alone, _Made())
     except Exception as error:  # an operator that takes other numbers, such as places in a range
-        found.skipped = f"it does not run on random operands ({said_by(error)})"
-        return found
+        verified.skipped = f"it does not run on random operands ({said_by(error)})"
+        return verified
     dims = _split(graph).dims
-    found.tried = [_try(alone, _Made(), splits) for splits in _choices(dims)]
+    verified.tried = [_try(alone, _Made(), splits) for splits in _choices(dims)]
     for through, group in _CLAUSE.findall(operator.rule or ""):
         positions = tuple(int(at) for at in group.split())
         if alone.may_be_made(positions):
             for by in _SUMS if through == "linear" else _EXTREMES:
                 made = _Made(positions, by)
-                found.tried += [_try(alone.without_gradients(by), made, (("value", n),)) for n in _PARTS]
-    if not found.tried:
-        found.skipped = "nothing of it is split"
-    return found
+                verified.tried += [_try(alone.without_gradients(by), made, (("value", n),)) for n in _PARTS]
+    if not verified.tried:
+        verified.skipped = "nothing of it is split"
+    return verified
 
 
 def _split(graph: Graph) -> Operator:
@@ -227,10 +227,10 @@ def _whole(graph: Graph, alone: _Alone, made: _Made) -> tuple[list[Tensor], list
             with running(None if alone.skeleton is None else Modules(alone.skeleton.get_submodule)):
                 evaluated = Evaluator(graph.text).run(given)
             outputs = [output for output in evaluated.outputs if output is not None]
-        found = _with_gradients(outputs, inputs)
-        if at == len(_RANGES) - 1 or all(bool(tensor.isfinite().all()) for tensor in found):
+        gradients = _with_gradients(outputs, inputs)
+        if at == len(_RANGES) - 1 or all(bool(tensor.isfinite().all()) for tensor in gradients):
             break
-    return values, found
+    return values, gradients
 
 
 def _in_parts(
@@ -317,20 +317,20 @@ class _Alone:
         inputs = [
             (name, _FLOATS.sub("f64", known[name][0]), known[name][1]) for name in dict.fromkeys(positions)
         ]
-        found = [(name, dtype, known[name][1]) for name, dtype, _ in _TYPED.findall(results)]
+        typed = [(name, dtype, known[name][1]) for name, dtype, _ in _TYPED.findall(results)]
         trained = frozenset(name for name, dtype, _ in inputs if dtype == "f64" and name not in buffers)
         if _CHOICE.search(operator.rule or ""):
             # Such a dim is only split where there is no gradient.
             trained = frozenset()
         name = next(iter(_STRINGS.findall(call)), "").strip('"')
-        return _Alone(call, found, inputs, positions, trained, registered_as(name))
+        return _Alone(call, typed, inputs, positions, trained, registered_as(name))
 
     def smaller(self, operator: Operator) -> _Alone:
         """With fewer elements in the dims that its rule lets be split, where that is registered."""
-        found = operator.smaller(_FEW)
-        if found is None:
+        smaller = operator.smaller(_FEW)
+        if smaller is None:
             return self
-        sizes, inputs, outputs = found
+        sizes, inputs, outputs = smaller
         shapes = dict(zip(self.positions, inputs, strict=True))
         made = zip(self.results, outputs, strict=True)
         results = [(name, dtype, shape) for (name, dtype, _), shape in made]
@@ -338,15 +338,15 @@ class _Alone:
         call = f"op {typed} = {self.call.partition(' = ')[2]}"
         if sizes:
             call = _LAST_LIST.sub(f"{sizes})", call)
-        own = [(name, dtype, shapes[name]) for name, dtype, _ in self.inputs]
-        return replace(self, call=call, results=results, inputs=own)
+        own_inputs = [(name, dtype, shapes[name]) for name, dtype, _ in self.inputs]
+        return replace(self, call=call, results=results, inputs=own_inputs)
 
     def taken(self, values: Sequence[Tensor]) -> list[Tensor]:
         """Of random operands those that it takes."""
         if self.registered is None or self.registered.inputs is None:
             return list(values)
-        own = len(self.inputs)
-        return [*self.registered.inputs(*values[:own]), *values[own:]]
+        count = len(self.inputs)
+        return [*self.registered.inputs(*values[:count]), *values[count:]]
 
     @property
     def elements(self) -> int:
@@ -412,18 +412,18 @@ def _typed(name: str, dtype: str, shape: Sequence[int]) -> str:
 def _values(operands: Sequence[_Operand], limits: tuple[float, float]) -> list[Tensor]:
     generator = torch.Generator().manual_seed(_SEED)
     low, high = limits
-    found = []
+    values = []
     for operand in operands:
         dtype = _NAMED[operand.dtype]
         drawn = torch.rand(operand.shape, dtype=torch.float64, generator=generator)
         if dtype.is_floating_point:
-            found.append((low + (high - low) * drawn).requires_grad_(operand.grad))
+            values.append((low + (high - low) * drawn).requires_grad_(operand.grad))
         elif dtype.is_complex:
-            found.append((low + (high - low) * drawn).to(dtype))
+            values.append((low + (high - low) * drawn).to(dtype))
         else:
             # Tokens, labels, places and masks: most operators take these.
-            found.append((drawn < 0.5).to(dtype))
-    return found
+            values.append((drawn < 0.5).to(dtype))
+    return values
 
 
 def _given(value: Tensor) -> Tensor:
@@ -431,11 +431,11 @@ def _given(value: Tensor) -> Tensor:
 
 
 def _with_gradients(outputs: list[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-    found = [output.detach() for output in outputs]
+    results = [output.detach() for output in outputs]
     if outputs and outputs[0].requires_grad:
         outputs[0].backward()
-        found += [i.grad if i.grad is not None else torch.zeros_like(i) for i in inputs if i.requires_grad]
-    return found
+        results += [i.grad if i.grad is not None else torch.zeros_like(i) for i in inputs if i.requires_grad]
+    return results
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:

@@ -40,10 +40,10 @@ def skeleton_of(module: nn.Module, fixed: Collection[str] = ()) -> nn.Module:
 
 def _shared(part: nn.Module) -> list[Any]:
     """Objects such as a config, which the caller may have under other names and go on changing."""
-    found = [(value, [inner for _, inner in walk(value, set())]) for value in vars(part).values()]
+    attributes = [(value, [inner for _, inner in walk(value, set())]) for value in vars(part).values()]
     return [
         value
-        for value, inside in found
+        for value, inside in attributes
         if has_attributes(value) and not any(isinstance(inner, (Tensor, nn.Module)) for inner in inside)
     ]
 

@@ -19,11 +19,11 @@ ENOUGH = 2
 
 def parts_of(rows: int) -> list[int]:
     """Into how many parts a batch may be cut: each number is at least twice the one before."""
-    found = [1]
+    numbers = [1]
     for parts in range(2, min(rows, MOST) + 1):
-        if rows % parts == 0 and parts >= 2 * found[-1]:
-            found.append(parts)
-    return found
+        if rows % parts == 0 and parts >= 2 * numbers[-1]:
+            numbers.append(parts)
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Cutting:
         if self._clash is not None:
             raise self._clash
         parts = max(self._graphs)
-        found = self._with(parts).search(self._graphs[parts], self._devices, watch=self._watch)
-        self._found[parts] = found
+        candidates = self._with(parts).search(self._graphs[parts], self._devices, watch=self._watch)
+        self._found[parts] = candidates
         return self._cut(parts)
 
     def _with(self, parts: int) -> Choice:
@@ -123,7 +123,7 @@ class Cutting:
         self._watch(f"{parts} micro-batches")
         known = None if below == math.inf else below
         try:
-            found = choice.search(
+            candidates = choice.search(
                 self._graphs[parts], self._devices, every=True, wanted=1, below=known, watch=self._watch
             )
         except PlanError as error:
@@ -132,14 +132,14 @@ class Cutting:
                 raise
             self._clash = error
             return math.inf
-        self._found[parts] = found
-        return min((row["seconds"] for row in found.rows if row["fits"]), default=math.inf)
+        self._found[parts] = candidates
+        return min((row["seconds"] for row in candidates.rows if row["fits"]), default=math.inf)
 
     def _says(self, best: int) -> str:
-        found = f"the batch of {self._rows} in {best} micro-batches of {self._rows // best}"
+        said = f"the batch of {self._rows} in {best} micro-batches of {self._rows // best}"
         others = sorted({*self._found} - {best})
         if others:
             few, last = ", ".join(map(str, others[:-1])), str(others[-1])
             with_others = f"{few} or {last}" if few else last
-            found += f": with {with_others} no quicker plan was found"
-        return found + (f"; {self._uncut}" if self._uncut else "")
+            said += f": with {with_others} no quicker plan was found"
+        return said + (f"; {self._uncut}" if self._uncut else "")

@@ -24,15 +24,15 @@ def require_outputs(asked: Asked) -> Mapping[str, str]:
         given = list(asked.items())
     elif isinstance(asked, Sequence):
         given = [(name, "whole") for name in asked]
-    found = {name: way for name, way in given if isinstance(name, str) and isinstance(way, str)}
-    if len(found) != len(given) or not found or not set(found.values()) <= set(WAYS):
+    named = {name: way for name, way in given if isinstance(name, str) and isinstance(way, str)}
+    if len(named) != len(given) or not named or not set(named.values()) <= set(WAYS):
         raise RuntimeFault(
             "SW0732",
             f"outputs={asked!r} is unknown",
             why="it has neither names of outputs, nor says which leave whole or in part",
             fix='give "loss", "all", names, or a dict such as {"logits": "whole", "states.*": "local"}',
         )
-    return found
+    return named
 
 
 def resolve(asked: Asked, captured: Captured, graph: Graph, *, lenient: bool = False) -> str | list[str]:

@@ -87,8 +87,8 @@ def stated_devices(graph: Graph, plan: PlanLike) -> int | None:
 
 
 def _known_devices(graph: Graph, plan: PlanLike) -> int:
-    found = stated_devices(graph, plan)
-    if found is None:
+    stated = stated_devices(graph, plan)
+    if stated is None:
         named = f"`{plan}`" if isinstance(plan, str) else "a plan function"
         raise PlanError(
             "SW0330",
@@ -96,7 +96,7 @@ def _known_devices(graph: Graph, plan: PlanLike) -> int:
             why="a plan file says it, and a name with all sizes, such as `data:2 x megatron:4`",
             fix="give the number of devices",
         )
-    return found
+    return stated
 
 
 def _as_unit(unit: int, devices: int) -> str:

@@ -73,13 +73,13 @@ class Store:
         if not target.is_dir():
             return None
         try:
-            found = _checked(target, key)
+            files = _checked(target, key)
         except Exception:  # whatever is wrong with it, it is made anew
             self.drop(key)
             return None
         with contextlib.suppress(OSError):  # a cache that is only read
             os.utime(target / _MANIFEST)
-        return found
+        return files
 
     def drop(self, key: str) -> None:
         shutil.rmtree(self.path(key), ignore_errors=True)
@@ -104,7 +104,7 @@ class Store:
 
     def entries(self) -> list[Listed]:
         """The entries, the latest used first; what cannot be read has no model."""
-        found = []
+        entries = []
         for target in self._folders():
             try:
                 info = json.loads((target / "info.json").read_text())
@@ -112,8 +112,8 @@ class Store:
                 model, plan, devices = str(summary["model"]), str(info["plan"]), int(info["devices"])
             except (OSError, ValueError, KeyError, TypeError):
                 model, plan, devices, used = "", "", 0, 0.0
-            found.append(Listed(target.name, model, plan, devices, _size(target), used))
-        return sorted(found, key=lambda entry: (-entry.used, entry.key))
+            entries.append(Listed(target.name, model, plan, devices, _size(target), used))
+        return sorted(entries, key=lambda entry: (-entry.used, entry.key))
 
     def clear(self) -> int:
         """Removes all entries; how many there were."""

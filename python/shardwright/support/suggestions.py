@@ -17,5 +17,5 @@ def nearby(word: str, known: Iterable[str], most: int = 3) -> list[str]:
 
 def did_you_mean(word: str, known: Iterable[str], before: str = "") -> str:
     """`before` and a question, or nothing where no known word is like this one."""
-    found = [f"`{name}`" for name in nearby(word, known)]
-    return f"{before}did you mean {' or '.join(found)}?" if found else ""
+    near = [f"`{name}`" for name in nearby(word, known)]
+    return f"{before}did you mean {' or '.join(near)}?" if near else ""
