@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import models
-from shardwright.capture import CallSpec, Captured, ResultSpec, capture
+from shardwright.capture import CallSpec, Captured, ResultSpec, capture, lines
+from shardwright.capture.passes import PASSES
 from shardwright.capture.trace import trace
 from shardwright.errors import CaptureError, ShardwrightError
 
@@ -94,6 +95,15 @@ def test_evaluation_is_another_graph() -> None:
     module, args = models.resnet()
     captured = capture(module.eval(), args)
     assert captured.verified and "update" not in captured.graph_text
+
+
+def test_each_pass_has_a_name_of_its_own_and_a_reason() -> None:
+    names = [each.name for each in PASSES]
+    assert len({*names}) == len(names) and all(each.why for each in PASSES)
+
+
+def test_the_files_that_lines_are_not_of_are_there() -> None:
+    assert all(map(os.path.isfile, [*lines._STANDS_IN, *lines._MODELS]))
 
 
 def test_the_text_knows_no_folder() -> None:
