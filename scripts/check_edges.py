@@ -19,24 +19,24 @@ ALLOWED = {
     "diag": "",
     "graph": "diag",
     "rules": "diag graph",
-    "filling": "diag graph rules",
+    "padding": "diag graph rules",
     "cluster": "diag graph",
     "schedule": "",
     "elimination": "",
     "orders": "diag schedule",
     "plan": "diag graph rules schedule",
-    "layout": "diag graph rules plan",
+    "sharding": "diag graph rules plan",
     "program": "diag graph rules",
-    "lower": "diag graph rules schedule plan layout program",
+    "lower": "diag graph rules schedule plan sharding program",
     "check": "diag graph rules program",
     "emit": "diag graph rules program",
     # A second opinion: it must not see `check`, `lower` or `plan`, and has no rules of operators.
     "reference": "diag graph rules program",
     "simulate": "diag graph rules program check cluster",
-    "compiler": "diag graph rules schedule plan layout program lower check emit cluster simulate",
+    "compiler": "diag graph rules schedule plan sharding program lower check emit cluster simulate",
     "search": "diag graph rules schedule orders elimination plan program check cluster compiler",
     "report": "graph rules plan simulate compiler",
-    "py": "diag graph rules filling orders plan layout program lower check emit cluster simulate compiler"
+    "py": "diag graph rules padding orders plan sharding program lower check emit cluster simulate compiler"
     " search report reference",
 }
 PYTHON = "pyo3"

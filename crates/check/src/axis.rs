@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use program::{Column, Exchange, Grouping, GroupingId, Piece, Program, RankId, Role, Table};
+use program::{Exchange, Grouping, GroupingId, PerRank, Piece, Program, RankId, Role, Table};
 use rules::{Interval, Region};
 
 use crate::intern::Map;
-use crate::slid;
+use crate::shifted;
 
 /// An axis along which ranks are alike is folded if it has so many: fewer are followed one by one.
 pub const LONG: u32 = 16;
@@ -111,7 +111,7 @@ pub(crate) fn all<'p>(program: &'p Program, folding: Folding<'p>) -> impl Iterat
     found.sort_by_key(|axis| std::cmp::Reverse((axis.size, axis.stride)));
     found.dedup();
     found.retain(|axis| axis.size >= folding.least.max(FOLLOWED + 1));
-    found.into_iter().filter(move |axis| alike(program, *axis) && (folding.may)(*axis))
+    found.into_iter().filter(move |axis| symmetric(program, *axis) && (folding.may)(*axis))
 }
 
 /// The axis along which a grouping's groups lie, if it is one.
@@ -122,18 +122,22 @@ fn step(grouping: &Grouping) -> Option<Axis> {
     even.then_some(Axis { size: u32::try_from(group.len()).ok()?, stride })
 }
 
-fn alike(program: &Program, axis: Axis) -> bool {
+fn symmetric(program: &Program, axis: Axis) -> bool {
     let block = u64::from(axis.size) * u64::from(axis.stride);
     let mut seen = HashSet::new();
     u64::from(program.world) % block == 0
         && program.roles.iter().all(|role| {
             let Some(lines) = Lines::of(role, axis) else { return false };
-            let mut fresh = |column: &Column<Region>| match column {
-                Column::Same(_) => false,
-                Column::Each(regions) => seen.insert((regions.as_ptr(), role.ranks[0])),
+            let mut fresh = |per_rank: &PerRank<Region>| match per_rank {
+                PerRank::Same(_) => false,
+                PerRank::Each(regions) => seen.insert((regions.as_ptr(), role.ranks[0])),
             };
-            slid::numbers(role, &lines)
-                && role.table.regions().filter(|column| fresh(column)).all(|column| lines.moves_on(column))
+            shifted::numbers(role, &lines)
+                && role
+                    .table
+                    .regions()
+                    .filter(|per_rank| fresh(per_rank))
+                    .all(|per_rank| lines.moves_on(per_rank))
         })
         && program.groupings.iter().all(|grouping| across(grouping, axis) || along(grouping, axis))
         && program.exchanges.iter().all(|exchange| stays(exchange, axis))
@@ -249,15 +253,15 @@ impl Lines {
         self.0.iter().map(Vec::as_slice)
     }
 
-    pub(crate) fn constant(&self, column: &Column<i64>) -> bool {
-        self.0.iter().all(|line| line.iter().all(|at| column.get(*at) == column.get(line[0])))
+    pub(crate) fn constant(&self, per_rank: &PerRank<i64>) -> bool {
+        self.0.iter().all(|line| line.iter().all(|at| per_rank.get(*at) == per_rank.get(line[0])))
     }
 
     /// Whether every interval moves on by one step a position.
-    fn moves_on(&self, column: &Column<Region>) -> bool {
+    fn moves_on(&self, per_rank: &PerRank<Region>) -> bool {
         self.0.iter().all(|line| {
-            let (first, second) = (column.get(line[0]), column.get(line[1]));
-            (0_i64..).zip(line).all(|(position, at)| is_moved(first, second, column.get(*at), position))
+            let (first, second) = (per_rank.get(line[0]), per_rank.get(line[1]));
+            (0_i64..).zip(line).all(|(position, at)| is_moved(first, second, per_rank.get(*at), position))
         })
     }
 }
@@ -338,12 +342,12 @@ pub(crate) fn followed(program: &Program, axis: Axis) -> (Program, Fold) {
 
 /// The table of some of a role's ranks.
 fn only(table: &Table, at: &[usize]) -> Table {
-    let mut known: Map<*const Region, Column<Region>> = Map::default();
-    let mut regions = |column: &Column<Region>| match column {
-        Column::Same(_) => column.clone(),
-        Column::Each(regions) => known
+    let mut known: Map<*const Region, PerRank<Region>> = Map::default();
+    let mut regions = |per_rank: &PerRank<Region>| match per_rank {
+        PerRank::Same(_) => per_rank.clone(),
+        PerRank::Each(regions) => known
             .entry(regions.as_ptr())
-            .or_insert_with(|| Column::of(at.iter().map(|at| regions[*at].clone()).collect()))
+            .or_insert_with(|| PerRank::of(at.iter().map(|at| regions[*at].clone()).collect()))
             .clone(),
     };
     let mut own = table.clone();
@@ -354,7 +358,7 @@ fn only(table: &Table, at: &[usize]) -> Table {
     own.outputs.iter_mut().flatten().for_each(|region| *region = regions(region));
     own.random.iter_mut().flat_map(|(_, slots)| slots).for_each(|region| *region = regions(region));
     for constant in &mut own.constants {
-        *constant = Column::of(at.iter().map(|at| *constant.get(*at)).collect());
+        *constant = PerRank::of(at.iter().map(|at| *constant.get(*at)).collect());
     }
     own
 }

@@ -6,7 +6,6 @@ use rules::{Interval, Kind, Reduction, Through};
 
 use crate::facts::Facts;
 use crate::fault::Fault;
-use crate::fluid::agree;
 use crate::held::{Held, Part, Scene, Sums};
 use crate::local::clause_shares;
 use crate::proof::Computes;
@@ -16,10 +15,11 @@ use crate::share::{
 };
 use crate::state::{Context, Rank, place};
 use crate::sum::sum;
+use crate::symmetry::agree;
 
 pub(crate) fn call(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, call: &Call) {
     after_update(cx, rank, call);
-    let again = rank.body.pass_at(rank.next).is_backward();
+    let recomputed = rank.body.pass_at(rank.next).is_backward();
     let (first, base) = (cx.codes[rank.role].first_op[index], cx.codes[rank.role].base);
     let mut inputs: Vec<Held> = vec![];
     for (offset, local) in call.ops.iter().enumerate() {
@@ -43,7 +43,7 @@ pub(crate) fn call(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, call
                 rank.parts[number] = Some(part);
                 cx.tally.local(part.op, &local.target);
                 let work = cx.finder.work(cx.facts, &cx.store, &part);
-                cx.tally.computes(rank.id, Computes::Values { again }, work);
+                cx.tally.computes(rank.id, Computes::Values { recomputed }, work);
             }
             Err(fault) => {
                 let place = place(rank, Some(offset));
@@ -152,12 +152,12 @@ fn given_again(cx: &Context<'_>, rank: &Rank<'_>, call: &Call, grad: &Grad) -> R
     }
     let leaf_of = &cx.codes[rank.role].leaf_of;
     let read: Vec<BufId> = call.inputs.iter().copied().filter(|buf| !leaf_of.contains_key(buf)).collect();
-    if read.len() != grad.again.len() {
+    if read.len() != grad.recomputed.len() {
         return Err(Fault::new("SW0509", "a call gets back a different number of values than it dropped")
-            .why(format!("expected {}, found {}", read.len(), grad.again.len())));
+            .why(format!("expected {}, found {}", read.len(), grad.recomputed.len())));
     }
-    for (buf, again) in read.iter().zip(&grad.again) {
-        let (Some(value), Some(given)) = (rank.held(*buf), rank.held(*again)) else { return Ok(false) };
+    for (buf, recomputed) in read.iter().zip(&grad.recomputed) {
+        let (Some(value), Some(given)) = (rank.held(*buf), rank.held(*recomputed)) else { return Ok(false) };
         let (own, theirs) = (cx.store.region(value.region), cx.store.region(given.region));
         let same = given.of == value.of && given.share == value.share;
         if !same || agree(cx.facts, value.of.tensor, own, theirs).is_none() {

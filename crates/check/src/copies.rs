@@ -88,8 +88,8 @@ impl<'a> Watch<'a> {
                 Some("stands where only gradients may be communicated, once a step")
             }
             Instr::Release { copies } => {
-                let away = |copy: &usize| std::mem::replace(&mut self.there[*copy], There::No);
-                match copies.iter().map(away).find(|there| *there != There::Passing)? {
+                let offloaded = |copy: &usize| std::mem::replace(&mut self.there[*copy], There::No);
+                match copies.iter().map(offloaded).find(|there| *there != There::Passing)? {
                     There::Step => Some("releases a parameter that is gathered once for the whole step"),
                     _ => Some("releases a parameter that is not gathered"),
                 }
@@ -156,7 +156,7 @@ fn joined(
     let tiled = first.parts as usize == count && first.factor < whole.0.len();
     // Those that are not followed are further on by as much.
     let even = || whole.0[first.factor].len() % i64::from(first.parts) == 0;
-    let alike = tiled && (count == members.len() || even());
+    let symmetric = tiled && (count == members.len() || even());
     let fits = |(at, (&member, &copy)): (&usize, (&usize, &usize))| {
         let rank = &ranks[member];
         let it = &rank.own.table.copies[copy];
@@ -164,7 +164,7 @@ fn joined(
             && rank.own.table.shards[it.shard].tensor == tensor
             && *rank.own.shard(it.shard) == part(whole, first.factor, first.parts, *at)
     };
-    if alike && places.iter().zip(members.iter().zip(own)).all(fits) {
+    if symmetric && places.iter().zip(members.iter().zip(own)).all(fits) {
         return Ok(());
     }
     let factors = &cx.facts.analysis.factors[tensor.index()];

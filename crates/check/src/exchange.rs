@@ -1,10 +1,9 @@
 //! Exact transfers, region by region.
 
-use program::{Exchange, ExchangeId, LeafId, Of, Piece, RankId, Settle};
+use program::{Exchange, ExchangeId, GradSync, LeafId, Of, Piece, RankId};
 use rules::{Interval, Reduction, Region};
 
 use crate::fault::Fault;
-use crate::fluid::agree;
 use crate::held::Held;
 use crate::intern::Map;
 use crate::moves::{fits_reduction, rests};
@@ -13,6 +12,7 @@ use crate::share::{EMPTY, Quantity, ShareId};
 use crate::state::{Context, Rank, place};
 use crate::sum::sum;
 use crate::sweep::sweep;
+use crate::symmetry::agree;
 
 /// Each rank's own entries of an exchange's list, by their place in the whole list.
 struct Own(Map<u32, Vec<usize>>);
@@ -85,9 +85,9 @@ fn arrival(
         shares.push((part, share));
     }
     let (covered, overlapping) = tiling(cx, region, pieces);
-    let alike = shares.iter().all(|(_, share)| *share == shares[0].1);
+    let symmetric = shares.iter().all(|(_, share)| *share == shares[0].1);
     if let (true, false, Some((_, share))) = (covered, overlapping, shares.first()) {
-        if alike && cx.store.is_everywhere(*share) {
+        if symmetric && cx.store.is_everywhere(*share) {
             return Ok(*share);
         }
     }
@@ -202,7 +202,7 @@ pub(crate) fn gradients(
     ranks: &mut [Rank<'_>],
     id: ExchangeId,
     members: &[(usize, &[LeafId], &[usize])],
-    when: Settle,
+    when: GradSync,
 ) -> Result<(), Fault> {
     let exchange = &cx.program.exchanges[id.index()];
     let mut shares = vec![EMPTY; exchange.sources.len()];
@@ -215,7 +215,7 @@ pub(crate) fn gradients(
             return Err(numbers(rank.id, expected, found));
         }
         for (&source, leaf) in sources.iter().zip(*leaves) {
-            if when == Settle::Each && matches!(rank.own.leaf(leaf.index()).0, Of::Shard(_)) {
+            if when == GradSync::Each && matches!(rank.own.leaf(leaf.index()).0, Of::Shard(_)) {
                 let what = "a gradient that is summed over micro-batches is exchanged with each of them";
                 return Err(Fault::new("SW0510", what).at(rank.id, None));
             }

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graph::{OpId, Source, TensorId};
-use program::{BufId, Column, GroupingId, Instr, LeafId, Of, Program};
+use program::{BufId, GroupingId, Instr, LeafId, Of, PerRank, Program};
 use rules::Interval;
 
 use crate::fault::Fault;
-use crate::fluid::agree;
 use crate::fold::summed;
 use crate::held::Held;
 use crate::local::drawn_by;
@@ -17,6 +16,7 @@ use crate::share::{EMPTY, ListId, Quantity, WHOLE};
 use crate::state::{Context, Rank};
 use crate::sum::complete;
 use crate::sweep::sweep;
+use crate::symmetry::agree;
 
 pub(crate) fn reduce_gradients(
     cx: &mut Context<'_>,
@@ -199,7 +199,7 @@ fn covered(cx: &mut Context<'_>, program: &Program) {
 fn drawn_apart(cx: &mut Context<'_>, program: &Program) {
     let mut drawn: BTreeMap<OpId, BTreeSet<ListId>> = BTreeMap::new();
     for (op, role, slot) in std::mem::take(&mut cx.finder.drawn) {
-        let regions = drawn_by(&program.roles[role].table, cx.facts, (op, slot)).map(Column::values);
+        let regions = drawn_by(&program.roles[role].table, cx.facts, (op, slot)).map(PerRank::values);
         let regions = regions.into_iter().flatten().map(|region| cx.store.intervals.number(&region.0));
         drawn.entry(op).or_default().extend(regions);
     }

@@ -5,10 +5,10 @@ use rules::Interval;
 
 use crate::facts::Facts;
 use crate::fault::Fault;
-use crate::fluid;
 use crate::held::{Held, Scene};
 use crate::region::{any, is_any, unify};
 use crate::share::Store;
+use crate::symmetry;
 
 /// What the operands of a local operator tell of its part.
 pub(crate) struct Inferred {
@@ -16,11 +16,11 @@ pub(crate) struct Inferred {
     pub(crate) at: Vec<Option<Interval>>,
     /// Which operand each input is.
     pub(crate) positions: Vec<usize>,
-    fluid: Vec<Fluid>,
+    symmetry: Vec<Symmetry>,
 }
 
 /// A fluid run of an operand: its loops, and what the operand has of them.
-struct Fluid {
+struct Symmetry {
     loops: Vec<usize>,
     found: Vec<Interval>,
 }
@@ -28,13 +28,13 @@ struct Fluid {
 pub(crate) fn infer(store: &Store, scene: &Scene<'_>, op: OpId) -> Result<Inferred, Fault> {
     let dims = scene.facts.analysis.op(op);
     let positions = positions(scene, op).ok_or_else(|| other_tensors(scene, op))?;
-    let mut inferred = Inferred { at: vec![None; dims.loops.len()], positions, fluid: vec![] };
+    let mut inferred = Inferred { at: vec![None; dims.loops.len()], positions, symmetry: vec![] };
     for (held, &position) in scene.inputs.iter().zip(&inferred.positions) {
         let (carried, region) = (&dims.inputs[position], store.region(held.region));
-        for (factors, fluid) in fluid::runs(scene.facts, held.of.tensor) {
+        for (factors, symmetry) in symmetry::runs(scene.facts, held.of.tensor) {
             let (carried, region) = (&carried[factors.clone()], &region[factors]);
             match carried.iter().copied().collect::<Option<Vec<usize>>>() {
-                Some(loops) if fluid => inferred.fluid.push(Fluid { loops, found: region.to_vec() }),
+                Some(loops) if symmetry => inferred.symmetry.push(Symmetry { loops, found: region.to_vec() }),
                 _ => join(scene, op, held, (carried, region), &mut inferred.at)?,
             }
         }
@@ -79,15 +79,15 @@ impl Inferred {
     /// that of the operands first.
     pub(crate) fn candidates(&self, facts: &Facts<'_>, op: OpId) -> Vec<Vec<Option<Interval>>> {
         let mut all = vec![self.at.clone()];
-        for fluid in &self.fluid {
-            let more = all.iter().flat_map(|at| fluid.placed(facts, op, at));
+        for symmetry in &self.symmetry {
+            let more = all.iter().flat_map(|at| symmetry.placed(facts, op, at));
             all = more.take(DIVISIONS).collect();
         }
         all
     }
 }
 
-impl Fluid {
+impl Symmetry {
     fn placed(&self, facts: &Facts<'_>, op: OpId, at: &[Option<Interval>]) -> Vec<Vec<Option<Interval>>> {
         let loops = &facts.analysis.op(op).loops;
         let open = |l: usize| at[l].is_none();
@@ -96,7 +96,7 @@ impl Fluid {
         }
         let sizes: Vec<_> = self.loops.iter().map(|&l| (loops[l].size, at[l].map(Interval::len))).collect();
         let own: Vec<i64> = self.found.iter().map(|i| i.len()).collect();
-        let mut ways = fluid::divisions(own.iter().product(), &sizes);
+        let mut ways = symmetry::divisions(own.iter().product(), &sizes);
         ways.sort_by_key(|way| *way != own);
         let with = |way: Vec<i64>| {
             let mut at = at.to_vec();

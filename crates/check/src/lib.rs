@@ -43,27 +43,24 @@
 //! Equal computations are one ([`facts`]): it does not matter by which of several equal operators a
 //! value is computed.
 //!
-//! The way, from the ground up: [`share`] and [`held`] say what a buffer holds, [`fluid`] where it does not
+//! The way, from the ground up: [`share`] and [`held`] say what a buffer holds, [`symmetry`] where it does not
 //! matter which part of a tensor that is; [`infer`] and [`solve`] find the intervals of an operator's loops, and [`local`] which part of which operator is executed;
 //! [`state`] is all that is known while ranks are followed. On it stand [`sum`], then [`calls`],
 //! [`moves`], [`copies`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much,
 //! and [`finish`] with [`outgoing`] for the end. [`memory`] goes through ranks that were followed, and counts what they have
-//! at once, by [`purpose`]; [`course`] lists what they do, and how much that is. [`order`] runs all ranks together, or, of ranks that are alike along an
+//! at once, by [`purpose`]; [`rank_trace`] lists what they do, and how much that is. [`order`] runs all ranks together, or, of ranks that are alike along an
 //! [`axis`], a few that stand for all ([`fold`]); [`net`] and [`lockstep`] steps of several micro-batches; [`versions`] steps that go on. Modules import only what comes before them here.
 
 mod args;
-mod away;
 mod axis;
 mod calls;
 mod copies;
 mod count;
-mod course;
 mod cuts;
 mod exchange;
 mod facts;
 mod fault;
 mod finish;
-mod fluid;
 mod fold;
 mod held;
 mod infer;
@@ -73,31 +70,34 @@ mod lockstep;
 mod memory;
 mod moves;
 mod net;
+mod offloaded;
 mod order;
 mod outgoing;
 mod periodic;
 mod proof;
 mod purpose;
+mod rank_trace;
 mod region;
 mod runs;
 mod share;
-mod slid;
+mod shifted;
 mod solve;
 mod state;
 mod structure;
 mod sum;
 mod sweep;
+mod symmetry;
 mod tiling;
 mod timetable;
 mod uniform;
 mod versions;
 
 pub use axis::{Axis, Folding, LONG};
-pub use course::{Course, Deed, Work};
 pub use fault::{Fault, Place};
 pub use memory::held_as;
 pub use proof::{Computed, Issued, Proof, Traffic};
 pub use purpose::{Masters, Memory, Moment, Phase, Purpose};
+pub use rank_trace::{InstrCost, RankTrace, Work};
 
 use graph::Graph;
 use program::{Own, Pass, Program};
@@ -119,16 +119,21 @@ pub fn check(model: &Graph, program: &Program) -> Result<Proof, Vec<Fault>> {
 
 /// The same, told in which types parameters are held: their memory follows from that.
 pub fn check_held(model: &Graph, program: &Program, masters: &Masters) -> Result<Proof, Vec<Fault>> {
-    Ok(checked(model, program, Folding::LONG, &Wanted { masters, courses: false, over: None, batches: 1 })?
-        .proof)
+    Ok(checked(
+        model,
+        program,
+        Folding::LONG,
+        &Wanted { masters, rank_traces: false, over: None, batches: 1 },
+    )?
+    .proof)
 }
 
 /// The same, and what each rank does: of ranks that are alike, those that were followed.
-pub fn courses(
+pub fn rank_traces(
     model: &Graph,
     program: &Program,
     masters: &Masters,
-) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
+) -> Result<(Proof, Vec<RankTrace>), Vec<Fault>> {
     courses_folding(model, program, masters, (Folding::LONG, 1))
 }
 
@@ -139,10 +144,10 @@ pub fn courses_over(
     program: &Program,
     masters: &Masters,
     (folding, batches): (Folding<'_>, u32),
-) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
-    let wanted = Wanted { masters, courses: true, over: Some(batches), batches };
-    let told = checked(model, program, folding, &wanted)?;
-    Ok((told.proof, told.courses))
+) -> Result<(Proof, Vec<RankTrace>), Vec<Fault>> {
+    let wanted = Wanted { masters, rank_traces: true, over: Some(batches), batches };
+    let report = checked(model, program, folding, &wanted)?;
+    Ok((report.proof, report.rank_traces))
 }
 
 /// The same without that; the memory that is told is that of a step of so many micro-batches.
@@ -151,9 +156,10 @@ pub fn courses_folding(
     program: &Program,
     masters: &Masters,
     (folding, batches): (Folding<'_>, u32),
-) -> Result<(Proof, Vec<Course>), Vec<Fault>> {
-    let told = checked(model, program, folding, &Wanted { masters, courses: true, over: None, batches })?;
-    Ok((told.proof, told.courses))
+) -> Result<(Proof, Vec<RankTrace>), Vec<Fault>> {
+    let report =
+        checked(model, program, folding, &Wanted { masters, rank_traces: true, over: None, batches })?;
+    Ok((report.proof, report.rank_traces))
 }
 
 /// The same, given how long an axis must be to be folded.
@@ -162,7 +168,7 @@ pub fn check_folding(model: &Graph, program: &Program, least: u32) -> Result<Pro
         model,
         program,
         Folding::from(least),
-        &Wanted { masters: &Masters::new(), courses: false, over: None, batches: 1 },
+        &Wanted { masters: &Masters::new(), rank_traces: false, over: None, batches: 1 },
     )?
     .proof)
 }
@@ -170,16 +176,16 @@ pub fn check_folding(model: &Graph, program: &Program, least: u32) -> Result<Pro
 /// What is asked besides the proof.
 struct Wanted<'m> {
     masters: &'m Masters,
-    courses: bool,
+    rank_traces: bool,
     /// Micro-batches of a step of which memory is asked for, turn by turn.
     over: Option<u32>,
     /// Of the step whose memory is told.
     batches: u32,
 }
 
-struct Told {
+struct Report {
     proof: Proof,
-    courses: Vec<Course>,
+    rank_traces: Vec<RankTrace>,
 }
 
 fn checked(
@@ -187,16 +193,16 @@ fn checked(
     program: &Program,
     folding: Folding<'_>,
     wanted: &Wanted<'_>,
-) -> Result<Told, Vec<Fault>> {
+) -> Result<Report, Vec<Fault>> {
     let faults = structure::of_model(model, program);
     if !faults.is_empty() {
         return Err(faults.list);
     }
     let fault = |error: diag::Error| vec![Fault::from(error)];
     let rewritten = program.rewritten(model).map_err(fault)?;
-    let told = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program, folding, wanted)?;
+    let report = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program, folding, wanted)?;
     let rewritings = rests_on(model, program.slices.as_ref(), &program.rewritings).map_err(fault)?;
-    Ok(Told { proof: Proof { rewritings, ..told.proof }, ..told })
+    Ok(Report { proof: Proof { rewritings, ..report.proof }, ..report })
 }
 
 /// Along so many axes it is tried whether a few ranks stand for all.
@@ -209,7 +215,7 @@ fn equal(
     program: &Program,
     folding: Folding<'_>,
     wanted: &Wanted<'_>,
-) -> Result<Told, Vec<Fault>> {
+) -> Result<Report, Vec<Fault>> {
     let faults = structure::structure(graph, analysis, program);
     if !faults.is_empty() {
         return Err(faults.list);
@@ -220,12 +226,12 @@ fn equal(
     let facts = Facts::new(graph, analysis, needs, &seeded);
     let mut axes = axis::all(program, folding).take(ATTEMPTS);
     let folded = axes.find_map(|axis| folded(&facts, program, axis, trains, wanted));
-    let told = match folded {
-        Some(told) => told,
+    let report = match folded {
+        Some(report) => report,
         None => one_by_one(&facts, program, trains, wanted)?,
     };
     let (plan, ranks) = (program.plan.clone(), program.world);
-    Ok(Told { proof: Proof { plan, ranks, backward: trains, ..told.proof }, ..told })
+    Ok(Report { proof: Proof { plan, ranks, backward: trains, ..report.proof }, ..report })
 }
 
 /// Follows every rank.
@@ -234,7 +240,7 @@ fn one_by_one(
     program: &Program,
     trains: bool,
     wanted: &Wanted<'_>,
-) -> Result<Told, Vec<Fault>> {
+) -> Result<Report, Vec<Fault>> {
     let mut cx = context(facts, program, None);
     let mut ranks = ranks(&mut cx);
     if order::run(&mut cx, &mut ranks) && cx.faults.is_empty() {
@@ -245,9 +251,9 @@ fn one_by_one(
     if !cx.faults.is_empty() {
         return Err(cx.faults.list);
     }
-    let (memory, away) = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
-    let courses = wanted.courses_of(&mut cx, &ranks, &away);
-    Ok(Told { proof: Proof { memory, ..cx.tally.proof(facts, program.world) }, courses })
+    let (memory, offloaded) = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
+    let rank_traces = wanted.courses_of(&mut cx, &ranks, &offloaded);
+    Ok(Report { proof: Proof { memory, ..cx.tally.proof(facts, program.world) }, rank_traces })
 }
 
 impl Wanted<'_> {
@@ -255,14 +261,15 @@ impl Wanted<'_> {
         &self,
         cx: &mut Context<'a>,
         ranks: &[Rank<'a>],
-        away: &[memory::AwayBytes],
-    ) -> Vec<Course> {
-        let mut courses = if self.courses { course::of_all(cx, ranks, self.masters, away) } else { vec![] };
+        offloaded: &[memory::OffloadedBytes],
+    ) -> Vec<RankTrace> {
+        let mut rank_traces =
+            if self.rank_traces { rank_trace::of_all(cx, ranks, self.masters, offloaded) } else { vec![] };
         if let Some(batches) = self.over {
             let held = memory::over(cx, ranks, self.masters, batches);
-            courses.iter_mut().zip(held).for_each(|(course, held)| course.held = held);
+            rank_traces.iter_mut().zip(held).for_each(|(rank_trace, held)| rank_trace.held = held);
         }
-        courses
+        rank_traces
     }
 }
 
@@ -273,7 +280,7 @@ fn folded(
     axis: axis::Axis,
     trains: bool,
     wanted: &Wanted<'_>,
-) -> Option<Told> {
+) -> Option<Report> {
     let (followed, fold) = axis::followed(program, axis);
     let mut cx = context(facts, &followed, Some(fold));
     let mut ranks = ranks(&mut cx);
@@ -288,8 +295,8 @@ fn folded(
     if !cx.faults.is_empty() || cx.store.overlaps || cx.store.partly_read {
         return None;
     }
-    let (memory, away) = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
-    let courses = wanted.courses_of(&mut cx, &ranks, &away);
+    let (memory, offloaded) = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
+    let rank_traces = wanted.courses_of(&mut cx, &ranks, &offloaded);
     let mut proof = cx.tally.proof(facts, program.world);
     let of: Map<program::RankId, &Memory> = ranks.iter().map(|rank| rank.id).zip(&memory).collect();
     proof.local_operators = axis.times(proof.local_operators);
@@ -300,7 +307,7 @@ fn folded(
         proof.memory.push(of[&stands].clone());
     }
     proof.folded = Some(axis.size);
-    Some(Told { proof, courses })
+    Some(Report { proof, rank_traces })
 }
 
 /// Which outputs leave, and get a gradient from the caller.

@@ -7,20 +7,20 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use graph::OpId;
-use program::{BufId, Column, Table};
+use program::{BufId, PerRank, Table};
 use rules::local::unchanged;
 use rules::{Analysis, Cost, Interval, Kind, Passes, Reduction, Region, View, families};
 
 use crate::args::{compare, expected_ints, expected_text, found_text, has_holes, integer};
 use crate::facts::Facts;
 use crate::fault::Fault;
-use crate::fluid::agree;
 use crate::held::{Held, Part, Scene};
 use crate::infer::{describe, infer};
 use crate::intern::{Lists, Map};
 use crate::region::{is_any, region_text, unify};
 use crate::share::{EMPTY, FULL, ListId, Mode, Owner, Quantity, ShareId, Store, Term, WHOLE, has_once};
 use crate::solve::solve;
+use crate::symmetry::agree;
 
 /// Remembers what was found, so that ranks and steps that do the same are looked up.
 pub(crate) struct Finder {
@@ -43,7 +43,7 @@ type Refusal = (u8, Fault);
 
 /// How a part is applied to what its operands hold.
 #[derive(Clone, Copy)]
-struct Way {
+struct Application {
     clause: Option<u32>,
     /// The kind of share that the clause makes of those of its operands.
     made: Reduction,
@@ -134,12 +134,14 @@ impl Finder {
             .and_then(|()| ways(store, scene, op, &partial(store, scene, op, positions)?))
             .map_err(|fault| (1, fault))?;
         let mut mismatch = None;
-        for way in ways.into_iter().flatten() {
-            match self.same(scene, op, &at, way) {
+        for application in ways.into_iter().flatten() {
+            match self.same(scene, op, &at, application) {
                 Ok(found) => {
-                    let fit = self.operands_fit(store, scene, op, &at, (way.clause, found.binding));
+                    let fit = self.operands_fit(store, scene, op, &at, (application.clause, found.binding));
                     fit.map_err(|fault| (2, fault))?;
-                    return self.outcome(store, scene, op, &at, (way, found)).map_err(|fault| (3, fault));
+                    return self
+                        .outcome(store, scene, op, &at, (application, found))
+                        .map_err(|fault| (3, fault));
                 }
                 Err(fault) => mismatch = mismatch.or(Some((1, fault))),
             }
@@ -195,8 +197,14 @@ impl Finder {
         number
     }
 
-    fn same(&mut self, scene: &Scene<'_>, op: OpId, at: &[Interval], way: Way) -> Result<Same, Fault> {
-        let number = self.expect(scene, op, at, way.first);
+    fn same(
+        &mut self,
+        scene: &Scene<'_>,
+        op: OpId,
+        at: &[Interval],
+        application: Application,
+    ) -> Result<Same, Fault> {
+        let number = self.expect(scene, op, at, application.first);
         let holes = has_holes(scene.local);
         if let Some(Some(binding)) = self.compared.get(&(scene.site, number)).filter(|_| !holes) {
             return Ok(Same { binding: *binding, executes: number });
@@ -204,7 +212,7 @@ impl Finder {
         let own = scene.own;
         let mut binding = compare(&self.expected[number], scene.local, own);
         if binding.is_none()
-            && way.first
+            && application.first
             && is_whole(scene.facts.analysis, op, at)
             && !scene.facts.op(op).random
         {
@@ -275,11 +283,11 @@ impl Finder {
         scene: &Scene<'_>,
         op: OpId,
         at: &[Interval],
-        (way, Same { binding, executes }): (Way, Same),
+        (application, Same { binding, executes }): (Application, Same),
     ) -> Result<Part, Fault> {
         let facts = scene.facts;
         check_grad_mode(scene, op)?;
-        let share = self.share(store, scene, op, at, (way, binding))?;
+        let share = self.share(store, scene, op, at, (application, binding))?;
         let mut outputs = std::mem::take(&mut self.outputs);
         outputs.clear();
         for (tensor, carried) in facts.op(op).outputs.iter().zip(&facts.analysis.op(op).outputs) {
@@ -301,7 +309,7 @@ impl Finder {
             self.drawn_region(store, scene, op, &outputs)?;
         }
         self.outputs = outputs;
-        Ok(Part { op, at: store.intervals.number(at), binding, executes, clause: way.clause })
+        Ok(Part { op, at: store.intervals.number(at), binding, executes, clause: application.clause })
     }
 
     fn share(
@@ -310,17 +318,17 @@ impl Finder {
         scene: &Scene<'_>,
         op: OpId,
         at: &[Interval],
-        (way, binding): (Way, u32),
+        (application, binding): (Application, u32),
     ) -> Result<ShareId, Fault> {
         let (facts, reduced) = (scene.facts, &scene.facts.op(op).reduced);
-        if reduced.is_empty() && way.clause.is_none() {
+        if reduced.is_empty() && application.clause.is_none() {
             return Ok(WHOLE);
         }
         let loops = &facts.analysis.op(op).loops;
         let intervals: Vec<Interval> = reduced.iter().map(|&l| at[l]).collect();
         let sizes: Vec<i64> = reduced.iter().map(|&l| loops[l].size).collect();
         let cut = store.cut(&intervals, &sizes);
-        let Some(clause) = way.clause else {
+        let Some(clause) = application.clause else {
             if cut == FULL {
                 return Ok(WHOLE);
             }
@@ -330,7 +338,7 @@ impl Finder {
             let term = Term { owner: Owner::Part(op), cut, mode: Mode::Plain, subs: 0, once, kind };
             return Ok(store.share(term));
         };
-        if cut != FULL && (facts.reduction(op), way.made) != (Reduction::Sum, Reduction::Sum) {
+        if cut != FULL && (facts.reduction(op), application.made) != (Reduction::Sum, Reduction::Sum) {
             return Err(Fault::new(
                 "SW0505",
                 "an operator with partial operands is split, and does not compute a sum",
@@ -338,12 +346,12 @@ impl Finder {
             .operator(facts.graph.describe(op)));
         }
         let subs = self.clause_shares(store, scene, op, (clause, binding));
-        let once = way.first && intervals.iter().all(|i| i.lo == 0);
+        let once = application.first && intervals.iter().all(|i| i.lo == 0);
         // Linear in nothing, and without what is added once: zeros.
         if store.are_nothing(subs) && !(once && has_once(facts, op)) {
             return Ok(EMPTY);
         }
-        let (mode, kind) = (Mode::Clause(clause), way.made);
+        let (mode, kind) = (Mode::Clause(clause), application.made);
         Ok(store.share(Term { owner: Owner::Part(op), cut, mode, subs, once, kind }))
     }
 
@@ -423,7 +431,7 @@ pub(crate) fn drawn_by<'t>(
     table: &'t Table,
     facts: &Facts<'_>,
     (op, slot): (OpId, i64),
-) -> Option<&'t Column<Region>> {
+) -> Option<&'t PerRank<Region>> {
     let mut slots = table.random.iter().filter(|(other, _)| facts.canon(*other) == Some(op));
     slots.find_map(|(_, regions)| regions.get(usize::try_from(slot).ok()?))
 }
@@ -536,9 +544,14 @@ fn partial(store: &Store, scene: &Scene<'_>, op: OpId, positions: &[usize]) -> R
 
 /// The ways in which an operator may be applied to these partial operands: by a clause of its rule that names all of
 /// them, and through which shares of their kind pass.
-fn ways(store: &Store, scene: &Scene<'_>, op: OpId, partial: &[Partial]) -> Result<[Option<Way>; 2], Fault> {
+fn ways(
+    store: &Store,
+    scene: &Scene<'_>,
+    op: OpId,
+    partial: &[Partial],
+) -> Result<[Option<Application>; 2], Fault> {
     let Some(&(position, share)) = partial.first() else {
-        return Ok([Some(Way { clause: None, made: Reduction::Sum, first: true }), None]);
+        return Ok([Some(Application { clause: None, made: Reduction::Sum, first: true }), None]);
     };
     let rule = scene.facts.analysis.rules[op.index()].as_ref();
     let clauses = rule.map_or(&[][..], |rule| &rule.passes);
@@ -550,7 +563,7 @@ fn ways(store: &Store, scene: &Scene<'_>, op: OpId, partial: &[Partial]) -> Resu
     let found = (0_u32..).zip(clauses).find_map(|(clause, passes)| Some((clause, fits(passes)?)));
     match found {
         Some((clause, made)) => {
-            Ok([true, false].map(|first| Some(Way { clause: Some(clause), made, first })))
+            Ok([true, false].map(|first| Some(Application { clause: Some(clause), made, first })))
         }
         None => Err(must_be_whole(store, scene.facts, (op, position), share)),
     }

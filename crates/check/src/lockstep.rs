@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use program::{Body, ExchangeId, GroupingId, Instr, Pass, Timetable};
 
-use crate::order::{Meeting, Meetings};
+use crate::order::{Communications, Rendezvous};
 use crate::periodic::Periodic;
 use crate::state::Rank;
 
@@ -43,12 +43,12 @@ struct End {
 type Ends = BTreeMap<ExchangeId, Vec<End>>;
 
 impl<'c> Lockstep<'c> {
-    pub(crate) fn of(ranks: &[Rank<'c>], meetings: &Meetings) -> Option<Self> {
+    pub(crate) fn of(ranks: &[Rank<'c>], communications: &Communications) -> Option<Self> {
         let mut classes: Vec<Class<'c>> = vec![];
         let mut of_role: BTreeMap<usize, usize> = BTreeMap::new();
         let class = |rank: &Rank<'c>| *of_role.entry(rank.role).or_insert_with(|| class(&mut classes, rank));
         let class_of: Vec<usize> = ranks.iter().map(class).collect();
-        if !meet_their_own(ranks, meetings, &class_of) {
+        if !meet_their_own(ranks, communications, &class_of) {
             return None;
         }
         for (rank, class) in ranks.iter().zip(&class_of) {
@@ -157,8 +157,8 @@ type Where = (usize, Option<GroupingId>, Option<ExchangeId>);
 
 /// Whether all who meet are of one class, and meet in the same codes. What runs at the end of a step waits for nobody
 /// who waits for it.
-fn meet_their_own(ranks: &[Rank<'_>], meetings: &Meetings, class_of: &[usize]) -> bool {
-    let mut known: HashSet<Meeting> = HashSet::new();
+fn meet_their_own(ranks: &[Rank<'_>], communications: &Communications, class_of: &[usize]) -> bool {
+    let mut known: HashSet<Rendezvous> = HashSet::new();
     // In which codes.
     let mut places: BTreeMap<Where, Vec<(u32, Pass)>> = BTreeMap::new();
     let mut seen: HashSet<usize> = HashSet::new();
@@ -166,9 +166,9 @@ fn meet_their_own(ranks: &[Rank<'_>], meetings: &Meetings, class_of: &[usize]) -
         let mut own = BTreeMap::new();
         for code in rank.body.codes.iter().filter(|code| code.pass != Pass::End) {
             for instr in code.instrs.iter().filter(|instr| !crosses(instr)) {
-                let Some(meeting) = meetings.of_instr(member, instr) else { continue };
-                let everybody = || meetings.everybody(meeting).iter();
-                if known.insert(meeting) && everybody().any(|other| class_of[*other] != class_of[member]) {
+                let Some(rendezvous) = communications.of_instr(member, instr) else { continue };
+                let everybody = || communications.everybody(rendezvous).iter();
+                if known.insert(rendezvous) && everybody().any(|other| class_of[*other] != class_of[member]) {
                     return false;
                 }
                 let key = (class_of[member], instr.group(), instr.exchange());

@@ -8,7 +8,7 @@
 //! - a name of emitted code, until its last use in its code; inside of a call the caller holds the arguments;
 //! - autograd, what the operators' rules say that it keeps, until their backward ran; nothing of a call that is
 //!   computed again;
-//! - where a backward has two halves, what the first leaves for the second, until that ran ([`halves`]);
+//! - where a backward has two halves, what the first leaves for the second, until that ran ([`split_backward`]);
 //! - what a code keeps for a later one, until that has taken it and read it;
 //! - what goes to the host, until its call is over, and again from where it is brought back. On the host are copies,
 //!   which are counted by themselves;
@@ -19,22 +19,22 @@
 //!   step to step. A message is there until a call reads what it brings, one of gradients until the next but
 //!   one is sent.
 //!
-//! Where steps follow each other without a pause ([`going_on`]), parameters and their gradients are there of two.
+//! Where steps follow each other without a pause ([`no_flush`]), parameters and their gradients are there of two.
 //!
 //! A parameter that is held in a wider type than it is read in is there twice, and its gradient has the wider type.
 //! A view has no memory of its own, and holds what it views. What an operator or a communication needs while it
 //! runs is there for that moment. What is not counted: the workspaces of libraries, memory that an allocator
 //! keeps in reserve, and the temporary values of an optimizer's step.
 
-mod away;
 mod calls;
 mod communication;
 mod divided;
-mod going_on;
 mod gradients;
-mod halves;
 mod ledger;
 mod lives;
+mod no_flush;
+mod offloaded;
+mod split_backward;
 mod walk;
 
 use graph::{Dtype, Source, Tensor};
@@ -42,8 +42,8 @@ use graph::{Dtype, Source, Tensor};
 use crate::purpose::{Masters, Memory, Phase};
 use crate::state::{Context, Rank};
 
-pub(crate) use away::AwayBytes;
 use lives::Lives;
+pub(crate) use offloaded::OffloadedBytes;
 use walk::Walk;
 
 /// Of each rank, all of which were followed to their ends, in a step of so many micro-batches; and what goes to its host.
@@ -52,7 +52,7 @@ pub(crate) fn of_all<'a>(
     ranks: &[Rank<'a>],
     masters: &Masters,
     batches: u32,
-) -> (Vec<Memory>, Vec<AwayBytes>) {
+) -> (Vec<Memory>, Vec<OffloadedBytes>) {
     walked(cx, ranks, masters, |walk| walk.step(batches)).into_iter().unzip()
 }
 

@@ -5,12 +5,12 @@ use rules::{Interval, Reduction};
 
 use crate::cuts::{extents, gathered, lengths, locate, of_piece, part_of, same_shape, scattered};
 use crate::fault::Fault;
-use crate::fluid::{agree, divided_as};
 use crate::held::Held;
 use crate::region::unify_all;
 use crate::share::{EMPTY, Quantity, ShareId, WHOLE};
 use crate::state::{Context, Rank};
 use crate::sum::sum;
+use crate::symmetry::{agree, divided_as};
 
 pub(crate) fn slice(cx: &mut Context<'_>, rank: &mut Rank<'_>, slice: &Slice) {
     let Some(held) = rank.held(slice.from) else { return };
@@ -239,9 +239,9 @@ fn joined(
 /// The share of pieces that are put together.
 fn together(cx: &mut Context<'_>, group: &Group<'_>, region: u32, pieces: &[u32]) -> Result<Held, Fault> {
     let first = group.held[0];
-    let alike =
+    let symmetric =
         group.held.iter().all(|held| held.share == first.share) && cx.store.is_everywhere(first.share);
-    if alike {
+    if symmetric {
         return Ok(Held { region, ..first });
     }
     let placed: Vec<ShareId> = (group.held.iter().zip(pieces))

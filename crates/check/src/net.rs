@@ -16,7 +16,7 @@ use program::{Body, ExchangeId, Instr, Pass, Program, RankId, Task};
 
 use crate::fault::Fault;
 use crate::lockstep::Lockstep;
-use crate::order::{Meeting, Meetings, named};
+use crate::order::{Communications, Rendezvous, named};
 use crate::periodic::Periodic;
 use crate::state::{Context, Rank};
 use crate::timetable::enough;
@@ -33,8 +33,8 @@ struct Event {
 enum Doing {
     Send(ExchangeId),
     Receive(ExchangeId),
-    /// So many meetings of the same ranks come before it in one micro-batch.
-    Meet(Meeting, usize),
+    /// So many collectives of the same ranks come before it in one micro-batch.
+    Meet(Rendezvous, usize),
 }
 
 /// What a rank is at: an event for a micro-batch. What runs once a step has none.
@@ -48,21 +48,21 @@ pub(crate) fn steps(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
     if roles().all(|role| is_one_block(&role.body) && role.body.timetable.is_one_by_one()) {
         return;
     }
-    let meetings = Meetings::of(cx, ranks);
+    let communications = Communications::of(cx, ranks);
     let most = roles().filter_map(|role| enough(&role.body.timetable)).max().unwrap_or(1);
     let follow = |net: &Net<'_>| (1..=most).find_map(|batches| net.follow(batches).err());
     if roles().any(|role| role.body.timetable.goes_on()) {
         let apart = roles().all(|role| !role.body.timetable.ends);
-        let lockstep = Lockstep::of(ranks, &meetings).filter(|_| apart);
-        let found = going_on(&Net::of(cx, ranks, &meetings), lockstep.as_ref(), cx.program);
+        let lockstep = Lockstep::of(ranks, &communications).filter(|_| apart);
+        let found = no_flush(&Net::of(cx, ranks, &communications), lockstep.as_ref(), cx.program);
         found.into_iter().for_each(|fault| cx.faults.push(fault));
         return;
     }
-    if Lockstep::of(ranks, &meetings).is_some_and(|it| it.comes_to_its_end()) {
-        debug_assert!(ranks.len() > 8 || follow(&Net::of(cx, ranks, &meetings)).is_none());
+    if Lockstep::of(ranks, &communications).is_some_and(|it| it.comes_to_its_end()) {
+        debug_assert!(ranks.len() > 8 || follow(&Net::of(cx, ranks, &communications)).is_none());
         return;
     }
-    let net = Net::of(cx, ranks, &meetings);
+    let net = Net::of(cx, ranks, &communications);
     if net.comes_to_its_end() {
         debug_assert!(ranks.len() > 8 || follow(&net).is_none());
         return;
@@ -70,14 +70,14 @@ pub(crate) fn steps(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
     // Gradients are communicated once a step, and codes may be run every so many micro-batches here, and every so many
     // others there: what seems to wait for itself may not. Beyond these numbers only more of the same turns follow,
     // unless the first micro-batches run in loops of their own.
-    let early = roles().find(|role| role.body.timetable.loops.iter().any(|it| it.turns.is_some()));
+    let early = roles().find(|role| role.body.timetable.loops.iter().any(|it| it.iterations.is_some()));
     let found = follow(&net).or_else(|| early.map(|role| unproved().at(role.ranks[0], None)));
     found.into_iter().for_each(|fault| cx.faults.push(fault));
 }
 
 /// Steps that follow each other are one in which gradients are communicated now and then, and steps end: nothing waits
 /// for itself if each turn does so. A few steps are followed besides.
-fn going_on(net: &Net<'_>, lockstep: Option<&Lockstep<'_>>, program: &Program) -> Option<Fault> {
+fn no_flush(net: &Net<'_>, lockstep: Option<&Lockstep<'_>>, program: &Program) -> Option<Fault> {
     let blocks = program.roles.iter().flat_map(|role| &role.body.codes).map(|code| code.block + 1).max();
     let batches = blocks.unwrap_or(1);
     let few = net.ranks.len() <= FEW;
@@ -107,13 +107,13 @@ struct Net<'n> {
     bodies: Vec<&'n Body>,
     /// For each rank and code, by its position, what it communicates.
     events: Vec<Vec<Vec<Event>>>,
-    meetings: &'n Meetings,
+    communications: &'n Communications,
     /// Of each exchange and receiver, from whom it gets something.
     givers: HashMap<(ExchangeId, usize), Vec<usize>>,
 }
 
 impl<'n> Net<'n> {
-    fn of(cx: &'n Context<'_>, ranks: &'n [Rank<'_>], meetings: &'n Meetings) -> Self {
+    fn of(cx: &'n Context<'_>, ranks: &'n [Rank<'_>], communications: &'n Communications) -> Self {
         let mut givers: HashMap<(ExchangeId, usize), Vec<usize>> = HashMap::new();
         let place: HashMap<RankId, usize> =
             ranks.iter().enumerate().map(|(at, rank)| (rank.id, at)).collect();
@@ -124,12 +124,12 @@ impl<'n> Net<'n> {
                 givers.entry((ExchangeId::new(id), *to)).or_default().push(*from);
             }
         }
-        let events = ranks.iter().enumerate().map(|(member, rank)| events(rank.body, member, meetings));
+        let events = ranks.iter().enumerate().map(|(member, rank)| events(rank.body, member, communications));
         Self {
             ranks: ranks.iter().map(|rank| rank.id).collect(),
             bodies: ranks.iter().map(|rank| rank.body).collect(),
             events: events.collect(),
-            meetings,
+            communications,
             givers,
         }
     }
@@ -153,7 +153,7 @@ impl<'n> Net<'n> {
     fn steps_on(&self, member: usize, batches: u32) -> Vec<At> {
         let mut found: Vec<At> = vec![];
         for step in 0..=STEPS {
-            for run in self.bodies[member].timetable.going_on(step, batches, step == STEPS) {
+            for run in self.bodies[member].timetable.no_flush(step, batches, step == STEPS) {
                 let settles = run.task.settles().is(run.batch, batches);
                 let own = self.of_code(member, run.task.block, run.task.pass());
                 let own = own.iter().filter(|event| settles || !event.settles);
@@ -227,7 +227,7 @@ impl<'n> Net<'n> {
     fn run(&self, batches: u32, steps: &[Vec<At>]) -> Result<(), Fault> {
         let mut next = vec![0; steps.len()];
         let mut sent: BTreeMap<(ExchangeId, Option<u32>), Vec<usize>> = BTreeMap::new();
-        let mut waiting: BTreeMap<Meeting, Vec<usize>> = BTreeMap::new();
+        let mut waiting: BTreeMap<Rendezvous, Vec<usize>> = BTreeMap::new();
         // Those who wait for something to be sent.
         let mut receiving: BTreeMap<(ExchangeId, Option<u32>), Vec<usize>> = BTreeMap::new();
         let mut open: Vec<usize> = (0..steps.len()).rev().collect();
@@ -246,13 +246,13 @@ impl<'n> Net<'n> {
                             break;
                         }
                     }
-                    Doing::Meet(meeting, _) => {
-                        let there = waiting.entry(meeting).or_default();
+                    Doing::Meet(rendezvous, _) => {
+                        let there = waiting.entry(rendezvous).or_default();
                         there.push(member);
-                        if there.len() < self.meetings.everybody(meeting).len() {
+                        if there.len() < self.communications.everybody(rendezvous).len() {
                             break;
                         }
-                        let there = waiting.remove(&meeting).unwrap_or_default();
+                        let there = waiting.remove(&rendezvous).unwrap_or_default();
                         self.same(steps, &next, &there)?;
                         for other in there.into_iter().filter(|other| *other != member) {
                             next[other] += 1;
@@ -317,7 +317,7 @@ struct Ends {
     every: Option<u32>,
     sends: BTreeMap<(ExchangeId, i64, usize), Vec<usize>>,
     receives: Vec<(ExchangeId, i64, usize, usize)>,
-    meets: BTreeMap<(Meeting, usize, i64), Vec<usize>>,
+    meets: BTreeMap<(Rendezvous, usize, i64), Vec<usize>>,
 }
 
 impl Ends {
@@ -325,8 +325,8 @@ impl Ends {
         match event.does {
             Doing::Send(exchange) => self.sends.entry((exchange, batch, member)).or_default().push(node),
             Doing::Receive(exchange) => self.receives.push((exchange, batch, member, node)),
-            Doing::Meet(meeting, number) => {
-                self.meets.entry((meeting, number, batch)).or_default().push(node);
+            Doing::Meet(rendezvous, number) => {
+                self.meets.entry((rendezvous, number, batch)).or_default().push(node);
             }
         }
     }
@@ -343,8 +343,8 @@ impl Ends {
 }
 
 /// What each code of a rank communicates.
-fn events(body: &Body, member: usize, meetings: &Meetings) -> Vec<Vec<Event>> {
-    let mut met: BTreeMap<Meeting, usize> = BTreeMap::new();
+fn events(body: &Body, member: usize, communications: &Communications) -> Vec<Vec<Event>> {
+    let mut met: BTreeMap<Rendezvous, usize> = BTreeMap::new();
     let mut found = vec![];
     let mut at = 0;
     for code in &body.codes {
@@ -353,10 +353,10 @@ fn events(body: &Body, member: usize, meetings: &Meetings) -> Vec<Vec<Event>> {
             let does = match instr {
                 Instr::Send { exchange, .. } => Some(Doing::Send(*exchange)),
                 Instr::Receive { exchange, .. } => Some(Doing::Receive(*exchange)),
-                _ => meetings.of_instr(member, instr).map(|meeting| {
-                    let number = met.entry(meeting).or_default();
+                _ => communications.of_instr(member, instr).map(|rendezvous| {
+                    let number = met.entry(rendezvous).or_default();
                     *number += 1;
-                    Doing::Meet(meeting, *number)
+                    Doing::Meet(rendezvous, *number)
                 }),
             };
             own.extend(does.map(|does| Event { at, settles: code.pass.settles() && instr.settles(), does }));

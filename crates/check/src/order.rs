@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use program::{BufId, Collective, ExchangeId, GroupingId, How, Instr, Kind, RankId, Settle};
+use program::{BufId, Collective, ExchangeId, GradSync, GroupingId, How, Instr, Kind, RankId};
 
 use rules::Region;
 
@@ -23,20 +23,20 @@ use crate::state::{Context, Rank, place};
 
 /// Runs the program to its end, or to a fault after which nothing can be said.
 pub(crate) fn run(cx: &mut Context<'_>, ranks: &mut [Rank<'_>]) -> bool {
-    let mut meetings = Meetings::of(cx, ranks);
+    let mut communications = Communications::of(cx, ranks);
     for member in 0..ranks.len() {
-        if !advance(cx, ranks, member, &mut meetings) {
+        if !advance(cx, ranks, member, &mut communications) {
             return false;
         }
     }
-    while let Some((meeting, members)) = meetings.next() {
+    while let Some((rendezvous, members)) = communications.next() {
         if cx.faults.is_full() {
             return false;
         }
-        if let Err(fault) = communicate(cx, ranks, &mut meetings, meeting, &members) {
+        if let Err(fault) = communicate(cx, ranks, &mut communications, rendezvous, &members) {
             let first = ranks[members[0]].id;
             let whose = fault.rank.unwrap_or(first);
-            let place = place(&ranks[meetings.index[&whose]], None);
+            let place = place(&ranks[communications.index[&whose]], None);
             // Where ranks do different things, nothing after it means anything.
             let lost = fault.code == "SW0506";
             cx.faults.push(fault.at(first, Some(place)));
@@ -46,32 +46,37 @@ pub(crate) fn run(cx: &mut Context<'_>, ranks: &mut [Rank<'_>]) -> bool {
         }
         for &member in &members {
             ranks[member].next += 1;
-            if !advance(cx, ranks, member, &mut meetings) {
+            if !advance(cx, ranks, member, &mut communications) {
                 return false;
             }
         }
     }
-    meetings.nobody_waits(cx, ranks)
+    communications.nobody_waits(cx, ranks)
 }
 
 /// Follows a rank up to its next communication. `false` if it is one that the rank is no part of.
-fn advance(cx: &mut Context<'_>, ranks: &mut [Rank<'_>], member: usize, meetings: &mut Meetings) -> bool {
+fn advance(
+    cx: &mut Context<'_>,
+    ranks: &mut [Rank<'_>],
+    member: usize,
+    communications: &mut Communications,
+) -> bool {
     let rank = &mut ranks[member];
     while let Some(instr) = cx.codes[rank.role].instrs.get(rank.next).copied() {
         if let Instr::Send { exchange, from } = instr {
-            if !meetings.send(member, *exchange, from) {
+            if !communications.send(member, *exchange, from) {
                 let what = "a rank sends something that it is not a source of, or sends it twice";
                 cx.refuse(rank, Fault::new("SW0506", what));
                 return false;
             }
             count::sent_by(cx, rank, *exchange);
         } else if instr.kind().communicates() {
-            let Some(meeting) = meetings.of_instr(member, instr) else {
+            let Some(rendezvous) = communications.of_instr(member, instr) else {
                 let what = format!("a rank takes part in {}, but is in none of its groups", named(instr));
                 cx.refuse(rank, Fault::new("SW0506", what));
                 return false;
             };
-            meetings.wait(meeting, member);
+            communications.wait(rendezvous, member);
             break;
         }
         local(cx, rank, rank.next, instr);
@@ -97,7 +102,7 @@ fn local(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, instr: &Instr)
 
 /// What ranks wait for together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Meeting {
+pub(crate) enum Rendezvous {
     /// One group of a grouping.
     Group(GroupingId, usize),
     Exchange(ExchangeId),
@@ -106,7 +111,7 @@ pub(crate) enum Meeting {
 }
 
 /// Who waits where, and for whom.
-pub(crate) struct Meetings {
+pub(crate) struct Communications {
     /// Where each rank is in the list of ranks.
     index: BTreeMap<RankId, usize>,
     /// For each grouping and rank: its group.
@@ -119,14 +124,14 @@ pub(crate) struct Meetings {
     targets: Vec<Vec<usize>>,
     /// What was sent of each exchange, by whom.
     sent: BTreeMap<ExchangeId, BTreeMap<usize, Vec<BufId>>>,
-    waiting: BTreeMap<Meeting, Vec<usize>>,
+    waiting: BTreeMap<Rendezvous, Vec<usize>>,
     /// Those for which everybody waits.
-    ready: BTreeSet<Meeting>,
+    ready: BTreeSet<Rendezvous>,
     /// How often each group of a grouping has met.
     rounds: BTreeMap<GroupingId, Vec<usize>>,
 }
 
-impl Meetings {
+impl Communications {
     pub(crate) fn of(cx: &Context<'_>, ranks: &[Rank<'_>]) -> Self {
         let index: BTreeMap<RankId, usize> = ranks.iter().enumerate().map(|(i, rank)| (rank.id, i)).collect();
         let numbers = |list: &Vec<RankId>| list.iter().map(|rank| index[rank]).collect::<Vec<usize>>();
@@ -153,17 +158,17 @@ impl Meetings {
         Self { index, groups, members, involved, sources, targets, sent, waiting, ready, rounds }
     }
 
-    pub(crate) fn of_instr(&self, member: usize, instr: &Instr) -> Option<Meeting> {
+    pub(crate) fn of_instr(&self, member: usize, instr: &Instr) -> Option<Rendezvous> {
         if let Some(grouping) = instr.group() {
             let group = self.groups[grouping.index()][member]?;
-            return Some(Meeting::Group(grouping, group));
+            return Some(Rendezvous::Group(grouping, group));
         }
         let exchange = instr.exchange()?;
-        let meeting = match instr {
-            Instr::Receive { .. } => Meeting::Receive(exchange),
-            _ => Meeting::Exchange(exchange),
+        let rendezvous = match instr {
+            Instr::Receive { .. } => Rendezvous::Receive(exchange),
+            _ => Rendezvous::Exchange(exchange),
         };
-        self.everybody(meeting).contains(&member).then_some(meeting)
+        self.everybody(rendezvous).contains(&member).then_some(rendezvous)
     }
 
     /// Something leaves for those who will receive it. `false` if the rank has nothing to give, or has given it.
@@ -172,48 +177,48 @@ impl Meetings {
         if !self.sources[exchange.index()].contains(&member) || sent.insert(member, from.to_vec()).is_some() {
             return false;
         }
-        self.look(Meeting::Receive(exchange));
+        self.look(Rendezvous::Receive(exchange));
         true
     }
 
     /// Whether everybody is there, and everything that they wait for.
-    fn look(&mut self, meeting: Meeting) {
-        let there = self.waiting.get(&meeting).map_or(0, Vec::len);
-        let sent = match meeting {
-            Meeting::Receive(exchange) => {
+    fn look(&mut self, rendezvous: Rendezvous) {
+        let there = self.waiting.get(&rendezvous).map_or(0, Vec::len);
+        let sent = match rendezvous {
+            Rendezvous::Receive(exchange) => {
                 self.sent.get(&exchange).map_or(0, BTreeMap::len) == self.sources[exchange.index()].len()
             }
             _ => true,
         };
-        if sent && there > 0 && there == self.everybody(meeting).len() {
-            self.ready.insert(meeting);
+        if sent && there > 0 && there == self.everybody(rendezvous).len() {
+            self.ready.insert(rendezvous);
         }
     }
 
-    pub(crate) fn everybody(&self, meeting: Meeting) -> &[usize] {
-        match meeting {
-            Meeting::Group(grouping, group) => &self.members[grouping.index()][group],
-            Meeting::Exchange(exchange) => &self.involved[exchange.index()],
-            Meeting::Receive(exchange) => &self.targets[exchange.index()],
+    pub(crate) fn everybody(&self, rendezvous: Rendezvous) -> &[usize] {
+        match rendezvous {
+            Rendezvous::Group(grouping, group) => &self.members[grouping.index()][group],
+            Rendezvous::Exchange(exchange) => &self.involved[exchange.index()],
+            Rendezvous::Receive(exchange) => &self.targets[exchange.index()],
         }
     }
 
-    fn wait(&mut self, meeting: Meeting, member: usize) {
-        self.waiting.entry(meeting).or_default().push(member);
-        self.look(meeting);
+    fn wait(&mut self, rendezvous: Rendezvous, member: usize) {
+        self.waiting.entry(rendezvous).or_default().push(member);
+        self.look(rendezvous);
     }
 
-    /// A meeting for which everybody is there, and all of them in their order.
-    fn next(&mut self) -> Option<(Meeting, Vec<usize>)> {
-        let meeting = self.ready.pop_first()?;
-        self.waiting.remove(&meeting);
-        Some((meeting, self.everybody(meeting).to_vec()))
+    /// A collective for which everybody is there, and all of them in their order.
+    fn next(&mut self) -> Option<(Rendezvous, Vec<usize>)> {
+        let rendezvous = self.ready.pop_first()?;
+        self.waiting.remove(&rendezvous);
+        Some((rendezvous, self.everybody(rendezvous).to_vec()))
     }
 
     /// Whether this is the first group of its grouping that meets so often: groups of one grouping do the same
     /// thing together, which counts as one.
-    fn is_first(&mut self, meeting: Meeting) -> bool {
-        let Meeting::Group(grouping, group) = meeting else { return true };
+    fn is_first(&mut self, rendezvous: Rendezvous) -> bool {
+        let Rendezvous::Group(grouping, group) = rendezvous else { return true };
         let count = self.members[grouping.index()].len();
         let rounds = self.rounds.entry(grouping).or_insert_with(|| vec![0; count]);
         let most = rounds.iter().copied().max().unwrap_or(0);
@@ -223,21 +228,22 @@ impl Meetings {
 
     /// Nobody is left waiting at the end, or it is said who waits for whom.
     fn nobody_waits(&self, cx: &mut Context<'_>, ranks: &[Rank<'_>]) -> bool {
-        let Some((meeting, there)) = self.waiting.first_key_value() else {
+        let Some((rendezvous, there)) = self.waiting.first_key_value() else {
             return self.all_received(cx, ranks);
         };
-        let away = |member: &&usize| !there.contains(member);
-        let silent = |member: &&usize| match meeting {
-            Meeting::Receive(exchange) => {
+        let offloaded = |member: &&usize| !there.contains(member);
+        let silent = |member: &&usize| match rendezvous {
+            Rendezvous::Receive(exchange) => {
                 !self.sent.get(exchange).is_some_and(|sent| sent.contains_key(member))
             }
             _ => false,
         };
-        let senders: &[usize] = match meeting {
-            Meeting::Receive(exchange) => &self.sources[exchange.index()],
+        let senders: &[usize] = match rendezvous {
+            Rendezvous::Receive(exchange) => &self.sources[exchange.index()],
             _ => &[],
         };
-        let missing = senders.iter().find(silent).or_else(|| self.everybody(*meeting).iter().find(away));
+        let missing =
+            senders.iter().find(silent).or_else(|| self.everybody(*rendezvous).iter().find(offloaded));
         let missing = missing.expect("somebody is missing");
         let first = &ranks[there[0]];
         let (waits_at, missing) = (named(cx.codes[first.role].instrs[first.next]), &ranks[*missing]);
@@ -253,7 +259,7 @@ impl Meetings {
     }
 }
 
-impl Meetings {
+impl Communications {
     /// Whatever was sent has arrived.
     fn all_received(&self, cx: &mut Context<'_>, ranks: &[Rank<'_>]) -> bool {
         let Some((exchange, sent)) = self.sent.first_key_value() else { return true };
@@ -267,8 +273,8 @@ impl Meetings {
 fn communicate(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
-    meetings: &mut Meetings,
-    meeting: Meeting,
+    communications: &mut Communications,
+    rendezvous: Rendezvous,
     members: &[usize],
 ) -> Result<(), Fault> {
     let instrs: Vec<&Instr> =
@@ -281,20 +287,20 @@ fn communicate(
             Fault::new("SW0506", "ranks that communicate with each other do different things").why(why)
         );
     }
-    if meetings.is_first(meeting) {
+    if communications.is_first(rendezvous) {
         cx.tally.communication(words(first.kind()));
     }
-    match meeting {
-        Meeting::Group(group, _) => {
+    match rendezvous {
+        Rendezvous::Group(group, _) => {
             count::count(cx, ranks, members);
             in_group(cx, ranks, (group, members), &instrs)
         }
-        Meeting::Exchange(id) => {
+        Rendezvous::Exchange(id) => {
             count::count(cx, ranks, members);
             exchanged(cx, ranks, id, (members, &instrs))
         }
-        Meeting::Receive(id) => {
-            let sent = meetings.sent.remove(&id).unwrap_or_default();
+        Rendezvous::Receive(id) => {
+            let sent = communications.sent.remove(&id).unwrap_or_default();
             received(cx, ranks, id, (members, &instrs, &sent))
         }
     }
@@ -341,7 +347,7 @@ fn each<'i, T>(instrs: &[&'i Instr], of: impl Fn(&'i Instr) -> &'i [T]) -> Vec<&
 }
 
 /// Ranks that communicate gradients do so in the same micro-batches.
-fn one_time(instrs: &[&Instr], when: Settle) -> Result<(), Fault> {
+fn one_time(instrs: &[&Instr], when: GradSync) -> Result<(), Fault> {
     let other = |instr: &&Instr| match instr {
         Instr::Scatter { when: own, .. } | Instr::ExchangeGradients { when: own, .. } => *own != when,
         _ => false,

@@ -5,13 +5,13 @@ use program::{Inputs, Output, Program};
 use rules::{Interval, Region};
 
 use crate::fault::Fault;
-use crate::fluid::agree;
 use crate::held::Held;
 use crate::region::region_text;
 use crate::share::{ListId, Quantity, WHOLE};
 use crate::state::{Context, Rank};
 use crate::sum::complete;
 use crate::sweep::sweep;
+use crate::symmetry::agree;
 
 pub(crate) fn outputs(cx: &mut Context<'_>, rank: &Rank<'_>) {
     for (number, buf) in rank.body.outputs().iter().enumerate() {
@@ -56,7 +56,7 @@ pub(crate) fn together(cx: &mut Context<'_>, program: &Program) {
     for (number, output) in cx.facts.graph.outputs.iter().enumerate() {
         let (Some(tensor), Output::Local) = (output, program.boundary.outputs[number]) else { continue };
         let columns = program.roles.iter().filter_map(|role| role.table.outputs[number].as_ref());
-        let parts: Vec<&[Interval]> = columns.flat_map(program::Column::values).map(|r| &r.0[..]).collect();
+        let parts: Vec<&[Interval]> = columns.flat_map(program::PerRank::values).map(|r| &r.0[..]).collect();
         let space = Region::whole(&cx.facts.flat[tensor.index()]);
         if sweep(&space.0, &parts, &mut |inside, _| inside.is_empty().then_some(())).is_some() {
             let what = format!("the ranks' parts do not make up all of the output {}", cx.name(*tensor));

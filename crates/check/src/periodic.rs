@@ -73,7 +73,7 @@ impl Periodic {
         let mut found = vec![];
         let ends: Vec<usize> = (0..ends).map(|_| self.node()).collect();
         let mut before: Option<usize> = None;
-        for it in timetable.loops.iter().filter(|it| it.turns.is_none()) {
+        for it in timetable.loops.iter().filter(|it| it.iterations.is_none()) {
             let first = found.len();
             for task in &it.tasks {
                 let nodes: Vec<usize> = (0..count(task)).map(|_| self.node()).collect();

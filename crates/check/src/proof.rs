@@ -51,7 +51,7 @@ pub struct Computed {
     /// Of forward and of gradients.
     pub all: u64,
     /// How many of them backward does that forward had done.
-    pub again: u64,
+    pub recomputed: u64,
 }
 
 /// By phase (`forward`, `backward`) and kind of communication (`all_reduce`).
@@ -78,7 +78,7 @@ pub(crate) struct Tally {
 /// What is computed of an operator.
 #[derive(Clone, Copy)]
 pub(crate) enum Computes {
-    Values { again: bool },
+    Values { recomputed: bool },
     Gradients,
 }
 
@@ -104,7 +104,8 @@ impl Tally {
         }
         let counted = &mut self.operations[rank.index()];
         counted.all += if matches!(what, Computes::Gradients) { work.backward } else { work.forward };
-        counted.again += if matches!(what, Computes::Values { again: true }) { work.forward } else { 0 };
+        counted.recomputed +=
+            if matches!(what, Computes::Values { recomputed: true }) { work.forward } else { 0 };
     }
 
     /// One more communication of a rank.

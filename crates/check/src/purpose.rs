@@ -117,12 +117,12 @@ impl Memory {
     #[must_use]
     pub fn stepped(mut self, tensors: u64, numbers: u64) -> Self {
         let state = |(parameters, bytes): (u64, u64)| tensors * bytes + 4 * numbers * parameters;
-        let (here, away) = (state(self.trained), state(self.trained_from_host));
+        let (here, offloaded) = (state(self.trained), state(self.trained_from_host));
         self.peak[Purpose::Optimizer as usize] = here;
         // It is all there while the optimizer steps.
-        self.end[Purpose::Optimizer as usize] = here + away;
-        self.most[Purpose::Optimizer as usize] = here + away;
-        self.offloaded += away + state(self.trained_on_host);
+        self.end[Purpose::Optimizer as usize] = here + offloaded;
+        self.most[Purpose::Optimizer as usize] = here + offloaded;
+        self.offloaded += offloaded + state(self.trained_on_host);
         if self.end.iter().sum::<u64>() > self.total() {
             self.peak = self.end;
             self.at = Some(Moment { pass: "the optimizer's step", ..Moment::default() });

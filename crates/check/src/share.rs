@@ -301,11 +301,11 @@ impl Store {
         };
         entries.iter_mut().for_each(|entries| entries.sort_by_key(key));
         let [first, second, third] = &entries;
-        let alike = |(a, (b, c)): (&Entry, (&Entry, &Entry))| {
+        let symmetric = |(a, (b, c)): (&Entry, (&Entry, &Entry))| {
             key(a) == key(b) && key(a) == key(c) && a.support == EVERYWHERE
         };
         let same_length = first.len() == second.len() && first.len() == third.len();
-        if !same_length || !first.iter().zip(second.iter().zip(third)).all(alike) {
+        if !same_length || !first.iter().zip(second.iter().zip(third)).all(symmetric) {
             return None;
         }
         let mut all = vec![];
@@ -357,8 +357,8 @@ impl Store {
         let mut joined: Vec<Term> = vec![];
         for term in terms {
             let cut = |last: &Term| {
-                let alike = Term { cut: last.cut, ..term } == *last;
-                alike.then(|| one_box(self.region(last.cut), self.region(term.cut))).flatten()
+                let symmetric = Term { cut: last.cut, ..term } == *last;
+                symmetric.then(|| one_box(self.region(last.cut), self.region(term.cut))).flatten()
             };
             match joined.last().and_then(cut) {
                 Some(cut) => joined.last_mut().expect("one").cut = self.intervals.number(&cut),
@@ -515,7 +515,7 @@ impl Store {
                 return verdict;
             }
         }
-        tiling::settle(&mut placed, &space);
+        tiling::normalise(&mut placed, &space);
         let boxes: Vec<&[Interval]> = placed.iter().map(|list| &list[..]).collect();
         let mut missing = Verdict::Complete;
         let twice = sweep(&space, &boxes, &mut |inside, cell| {

@@ -7,9 +7,9 @@ use graph::OpId;
 use rules::{Interval, Kind};
 
 use crate::args::found_ints;
-use crate::fluid::divisions;
 use crate::held::Scene;
 use crate::region::{any, is_any};
+use crate::symmetry::divisions;
 
 /// The integers that the rule gives for a part, in the order of its arguments.
 type Ints<'f> = &'f mut dyn FnMut(&[Interval]) -> Vec<i64>;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use graph::{Graph, Source, TensorId};
 use program::{
-    Arg, Body, BufId, Call, CallId, Code, Collective, Column, Grad, Inputs, Instr, Leaf, Of, Output, Own,
-    Pass, Program, RankId, Role, Update, Which,
+    Arg, Body, BufId, Call, CallId, Code, Collective, Grad, Inputs, Instr, Leaf, Of, Output, Own, Pass,
+    PerRank, Program, RankId, Role, Update, Which,
 };
 use rules::{Analysis, Region};
 
@@ -15,7 +15,7 @@ use crate::region::fits;
 use crate::state::located;
 use crate::timetable::timetable;
 use crate::versions::versions;
-use crate::{away, copies, exchange};
+use crate::{copies, exchange, offloaded};
 
 /// Whether the program is of this model at all.
 pub(crate) fn of_model(model: &Graph, program: &Program) -> Faults {
@@ -207,8 +207,8 @@ impl Roles<'_> {
             self.faults.push(Fault::new("SW0502", what).at(self.role.ranks[0], None));
             return;
         }
-        let alike = self.role.table.regions().all(|column| matches!(column, Column::Same(_)));
-        for at in 0..if alike { 1 } else { self.role.ranks.len() } {
+        let symmetric = self.role.table.regions().all(|per_rank| matches!(per_rank, PerRank::Same(_)));
+        for at in 0..if symmetric { 1 } else { self.role.ranks.len() } {
             if let Err(what) = self.table(self.role.own(at)) {
                 self.faults.push(Fault::new("SW0502", what).at(self.role.ranks[at], None));
             }
@@ -223,7 +223,7 @@ impl Roles<'_> {
         self.mirrored(body);
         self.kept(body);
         self.copies(body);
-        self.away(body);
+        self.offloaded(body);
         for fault in timetable(self.index, self.role) {
             self.faults.push(fault);
         }
@@ -380,7 +380,7 @@ impl Roles<'_> {
         if body.codes.iter().any(|code| code.block >= BLOCKS) {
             return Err(format!("a function belongs to a block beyond {BLOCKS}"));
         }
-        halves(body)?;
+        split_backward(body)?;
         let whole = |code: &Code| code.pass.is_once();
         if body.codes.iter().any(|code| whole(code) && (code.block > 0 || has_ends(code))) {
             return Err(
@@ -558,8 +558,8 @@ impl Roles<'_> {
     }
 
     /// What is sent to the host is back when it is needed.
-    fn away(&mut self, body: &Body) {
-        if let Some((at, what)) = away::in_time(body) {
+    fn offloaded(&mut self, body: &Body) {
+        if let Some((at, what)) = offloaded::in_time(body) {
             let place = self.place(at);
             self.faults.push(Fault::new("SW0526", what).at(self.role.ranks[0], Some(place)));
         }
@@ -601,7 +601,7 @@ impl Roles<'_> {
 }
 
 /// A block has a backward, or both halves of one.
-fn halves(body: &Body) -> Result<(), String> {
+fn split_backward(body: &Body) -> Result<(), String> {
     let there = |block: u32, pass: Pass| body.code(block, pass).is_some();
     let wrong = |code: &&Code| match code.pass {
         Pass::Inputs => there(code.block, Pass::Backward) || !there(code.block, Pass::Weights),
@@ -626,13 +626,13 @@ fn first_half(grad: &Grad, pass: Pass, open: Option<&Call>) -> Option<String> {
         return Some(format!("call {call} saves nothing for its backward"));
     }
     let (does, is) = if open.forgets { ("does not keep", "is not") } else { ("keeps", "is") };
-    let again = open.forgets != grad.again.is_empty();
-    (!again).then(|| format!("call {call} {does} what it reads, and {is} given it again"))
+    let fits = open.forgets != grad.recomputed.is_empty();
+    (!fits).then(|| format!("call {call} {does} what it reads, and {is} given it again"))
 }
 
 /// What is wrong with the second half of a backward, given whether there was the first, and in the same code.
 fn second_half(grad: &Grad, pass: Pass, first: Option<bool>) -> Option<String> {
-    let reads = !grad.from.is_empty() || !grad.to.is_empty() || !grad.again.is_empty();
+    let reads = !grad.from.is_empty() || !grad.to.is_empty() || !grad.recomputed.is_empty();
     let what = match (pass, first) {
         _ if reads => "takes or returns something",
         (_, None) => "comes before its first half, or a second time",

@@ -10,13 +10,13 @@ const TRIES: usize = 1 << 16;
 /// Gives every part that may lie anywhere a place: those that are alike but for their length where together they fill
 /// what others leave, else each where it meets the fewest others. What is summed there is the same everywhere, so
 /// each choice is right; a bad one only fails to cover the space.
-pub(crate) fn settle(boxes: &mut [Vec<Interval>], space: &[Interval]) {
+pub(crate) fn normalise(boxes: &mut [Vec<Interval>], space: &[Interval]) {
     for d in 0..space.len() {
         while let Some(first) = boxes.iter().position(|b| is_any(b[d])) {
-            let alike = |b: &Vec<Interval>| {
+            let symmetric = |b: &Vec<Interval>| {
                 is_any(b[d]) && (0..b.len()).all(|at| at == d || b[at] == boxes[first][at])
             };
-            let mut open: Vec<usize> = (0..boxes.len()).filter(|&index| alike(&boxes[index])).collect();
+            let mut open: Vec<usize> = (0..boxes.len()).filter(|&index| symmetric(&boxes[index])).collect();
             open.sort_by_key(|&index| std::cmp::Reverse(boxes[index][d].len()));
             let lens: Vec<i64> = open.iter().map(|&index| boxes[index][d].len()).collect();
             let beside = |b: &&Vec<Interval>| !is_any(b[d]) && beside(&boxes[first], b, d);
@@ -48,12 +48,12 @@ fn free(len: i64, space: Interval, others: &[Interval]) -> Interval {
 pub(crate) fn places(space: Interval, others: &[Interval], lens: &[i64]) -> Option<Vec<Interval>> {
     let mut taken: Vec<Interval> = others.iter().copied().filter(|i| !i.is_empty()).collect();
     taken.sort_unstable_by_key(|i| i.lo);
-    let kinds = lens.chunk_by(|a, b| a == b).map(|alike| (alike[0], alike.len())).collect();
+    let kinds = lens.chunk_by(|a, b| a == b).map(|symmetric| (symmetric[0], symmetric.len())).collect();
     let mut fill = Fill { space, taken, kinds, chosen: vec![], tries: 0 };
     let placed = fill.run()?;
     // Those of one length are in rising order, the lengths in that of `lens`.
     let of = |len: i64| placed.iter().copied().filter(move |i| i.len() == len);
-    Some(lens.chunk_by(|a, b| a == b).flat_map(|alike| of(alike[0])).collect())
+    Some(lens.chunk_by(|a, b| a == b).flat_map(|symmetric| of(symmetric[0])).collect())
 }
 
 /// A search from the start of the space to its end, back where nothing fits.

@@ -27,7 +27,7 @@ const MOST: u32 = 1 << 10;
 
 /// What is wrong with the timetable of a role, if anything.
 pub(crate) fn timetable(index: usize, role: &Role) -> Vec<Fault> {
-    let found = once(role).or_else(|| strange(&role.body.timetable)).or_else(|| turns(role));
+    let found = once(role).or_else(|| strange(&role.body.timetable)).or_else(|| iterations(role));
     let mut found: Vec<Fault> = found.into_iter().map(|fault| fault.at(role.ranks[0], None)).collect();
     found.extend(early(index, role));
     found
@@ -37,7 +37,7 @@ pub(crate) fn timetable(index: usize, role: &Role) -> Vec<Fault> {
 pub(crate) fn enough(timetable: &Timetable) -> Option<u32> {
     let longest = |it: &Loop| {
         let at = it.tasks.iter().map(|task| task.at.unsigned_abs()).max();
-        let end = it.every.saturating_mul(it.turns.unwrap_or(0));
+        let end = it.every.saturating_mul(it.iterations.unwrap_or(0));
         at.unwrap_or(0).saturating_add(end).max(it.every.saturating_sub(1))
     };
     let longest = timetable.loops.iter().map(longest).max().unwrap_or(0);
@@ -49,7 +49,7 @@ fn strange(timetable: &Timetable) -> Option<Fault> {
         "a loop of the timetable advances by no micro-batches".into()
     } else if enough(timetable).is_none() {
         format!("the timetable has more than {MOST} micro-batches in flight")
-    } else if !timetable.loops.is_sorted_by_key(|it| it.turns.is_none()) {
+    } else if !timetable.loops.is_sorted_by_key(|it| it.iterations.is_none()) {
         "a loop for the first micro-batches comes after one for all".into()
     } else {
         return None;
@@ -66,7 +66,7 @@ fn once(role: &Role) -> Option<Fault> {
 }
 
 /// Each code once for each micro-batch, forward before backward.
-fn turns(role: &Role) -> Option<Fault> {
+fn iterations(role: &Role) -> Option<Fault> {
     let (body, mut runs, mut before) = (&role.body, BTreeMap::new(), BTreeMap::new());
     for (number, it) in body.timetable.loops.iter().enumerate() {
         for (at, task) in it.tasks.iter().enumerate() {
@@ -74,7 +74,7 @@ fn turns(role: &Role) -> Option<Fault> {
             if body.code(code.0, code.1).is_none() {
                 return Some(not_once(code, "it does not exist"));
             }
-            if it.turns.is_some() {
+            if it.iterations.is_some() {
                 before.entry(code).or_insert_with(Vec::new).push(Early { number, it, place: at });
                 continue;
             }

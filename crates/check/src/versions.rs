@@ -36,7 +36,7 @@ pub(crate) fn versions(graph: &Graph, program: &Program) -> Option<Fault> {
 
 fn of_role((graph, program): (&Graph, &Program), role: &Role, blocks: u32) -> Option<Fault> {
     let timetable = &role.body.timetable;
-    let one = matches!(&timetable.loops[..], [it] if it.every == 1 && it.turns.is_none());
+    let one = matches!(&timetable.loops[..], [it] if it.every == 1 && it.iterations.is_none());
     if !timetable.goes_on() {
         return Some(wrong("some ranks run steps without a pipeline flush, and others with one"));
     }
@@ -83,7 +83,7 @@ impl<'r> Followed<'r> {
     fn all(mut self) -> Result<(), Fault> {
         let timetable = &self.role.body.timetable;
         for step in 0..=STEPS {
-            for run in timetable.going_on(step, self.batches, step == STEPS) {
+            for run in timetable.no_flush(step, self.batches, step == STEPS) {
                 self.run(step, &run)?;
             }
             if let Some(before) = step.checked_sub(1) {

@@ -68,8 +68,8 @@ grad 0 de ->
 #[test]
 fn a_gradient_has_the_shape_of_the_part_that_was_computed() {
     proof(&graph(VIEWED), SQUARE);
-    let column = SQUARE.replace("[[2, 2]] lo..hi, 0..2", "[[2, 2]] 0..2, lo..hi");
-    breaks(VIEWED, &column, "[2, 2] 0 [1, 1]", "[2, 2] 1 [1, 1]", "SW0509");
+    let turned = SQUARE.replace("[[2, 2]] lo..hi, 0..2", "[[2, 2]] 0..2, lo..hi");
+    breaks(VIEWED, &turned, "[2, 2] 0 [1, 1]", "[2, 2] 1 [1, 1]", "SW0509");
 }
 
 const EXPANDED: &str = "input %x f64[4,1] 0
@@ -113,11 +113,11 @@ output t
 #[test]
 fn numbers_that_are_counted_are_those_of_the_model() {
     proof(&graph(COUNTED), THIRDS);
-    let halves = |lo: i64, hi: i64| {
+    let split_backward = |lo: i64, hi: i64| {
         THIRDS.replace("lo 0 3 6", &format!("lo 0 4 {lo}")).replace("hi 3 6 8", &format!("hi 4 8 {hi}"))
     };
     for (lo, hi) in [(-2, 0), (8, 10), (7, 9), (-1, 1)] {
-        let found = faults(&graph(COUNTED), &halves(lo, hi));
+        let found = faults(&graph(COUNTED), &split_backward(lo, hi));
         assert_eq!(found.first().map(|fault| fault.code), Some("SW0504"), "{lo} {hi}: {found:?}");
     }
     breaks(COUNTED, THIRDS, "start_step(lo, hi, 1,", "start_step(lo, hi,", "SW0504");

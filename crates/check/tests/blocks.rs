@@ -22,7 +22,7 @@ fn refused(model: &Graph, text: &str, code: &str, words: &str, plant: impl Fn(&m
     assert!(found.first().is_some_and(said), "{code} {words}: {found:?}");
 }
 
-fn turns(made: &mut Program, tasks: &[Task]) {
+fn iterations(made: &mut Program, tasks: &[Task]) {
     made.roles[0].body.timetable.loops = vec![Loop::over_all(tasks.to_vec())];
 }
 
@@ -54,7 +54,7 @@ fn a_buffer_has_the_value_that_the_last_micro_batch_gave_it() {
     let run = |tasks: [Task; 2]| {
         move |made: &mut Program| {
             made.roles[0].body.code_mut(1, Pass::Forward).gives = vec![None];
-            turns(made, &tasks);
+            iterations(made, &tasks);
         }
     };
     assert_eq!(found(&model, UPDATED, run(both.clone())), []);
@@ -94,7 +94,7 @@ fn what_a_block_keeps_is_there_before_another_takes_it() {
             let code = role.body.code_mut(1, Pass::Forward);
             code.gives = vec![y];
             code.instrs.insert(0, Instr::Take { id: KeepId(0), to: vec![p] });
-            turns(made, &tasks);
+            iterations(made, &tasks);
         }
     };
     let (model, first, second) = (graph(RELU), Task::forward(0), Task::forward(1));
@@ -125,8 +125,8 @@ fn what_is_kept_is_taken() {
 fn loops_for_the_first_micro_batches_have_their_order_too() {
     refused(&graph(LINEARS), ALONE, "SW0517", "whose forward has not run", |made| {
         let (forward, backward) = (Task::forward(0), Task::backward(0, When::Last));
-        turns(made, &[forward, backward.clone()]);
-        let first = Loop { every: 1, turns: Some(2), tasks: vec![backward] };
+        iterations(made, &[forward, backward.clone()]);
+        let first = Loop { every: 1, iterations: Some(2), tasks: vec![backward] };
         made.roles[0].body.timetable.loops.insert(0, first);
     });
 }

@@ -43,9 +43,9 @@ fn apart(made: Program) -> Program {
 }
 
 fn alone(role: &Role, at: usize) -> Role {
-    let only = |column: &Column<Region>| Column::Same(column.get(at).clone());
+    let only = |per_rank: &PerRank<Region>| PerRank::Same(per_rank.get(at).clone());
     let mut table = role.table.clone();
-    table.constants = table.constants.iter().map(|column| Column::Same(*column.get(at))).collect();
+    table.constants = table.constants.iter().map(|per_rank| PerRank::Same(*per_rank.get(at))).collect();
     table.shards.iter_mut().for_each(|shard| shard.region = only(&shard.region));
     table.copies.iter_mut().for_each(|copy| copy.region = only(&copy.region));
     table.leaves.iter_mut().for_each(|(_, region)| *region = only(region));
@@ -156,7 +156,7 @@ fn what_is_gathered_and_scattered_is_the_same_on_all_ranks() {
     refused(LINEARS, DIVIDED, "SW0507", other, |role| role.table.copies[0].factor = 1);
     refused(LINEARS, DIVIDED, "SW0506", "in different micro-batches", |role| {
         let Instr::Scatter { when, .. } = find(role, Pass::Backward, Kind::Scatter) else { panic!() };
-        *when = Settle::Last;
+        *when = GradSync::Last;
     });
 }
 
@@ -165,16 +165,16 @@ fn the_gradient_of_a_copy_goes_to_its_part_once() {
     let leaf = |role: &mut Role| instrs(role, Pass::Backward).last().expect("a scatter").leaves()[0];
     refused(LINEARS, DIVIDED, "SW0508", "reaches its shards twice", |role| {
         let leaves = vec![leaf(role)];
-        instrs(role, Pass::Backward).push(Instr::Part { leaves, when: Settle::Each });
+        instrs(role, Pass::Backward).push(Instr::Part { leaves, when: GradSync::Each });
     });
     refused(MLP, DATA, "SW0508", "is not gathered from shards", |role| {
-        let part = Instr::Part { leaves: vec![LeafId(0)], when: Settle::Each };
+        let part = Instr::Part { leaves: vec![LeafId(0)], when: GradSync::Each };
         instrs(role, Pass::Backward).push(part);
     });
 }
 
 /// Changes the leaves, the shards and the time of an exchange of gradients.
-type Plant<'p> = &'p dyn Fn(&mut Vec<LeafId>, &mut Vec<usize>, &mut Settle);
+type Plant<'p> = &'p dyn Fn(&mut Vec<LeafId>, &mut Vec<usize>, &mut GradSync);
 
 /// The second linear's parameter has a whole copy on each rank, and each gives its part of the rows of its input.
 #[test]
@@ -193,10 +193,10 @@ fn an_exchange_has_what_its_table_says() {
     refused("SW0507", buffers, &|_, shards, _| shards.truncate(shards.len() - 1));
     refused("SW0507", "brings gradients to another shard", &|_, shards, _| shards[0] = 1);
     refused("SW0507", "sends something else than its table says", &|leaves, _, _| leaves[0] = LeafId(1));
-    refused("SW0506", "in different micro-batches", &|_, _, when| *when = Settle::Each);
+    refused("SW0506", "in different micro-batches", &|_, _, when| *when = GradSync::Each);
     planted(MLP, EXCHANGED, "SW0510", "is summed over micro-batches is exchanged with each", |made| {
         for role in &mut made.roles {
-            exchange(role, &|_, _, when| *when = Settle::Each);
+            exchange(role, &|_, _, when| *when = GradSync::Each);
         }
     });
 }

@@ -116,8 +116,8 @@ fn ranks_that_exchange_rows_in_another_order_do_not_meet() {
     (first.ranks, second.ranks) = (vec![first.ranks[0]], vec![second.ranks[1]]);
     let at = |role: &mut program::Role, keep: usize| {
         let table = &mut role.table;
-        let one = |column: &mut program::Column<rules::Region>| {
-            *column = program::Column::of(vec![column.get(keep).clone()]);
+        let one = |per_rank: &mut program::PerRank<rules::Region>| {
+            *per_rank = program::PerRank::of(vec![per_rank.get(keep).clone()]);
         };
         table.shards.iter_mut().for_each(|shard| one(&mut shard.region));
         table.leaves.iter_mut().for_each(|(_, region)| one(region));

@@ -3,7 +3,7 @@
 mod support;
 
 use graph::Graph;
-use program::{Column, Program, RankId};
+use program::{PerRank, Program, RankId};
 use support::{graph, program};
 
 /// Axes of so many ranks and more are folded here.
@@ -101,7 +101,8 @@ fn divided() -> String {
 fn both() -> String {
     let lines = format!("{} {}", ranks(0..8), ranks(8..16));
     let across = (0..8).map(|rank| format!("{rank},{}", rank + 8)).collect::<Vec<_>>().join(" ");
-    let halves = |first: &str, second: &str| [[first; 8].join(" | "), [second; 8].join(" | ")].join(" | ");
+    let split_backward =
+        |first: &str, second: &str| [[first; 8].join(" | "), [second; 8].join(" | ")].join(" | ");
     let rows = parts(8, 16, "", ",:");
     format!(
         "group {lines}
@@ -120,8 +121,8 @@ fn both() -> String {
          grad 0 dz ->
          reduce_gradients g0 w, v",
         ranks(0..16),
-        halves("0..16,:", "16..32,:"),
-        halves(":,0..16", ":,16..32"),
+        split_backward("0..16,:", "16..32,:"),
+        split_backward(":,0..16", ":,16..32"),
     )
 }
 
@@ -180,11 +181,11 @@ fn refused(text: &str, plant: impl Fn(&mut Program)) {
 }
 
 /// One rank has the value of the rank before it.
-fn repeated<T: Clone>(column: &mut Column<T>, at: usize) {
-    let Column::Each(values) = column else { panic!("they differ") };
+fn repeated<T: Clone>(per_rank: &mut PerRank<T>, at: usize) {
+    let PerRank::Each(values) = per_rank else { panic!("they differ") };
     let mut all = values.to_vec();
     all[at] = all[at - 1].clone();
-    *column = Column::Each(all.into());
+    *per_rank = PerRank::Each(all.into());
 }
 
 #[test]
@@ -229,13 +230,13 @@ fn slices_that_lie_elsewhere_further_on_are_found() {
         repeated(&mut it.roles[0].table.constants[1], FAR);
     });
     refused(&sliced(), |it| {
-        let Column::Each(values) = &mut it.roles[0].table.constants[1] else { panic!("they differ") };
+        let PerRank::Each(values) = &mut it.roles[0].table.constants[1] else { panic!("they differ") };
         let mut all = values.to_vec();
         all[7] = 17;
         *values = all.into();
     });
     refused(&sliced(), |it| {
-        let Column::Each(values) = &mut it.roles[0].table.constants[0] else { panic!("they differ") };
+        let PerRank::Each(values) = &mut it.roles[0].table.constants[0] else { panic!("they differ") };
         let mut all = values.to_vec();
         all[FAR] -= 1;
         *values = all.into();

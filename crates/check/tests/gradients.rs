@@ -117,7 +117,7 @@ fn a_leaf_is_all_of_the_copy() {
         let (_, region) = leaves.iter_mut().find(|(of, _)| matches!(of, Of::Copy(_))).expect("a copy");
         let mut half = region.get(0).clone();
         half.0[0].hi /= 2;
-        *region = Column::Same(half);
+        *region = PerRank::Same(half);
     });
 }
 

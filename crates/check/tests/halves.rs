@@ -41,7 +41,7 @@ fn in_halves(text: &str) -> Program {
 }
 
 fn weights(call: CallId) -> Instr {
-    Instr::Grad(Grad { call, which: Which::Weights, from: vec![], to: vec![], again: vec![] })
+    Instr::Grad(Grad { call, which: Which::Weights, from: vec![], to: vec![], recomputed: vec![] })
 }
 
 fn faults_of(text: &str, plant: impl Fn(&mut Body)) -> Vec<Fault> {
@@ -83,9 +83,9 @@ fn grads(instrs: &mut [Instr]) -> impl Iterator<Item = &mut Grad> {
 fn two_halves_are_a_whole() {
     for text in [DATA, MEGATRON] {
         assert!(faults_of(text, |_| ()).is_empty());
-        let (whole, halves) = (program(&graph(MLP), text), in_halves(text));
+        let (whole, split_backward) = (program(&graph(MLP), text), in_halves(text));
         let proof = |program: &Program| check::check(&graph(MLP), program).unwrap();
-        assert_eq!(proof(&whole).computed, proof(&halves).computed);
+        assert_eq!(proof(&whole).computed, proof(&split_backward).computed);
     }
 }
 

@@ -148,7 +148,7 @@ fn in_halves() -> Program {
                     which: Which::Weights,
                     from: vec![],
                     to: vec![],
-                    again: vec![],
+                    recomputed: vec![],
                 }));
                 first.push(Instr::Grad(Grad { which: Which::Inputs, ..grad }));
             }

@@ -140,14 +140,14 @@ fn all_forwards_may_come_first() {
 
 #[test]
 fn loops_for_the_first_micro_batches_come_before() {
-    let early = |turns: u32, ahead: i32| {
-        let first = Loop { every: 1, turns: Some(turns), tasks: vec![forward(0)] };
+    let early = |iterations: u32, ahead: i32| {
+        let first = Loop { every: 1, iterations: Some(iterations), tasks: vec![forward(0)] };
         vec![first, Loop::over_all(vec![forward(ahead), backward(0)])]
     };
-    for turns in 1..4 {
+    for iterations in 1..4 {
         for ahead in 0..3 {
-            let plant = |roles: &mut [Role]| roles[FIRST].body.timetable.loops = early(turns, ahead);
-            assert_eq!(found(STAGES, plant), [], "{turns} {ahead}");
+            let plant = |roles: &mut [Role]| roles[FIRST].body.timetable.loops = early(iterations, ahead);
+            assert_eq!(found(STAGES, plant), [], "{iterations} {ahead}");
         }
     }
     refused(STAGES, "SW0517", "comes after one for all", |roles| {
@@ -163,14 +163,14 @@ fn loops_for_the_first_micro_batches_come_before() {
         let mut loops = early(2, 1);
         loops[0].tasks.push(backward(0));
         roles[FIRST].body.timetable.loops = loops;
-        let first = Loop { every: 1, turns: Some(3), tasks: vec![Task::forward(1)] };
+        let first = Loop { every: 1, iterations: Some(3), tasks: vec![Task::forward(1)] };
         roles[LATER].body.timetable.loops.insert(0, first);
     });
 }
 
 #[test]
 fn every_second_micro_batch_may_have_its_own_tasks() {
-    let twos = |tasks: Vec<Task>| vec![Loop { every: 2, turns: None, tasks }];
+    let twos = |tasks: Vec<Task>| vec![Loop { every: 2, iterations: None, tasks }];
     for text in [STAGES, ROWS] {
         let plant = |roles: &mut [Role]| {
             roles[FIRST].body.timetable.loops = twos(vec![forward(0), forward(1), backward(0), backward(1)]);
@@ -244,7 +244,7 @@ fn ranks_that_wait_for_each_other_are_found() {
 fn alone(role: &Role, at: usize) -> Role {
     let mut table = role.table.clone();
     for region in table.inputs.iter_mut().chain(table.outputs.iter_mut().flatten()) {
-        *region = Column::Same(region.get(at).clone());
+        *region = PerRank::Same(region.get(at).clone());
     }
     Role { table, ..role.clone() }
 }
@@ -287,7 +287,7 @@ fn a_step_that_goes_on_is_computed_with_its_parameters() {
     let other = "is not one loop over its micro-batches";
     refused(STAGES, "SW0531", other, |roles| {
         on(roles);
-        roles[LATER].body.timetable.loops[0].turns = Some(2);
+        roles[LATER].body.timetable.loops[0].iterations = Some(2);
         let all = Loop::over_all(vec![Task::forward(1), Task::backward(1, When::Last)]);
         roles[LATER].body.timetable.loops.push(all);
     });

@@ -195,7 +195,7 @@ output %s
 ";
     let half =
         "f = aten.full.default([4, 4], 0.5, dtype=f64) ; g = aten.full.default([4, 6], 0.25, dtype=f64)";
-    let halves = format!(
+    let split_backward = format!(
         "group 0,1
 ranks 0,1
 shard b %b :
@@ -210,10 +210,10 @@ grad 0 dt ->
 "
     );
     // Of terms that are the same, who adds the bias is the first part; nobody does, or two do.
-    let biased = halves
+    let biased = split_backward
         .replace("call 0 ->", "call 0 b ->")
         .replace("aten.mm.default(f, g)", "aten.addmm.default(b, f, g)");
-    assert!(!faults(&graph(bias), &halves).is_empty());
+    assert!(!faults(&graph(bias), &split_backward).is_empty());
     assert!(!faults(&graph(bias), &biased).is_empty());
 }
 

@@ -637,11 +637,11 @@ fn what_is_sent_to_the_host_is_back_when_it_is_needed() {
 
 #[test]
 fn values_on_the_host_are_back_when_they_are_taken() {
-    let away = GIVEN_AGAIN
+    let offloaded = GIVEN_AGAIN
         .replace("keep 0 x", "keep_away 0 x")
         .replace("take 0 -> x2", "fetch_kept 0\ntake 0 -> x2");
-    proof(&graph(AGAIN), &away);
-    let broken = |from: &str, to: &str| breaks(AGAIN, &away, from, to, "SW0526");
+    proof(&graph(AGAIN), &offloaded);
+    let broken = |from: &str, to: &str| breaks(AGAIN, &offloaded, from, to, "SW0526");
     broken("fetch_kept 0\n", "");
     broken("fetch_kept 0\n", "fetch_kept 0\nfetch_kept 0\n");
     broken("fetch_kept 0\n", "fetch 0\n");

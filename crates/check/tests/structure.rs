@@ -64,14 +64,14 @@ fn every_rank_has_one_role() {
     });
     refused(DATA, "SW0502", "for a different number of ranks", |it| {
         let region = Region([Interval::whole(4), Interval::whole(8)].into());
-        it.roles[0].table.inputs[0] = Column::Each(vec![region].into());
+        it.roles[0].table.inputs[0] = PerRank::Each(vec![region].into());
     });
 }
 
 #[test]
 fn tables_have_the_sizes_that_the_code_needs() {
     let sizes = "has another size than its code needs";
-    refused(DATA, "SW0502", sizes, |it| it.roles[0].table.constants.push(Column::Same(1)));
+    refused(DATA, "SW0502", sizes, |it| it.roles[0].table.constants.push(PerRank::Same(1)));
     refused(DATA, "SW0502", sizes, |it| drop(it.roles[0].table.leaves.pop()));
     refused(DATA, "SW0502", sizes, |it| drop(it.roles[0].table.inputs.pop()));
     refused(DATA, "SW0502", sizes, |it| it.roles[0].table.outputs.push(None));
@@ -91,17 +91,17 @@ fn tables_have_the_sizes_that_the_code_needs() {
 #[test]
 fn regions_are_parts_of_what_they_are_of() {
     let region = |rows: i64| Region([Interval { lo: 0, hi: rows }, Interval::whole(8)].into());
-    let too_many = Column::Same(region(17));
+    let too_many = PerRank::Same(region(17));
     refused(DATA, "SW0502", "a shard of %w1", |it| it.roles[0].table.shards[0].region = too_many.clone());
-    let less = Column::Same(region(8));
+    let less = PerRank::Same(region(8));
     refused(DATA, "SW0502", "leaf 0", |it| it.roles[0].table.shards[0].region = less.clone());
-    let empty = Column::Same(Region([].into()));
+    let empty = PerRank::Same(Region([].into()));
     refused(DATA, "SW0502", "leaf 0", |it| it.roles[0].table.leaves[0].1 = empty.clone());
-    refused(DATA, "SW0502", "input of tensor 0", |it| it.roles[0].table.inputs[0] = Column::Same(region(5)));
-    let second = Column::Each(vec![region(2), region(5)].into());
+    refused(DATA, "SW0502", "input of tensor 0", |it| it.roles[0].table.inputs[0] = PerRank::Same(region(5)));
+    let second = PerRank::Each(vec![region(2), region(5)].into());
     refused(DATA, "SW0502", "input of tensor 0", |it| it.roles[0].table.inputs[0] = second.clone());
     let leaves = "what leaves the program is not part of an output";
-    refused(DATA, "SW0502", leaves, |it| it.roles[0].table.outputs[0] = Some(Column::Same(region(1))));
+    refused(DATA, "SW0502", leaves, |it| it.roles[0].table.outputs[0] = Some(PerRank::Same(region(1))));
     refused(DATA, "SW0502", leaves, |it| it.roles[0].table.outputs[0] = None);
     refused(DATA, "SW0502", leaves, |it| forward(it).gives[0] = None);
 }

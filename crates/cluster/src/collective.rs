@@ -30,7 +30,7 @@ impl Pattern {
 
 /// How many groups communicate at the same time over the network of each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crowd(pub u32);
+pub struct Contention(pub u32);
 
 /// A group, as a cluster sees it.
 struct Shape {
@@ -54,7 +54,7 @@ const SUMMED_RATE: f64 = 0.78;
 
 impl Cluster {
     /// Seconds of a collective. `group` has no device twice.
-    pub fn collective(&self, pattern: Pattern, group: &[u32], crowd: Crowd, bytes: f64) -> f64 {
+    pub fn collective(&self, pattern: Pattern, group: &[u32], contention: Contention, bytes: f64) -> f64 {
         if group.len() < 2 || bytes == 0.0 {
             return 0.0;
         }
@@ -63,7 +63,7 @@ impl Cluster {
         {
             return seconds;
         }
-        self.shape(group, crowd).seconds(pattern, bytes)
+        self.shape(group, contention).seconds(pattern, bytes)
     }
 
     /// The link of the node that has all of a group.
@@ -73,7 +73,7 @@ impl Cluster {
     }
 
     /// Seconds until what one device sends is at another.
-    pub fn message(&self, from: u32, to: u32, crowd: Crowd, bytes: f64) -> f64 {
+    pub fn message(&self, from: u32, to: u32, contention: Contention, bytes: f64) -> f64 {
         if from == to || bytes == 0.0 {
             return 0.0;
         }
@@ -82,34 +82,41 @@ impl Cluster {
         if let Some(seconds) = link.measured(None, 2, bytes) {
             return seconds;
         }
-        link.latency + self.least_of_message(from, to, crowd, bytes)
+        link.latency + self.least_of_message(from, to, contention, bytes)
     }
 
     /// The same, of the bytes alone: the least there is.
-    pub fn least_of_message(&self, from: u32, to: u32, Crowd(crowd): Crowd, bytes: f64) -> f64 {
+    pub fn least_of_message(
+        &self,
+        from: u32,
+        to: u32,
+        Contention(contention): Contention,
+        bytes: f64,
+    ) -> f64 {
         let (here, there) = (self.node(from), self.node(to));
         // A crowd is of those that leave a node: inside of it nobody is in the way.
-        let (link, crowd) = if here == there { (&self.nodes[here].link, 1) } else { (&self.network, crowd) };
-        bytes / (link.rate() / if link.shared { f64::from(crowd.max(1)) } else { 1.0 })
+        let (link, contention) =
+            if here == there { (&self.nodes[here].link, 1) } else { (&self.network, contention) };
+        bytes / (link.rate() / if link.shared { f64::from(contention.max(1)) } else { 1.0 })
     }
 
     /// Seconds that the bytes of a collective alone take on the slowest link which they cross, all of which they have: the
     /// least there is.
-    pub fn least(&self, pattern: Pattern, group: &[u32], crowd: Crowd, bytes: f64) -> f64 {
-        let shape = self.shape(group, crowd);
+    pub fn least(&self, pattern: Pattern, group: &[u32], contention: Contention, bytes: f64) -> f64 {
+        let shape = self.shape(group, contention);
         Shape { start: 0.0, hop_inside: 0.0, hop_between: 0.0, ..shape }.seconds(pattern, bytes)
     }
 
     /// What no messages take less than that bring each member of a group its part of a sum, however they are sent.
-    pub fn least_of_scattered(&self, group: &[u32], crowd: Crowd, bytes: f64) -> f64 {
+    pub fn least_of_scattered(&self, group: &[u32], contention: Contention, bytes: f64) -> f64 {
         let members = group.len() as f64;
         let link = self.inside(group).unwrap_or(&self.network);
         let measured = link.least_of_each(group.len() as u32) * (members - 1.0) / members * bytes;
-        self.least(Pattern::ReduceScatter, group, crowd, bytes).min(measured)
+        self.least(Pattern::ReduceScatter, group, contention, bytes).min(measured)
     }
 
     /// How many of these groups cross each node's border: the most of any node.
-    pub fn crowd<'g>(&self, groups: impl Iterator<Item = &'g [u32]>) -> Crowd {
+    pub fn contention<'g>(&self, groups: impl Iterator<Item = &'g [u32]>) -> Contention {
         let mut crossing = vec![0_u32; self.nodes.len()];
         for group in groups {
             let nodes = self.nodes_of(group);
@@ -117,7 +124,7 @@ impl Cluster {
                 nodes.into_iter().for_each(|(node, _)| crossing[node] += 1);
             }
         }
-        Crowd(crossing.into_iter().max().unwrap_or(1).max(1))
+        Contention(crossing.into_iter().max().unwrap_or(1).max(1))
     }
 
     /// The nodes of a group, and how many of its members each has.
@@ -134,7 +141,7 @@ impl Cluster {
         found
     }
 
-    fn shape(&self, group: &[u32], Crowd(crowd): Crowd) -> Shape {
+    fn shape(&self, group: &[u32], Contention(contention): Contention) -> Shape {
         let nodes = self.nodes_of(group);
         let least = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::INFINITY, f64::min);
         let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
@@ -146,7 +153,7 @@ impl Cluster {
         let network = &self.network;
         let out = |(_, count): &(usize, u32)| {
             if network.shared {
-                network.rate() / f64::from(crowd)
+                network.rate() / f64::from(contention)
             } else {
                 network.rate() * f64::from(*count)
             }
@@ -226,8 +233,8 @@ impl Shape {
         let here = if self.nodes > 1.0 { self.members / self.nodes } else { self.members };
         let inside =
             if self.inside.is_finite() { (here - 1.0) / self.members * bytes / self.inside } else { 0.0 };
-        let away = (self.members - here) / self.members * bytes * here / self.between;
+        let offloaded = (self.members - here) / self.members * bytes * here / self.between;
         let hop = if self.nodes > 1.0 { self.hop_between } else { self.hop_inside };
-        self.start + others * hop + inside.max(away)
+        self.start + others * hop + inside.max(offloaded)
     }
 }

@@ -2,7 +2,7 @@
 
 use graph::Dtype;
 
-use crate::{Curves, Operators, Runtime, Way};
+use crate::{Curves, Direction, Operators, Runtime};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
@@ -32,7 +32,7 @@ pub struct Device {
 
 /// Some work: operations and bytes that are moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Effort {
+pub struct OpCost {
     pub operations: f64,
     pub bytes: f64,
 }
@@ -42,7 +42,7 @@ pub struct Effort {
 pub struct Sort<'n> {
     pub kinds: [&'n str; 2],
     pub dtype: Dtype,
-    pub way: Way,
+    pub direction: Direction,
 }
 
 /// What moves bytes and is no operator: slices, sums, casts.
@@ -53,47 +53,50 @@ const WIDER: [Dtype; 4] = [Dtype::Bf16, Dtype::F16, Dtype::F32, Dtype::F64];
 
 impl Device {
     /// How long an operator takes: as long as what it computes or what it moves, whichever is more, after its start.
-    pub fn seconds(&self, effort: Effort, dtype: Dtype) -> f64 {
-        if effort == Effort::default() {
+    pub fn seconds(&self, op_cost: OpCost, dtype: Dtype) -> f64 {
+        if op_cost == OpCost::default() {
             return 0.0;
         }
-        let computes = effort.operations / (self.peak_of(dtype) * self.reached.0);
-        let moves = effort.bytes / (self.bandwidth * self.reached.1);
+        let computes = op_cost.operations / (self.peak_of(dtype) * self.reached.0);
+        let moves = op_cost.bytes / (self.bandwidth * self.reached.1);
         self.overhead + computes.max(moves)
     }
 
     /// The same, from what was measured of its kind and type, where there is something; else it takes at least as long as
     /// copies of so many bytes. Never less than its peak allows: that is what no plan can beat.
-    pub fn seconds_of(&self, effort: Effort, sort: Sort<'_>) -> f64 {
-        if effort == Effort::default() {
+    pub fn seconds_of(&self, op_cost: OpCost, sort: Sort<'_>) -> f64 {
+        if op_cost == OpCost::default() {
             return 0.0;
         }
-        let usual = self.usual(effort, sort);
+        let usual = self.usual(op_cost, sort);
         if let Some(measured) = self.measured_of(sort) {
-            let size = if measured.by_operations { effort.operations } else { effort.bytes };
-            return measured.curve.seconds(size).max(self.seconds(effort, sort.dtype) - self.overhead);
+            let size = if measured.by_operations { op_cost.operations } else { op_cost.bytes };
+            return measured.curve.seconds(size).max(self.seconds(op_cost, sort.dtype) - self.overhead);
         }
-        let copies = self.measured_of(Sort { kinds: [COPIES, COPIES], way: Way::Forward, ..sort });
-        copies.map_or(usual, |copies| usual.max(copies.curve.seconds(effort.bytes)))
+        let copies =
+            self.measured_of(Sort { kinds: [COPIES, COPIES], direction: Direction::Forward, ..sort });
+        copies.map_or(usual, |copies| usual.max(copies.curve.seconds(op_cost.bytes)))
     }
 
     /// As long as kernels of its kind and size take.
-    fn usual(&self, effort: Effort, sort: Sort<'_>) -> f64 {
-        let (compute, memory) = self.curves.reached(sort.kinds, sort.way, effort.operations, effort.bytes);
-        let computes = effort.operations / (self.peak_of(sort.dtype) * compute.unwrap_or(self.reached.0));
-        let moves = effort.bytes / (self.bandwidth * memory.unwrap_or(self.reached.1));
+    fn usual(&self, op_cost: OpCost, sort: Sort<'_>) -> f64 {
+        let (compute, memory) =
+            self.curves.reached(sort.kinds, sort.direction, op_cost.operations, op_cost.bytes);
+        let computes = op_cost.operations / (self.peak_of(sort.dtype) * compute.unwrap_or(self.reached.0));
+        let moves = op_cost.bytes / (self.bandwidth * memory.unwrap_or(self.reached.1));
         self.overhead + computes.max(moves)
     }
 
     /// What no effort takes less than, whatever was measured.
-    pub fn least(&self, effort: Effort, dtype: Dtype) -> f64 {
-        let usual = self.seconds(effort, dtype);
+    pub fn least(&self, op_cost: OpCost, dtype: Dtype) -> f64 {
+        let usual = self.seconds(op_cost, dtype);
         if self.measured.is_empty() { usual } else { (usual - self.overhead).max(0.0) }
     }
 
     fn measured_of(&self, sort: Sort<'_>) -> Option<&Operators> {
-        let is =
-            |it: &&Operators, kind: &str| (&it.kind[..], it.dtype, it.way) == (kind, sort.dtype, sort.way);
+        let is = |it: &&Operators, kind: &str| {
+            (&it.kind[..], it.dtype, it.direction) == (kind, sort.dtype, sort.direction)
+        };
         sort.kinds.iter().find_map(|kind| self.measured.iter().find(|it| is(it, kind)))
     }
 

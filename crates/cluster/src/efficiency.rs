@@ -3,13 +3,13 @@
 //! The figures are of PyTorch's own kernels, without a compiler: products by cuBLAS, attention by FlashAttention 2, the
 //! others one kernel for each operator. `docs/cost-model.md` says where they are from.
 
-use crate::Way;
+use crate::Direction;
 
 /// Kernels of some kinds, in one direction or both.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Efficiency {
     kinds: &'static [&'static str],
-    way: Option<Way>,
+    direction: Option<Direction>,
     /// What of the peak is reached by so many operations, or of the bandwidth by so many bytes; sizes rise.
     shares: &'static [(f64, f64)],
 }
@@ -25,29 +25,33 @@ const PRODUCTS: &[&str] = &["contraction", "products", "convolution", "experts",
 const ATTENTION: &[&str] = &["attention"];
 
 const fn products(shares: &'static [(f64, f64)]) -> Efficiency {
-    Efficiency { kinds: PRODUCTS, way: None, shares }
+    Efficiency { kinds: PRODUCTS, direction: None, shares }
 }
 
-const fn attention(way: Way, shares: &'static [(f64, f64)]) -> Efficiency {
-    Efficiency { kinds: ATTENTION, way: Some(way), shares }
+const fn attention(direction: Direction, shares: &'static [(f64, f64)]) -> Efficiency {
+    Efficiency { kinds: ATTENTION, direction: Some(direction), shares }
 }
 
 /// What moves bytes: norms and losses go over them more often than they are counted.
 const MEMORY: &[Efficiency] = &[
     Efficiency {
         kinds: &["norms"],
-        way: Some(Way::Backward),
+        direction: Some(Direction::Backward),
         shares: &[(1e6, 0.20), (1e7, 0.38), (1e8, 0.48)],
     },
     Efficiency {
         kinds: &["norms"],
-        way: Some(Way::Forward),
+        direction: Some(Direction::Forward),
         shares: &[(1e6, 0.25), (1e7, 0.55), (1e8, 0.72)],
     },
-    Efficiency { kinds: &["losses", "softmax"], way: None, shares: &[(1e6, 0.20), (1e7, 0.45), (1e8, 0.60)] },
+    Efficiency {
+        kinds: &["losses", "softmax"],
+        direction: None,
+        shares: &[(1e6, 0.20), (1e7, 0.45), (1e8, 0.60)],
+    },
     Efficiency {
         kinds: &["pointwise", "copies", "splitting", "views", "reductions", "optimizer", "random"],
-        way: None,
+        direction: None,
         shares: &[(1e6, 0.35), (1e7, 0.65), (1e8, 0.82), (1e9, 0.86)],
     },
 ];
@@ -63,40 +67,49 @@ const VOLTA: Curves = Curves {
             (1e12, 0.70),
             (1e13, 0.74),
         ]),
-        attention(Way::Forward, &[(1e9, 0.08), (1e10, 0.20), (1e11, 0.30)]),
-        attention(Way::Backward, &[(1e9, 0.06), (1e10, 0.15), (1e11, 0.22)]),
+        attention(Direction::Forward, &[(1e9, 0.08), (1e10, 0.20), (1e11, 0.30)]),
+        attention(Direction::Backward, &[(1e9, 0.06), (1e10, 0.15), (1e11, 0.22)]),
     ],
     memory: MEMORY,
 };
 const AMPERE: Curves = Curves {
     compute: &[
         products(&[(1e8, 0.05), (1e9, 0.28), (1e10, 0.62), (1e11, 0.78), (1e12, 0.85), (1e13, 0.86)]),
-        attention(Way::Forward, &[(1e9, 0.15), (1e10, 0.38), (1e11, 0.52), (1e12, 0.58), (1e13, 0.60)]),
-        attention(Way::Backward, &[(1e9, 0.12), (1e10, 0.30), (1e11, 0.42), (1e12, 0.48), (1e13, 0.50)]),
+        attention(Direction::Forward, &[(1e9, 0.15), (1e10, 0.38), (1e11, 0.52), (1e12, 0.58), (1e13, 0.60)]),
+        attention(
+            Direction::Backward,
+            &[(1e9, 0.12), (1e10, 0.30), (1e11, 0.42), (1e12, 0.48), (1e13, 0.50)],
+        ),
     ],
     memory: MEMORY,
 };
 const ADA: Curves = Curves {
     compute: &[
         products(&[(1e8, 0.06), (1e9, 0.30), (1e10, 0.58), (1e11, 0.66), (1e12, 0.68)]),
-        attention(Way::Forward, &[(1e9, 0.15), (1e10, 0.38), (1e11, 0.50), (1e12, 0.54)]),
-        attention(Way::Backward, &[(1e9, 0.12), (1e10, 0.30), (1e11, 0.40), (1e12, 0.44)]),
+        attention(Direction::Forward, &[(1e9, 0.15), (1e10, 0.38), (1e11, 0.50), (1e12, 0.54)]),
+        attention(Direction::Backward, &[(1e9, 0.12), (1e10, 0.30), (1e11, 0.40), (1e12, 0.44)]),
     ],
     memory: MEMORY,
 };
 const HOPPER: Curves = Curves {
     compute: &[
         products(&[(1e8, 0.02), (1e9, 0.15), (1e10, 0.40), (1e11, 0.58), (1e12, 0.66), (1e13, 0.68)]),
-        attention(Way::Forward, &[(1e9, 0.06), (1e10, 0.20), (1e11, 0.34), (1e12, 0.40), (1e13, 0.42)]),
-        attention(Way::Backward, &[(1e9, 0.05), (1e10, 0.16), (1e11, 0.27), (1e12, 0.33), (1e13, 0.35)]),
+        attention(Direction::Forward, &[(1e9, 0.06), (1e10, 0.20), (1e11, 0.34), (1e12, 0.40), (1e13, 0.42)]),
+        attention(
+            Direction::Backward,
+            &[(1e9, 0.05), (1e10, 0.16), (1e11, 0.27), (1e12, 0.33), (1e13, 0.35)],
+        ),
     ],
     memory: MEMORY,
 };
 const BLACKWELL: Curves = Curves {
     compute: &[
         products(&[(1e8, 0.01), (1e9, 0.09), (1e10, 0.28), (1e11, 0.50), (1e12, 0.66), (1e13, 0.70)]),
-        attention(Way::Forward, &[(1e9, 0.03), (1e10, 0.12), (1e11, 0.24), (1e12, 0.32), (1e13, 0.34)]),
-        attention(Way::Backward, &[(1e9, 0.025), (1e10, 0.09), (1e11, 0.18), (1e12, 0.25), (1e13, 0.27)]),
+        attention(Direction::Forward, &[(1e9, 0.03), (1e10, 0.12), (1e11, 0.24), (1e12, 0.32), (1e13, 0.34)]),
+        attention(
+            Direction::Backward,
+            &[(1e9, 0.025), (1e10, 0.09), (1e11, 0.18), (1e12, 0.25), (1e13, 0.27)],
+        ),
     ],
     memory: MEMORY,
 };
@@ -129,13 +142,14 @@ impl Curves {
     pub(crate) fn reached(
         &self,
         kinds: [&str; 2],
-        way: Way,
+        direction: Direction,
         operations: f64,
         bytes: f64,
     ) -> (Option<f64>, Option<f64>) {
         let of = |all: &[Efficiency], size: f64| {
             let is = |it: &&Efficiency| {
-                kinds.iter().any(|kind| it.kinds.contains(kind)) && it.way.is_none_or(|of| of == way)
+                kinds.iter().any(|kind| it.kinds.contains(kind))
+                    && it.direction.is_none_or(|of| of == direction)
             };
             all.iter().find(is).map(|it| share(it.shares, size))
         };

@@ -20,11 +20,11 @@ mod read_measured;
 
 pub use cards::{Driver, Here, here, known};
 pub use catalog::{NAMES, devices, named};
-pub use collective::{Crowd, Pattern};
-pub use device::{COPIES, Device, Effort, Sort};
+pub use collective::{Contention, Pattern};
+pub use device::{COPIES, Device, OpCost, Sort};
 pub use efficiency::Curves;
 pub use link::Link;
-pub use measured::{Curve, Messages, Operators, Origin, Runtime, Way};
+pub use measured::{Curve, Direction, Messages, Operators, Origin, Runtime};
 pub use quantity::Unit;
 pub use read::read;
 

@@ -45,7 +45,7 @@ impl Curve {
 
 /// Forward, or what backward does for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     Forward,
     Backward,
 }
@@ -55,7 +55,7 @@ pub enum Way {
 pub struct Operators {
     pub kind: String,
     pub dtype: Dtype,
-    pub way: Way,
+    pub direction: Direction,
     /// Whether sizes are operations; else they are bytes.
     pub by_operations: bool,
     pub curve: Curve,

@@ -6,7 +6,7 @@ use toml::Spanned;
 
 use crate::quantity::Unit;
 use crate::read::{Reader, Written};
-use crate::{Curve, Messages, Operators, Pattern, Runtime, Way};
+use crate::{Curve, Direction, Messages, Operators, Pattern, Runtime};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,9 +45,9 @@ const MESSAGE: &str = "message";
 impl Reader<'_> {
     pub(crate) fn operators(&self, written: &Spanned<WrittenOperators>) -> Result<Operators> {
         let (span, it) = (written.span(), written.get_ref());
-        let way = match &it.pass.get_ref()[..] {
-            "forward" => Way::Forward,
-            "backward" => Way::Backward,
+        let direction = match &it.pass.get_ref()[..] {
+            "forward" => Direction::Forward,
+            "backward" => Direction::Backward,
             other => {
                 let what = format!("there is no pass {other:?}");
                 return Err(self.refuse(it.pass.span(), &what, "it is forward or backward"));
@@ -64,7 +64,7 @@ impl Reader<'_> {
         Ok(Operators {
             kind: it.kind.clone(),
             dtype: self.dtype(it.dtype.get_ref(), it.dtype.span())?,
-            way,
+            direction,
             by_operations,
             curve: self.curve(written, sizes, &it.seconds)?,
         })

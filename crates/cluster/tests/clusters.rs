@@ -1,6 +1,6 @@
 //! Clusters as people write them, and messages beside what others measured.
 
-use cluster::{Cluster, Crowd, Effort, Pattern, Sort, Way, named, read};
+use cluster::{Cluster, Contention, Direction, OpCost, Pattern, Sort, named, read};
 use graph::Dtype;
 
 const MIXED: &str = r#"
@@ -48,19 +48,19 @@ fn what_is_missing_or_absurd_is_named_with_its_line_and_column() {
     let cases = [
         ("", "c.toml:1:1", "nodes"),
         ("nodes = []", "c.toml:1:9", "no node"),
-        ("[[nodes]]\ncount = 0\ndevices = \"h100:8\"", "c.toml:2:9", "0 is no number"),
-        ("[[nodes]]\ncount = 9999999\ndevices = \"h100:8\"", "c.toml:2:9", "no number"),
+        ("[[nodes]]\ncount = 0\ndevices = \"h100:8\"", "c.toml:2:9", "0 is not a number"),
+        ("[[nodes]]\ncount = 9999999\ndevices = \"h100:8\"", "c.toml:2:9", "not a number"),
         ("[[nodes]]\ncount = 900000\ndevices = \"h100:8\"", "c.toml:2:9", "more devices"),
         ("[[nodes]]\ndevices = \"h900:8\"", "c.toml:2:11", "no device \"h900\""),
         ("[[nodes]]\ndevices = \"h100:many\"", "c.toml:2:11", "names no devices"),
         ("[[nodes]]\ndevices = []", "c.toml:2:11", "no devices"),
-        ("[[nodes]]\ndevices = \"h100:-8\"", "c.toml:2:11", "-8 is no number"),
+        ("[[nodes]]\ndevices = \"h100:-8\"", "c.toml:2:11", "-8 is not a number"),
         ("[[nodes]]\ncount = 2\ndevices = \"h100:8\"", "c.toml:1:1", "[network]"),
         ("[[nodes]]\ndevices = \"h100\"\nspeed = 3", "c.toml:3:1", "unknown field"),
         (
             "[[nodes]]\ndevices = \"h100\"\nlink = { bandwidth = \"450 GB\" }",
             "c.toml:3:22",
-            "\"450 GB\" is no value",
+            "\"450 GB\" is not a valid value",
         ),
         ("[[nodes]]\ndevices = \"h100\"\nlink = { bandwidth = 450 }", "c.toml:3:22", "no unit"),
         ("[[nodes]]\ndevices = \"h100\"\nlink = { bandwidth = \"0 GB/s\" }", "c.toml:3:22", "above zero"),
@@ -116,7 +116,7 @@ fn names() {
 
 fn seconds(cluster: &Cluster, pattern: Pattern, members: u32, bytes: f64) -> f64 {
     let group: Vec<u32> = (0..members).collect();
-    cluster.collective(pattern, &group, Crowd(1), bytes)
+    cluster.collective(pattern, &group, Contention(1), bytes)
 }
 
 /// What others measured, and what is said here: `(cluster, pattern, members, bytes, seconds)`. Bandwidths are of
@@ -166,20 +166,20 @@ fn what_is_larger_farther_or_shared_takes_longer() {
         assert!(inside < seconds(&nodes, pattern, 16, 1e8), "{pattern:?}");
         assert_eq!(seconds(&nodes, pattern, 1, 1e8), 0.0);
         let across: Vec<u32> = vec![0, 16];
-        let (alone, crowded) = (Crowd(1), Crowd(16));
-        let time = |crowd| shared.collective(pattern, &across, crowd, 1e8);
+        let (alone, crowded) = (Contention(1), Contention(16));
+        let time = |contention| shared.collective(pattern, &across, contention, 1e8);
         assert!(time(crowded) > 10.0 * time(alone), "{pattern:?}: all groups share the network of a node");
     }
     let groups: Vec<Vec<u32>> = (0..16).map(|at| vec![at, at + 16]).collect();
-    assert_eq!(shared.crowd(groups.iter().map(Vec::as_slice)), Crowd(16));
+    assert_eq!(shared.contention(groups.iter().map(Vec::as_slice)), Contention(16));
     let inside: Vec<Vec<u32>> = vec![(0..16).collect(), (16..32).collect()];
-    assert_eq!(shared.crowd(inside.iter().map(Vec::as_slice)), Crowd(1));
+    assert_eq!(shared.contention(inside.iter().map(Vec::as_slice)), Contention(1));
 }
 
 #[test]
 fn an_operator_takes_as_long_as_what_it_has_more_of() {
     let device = named("h200:1").expect("it is known").device(0).clone();
-    let seconds = |operations, bytes| device.seconds(Effort { operations, bytes }, Dtype::Bf16);
+    let seconds = |operations, bytes| device.seconds(OpCost { operations, bytes }, Dtype::Bf16);
     // A product of 8192 x 8192 x 8192 was measured at 788 TFLOP/s, a copy of a gigabyte at 4.3 TB/s, each by itself.
     // In a step, where the device is never at rest, its clock is lower.
     let product = 2.0 * 8192_f64.powi(3);
@@ -263,27 +263,27 @@ fn what_was_measured_of_an_operator_is_taken_before_the_roofline() {
     is(device.runtime.wake, 2e-5);
     is(device.runtime.apart, 9e-5);
     is(device.runtime.hidden, 0.25);
-    let sort = |kinds, way| Sort { kinds, dtype: Dtype::F32, way };
-    let product = sort(["aten.linear", "contraction"], Way::Forward);
-    let effort = |operations, bytes| Effort { operations, bytes };
-    is(device.seconds_of(effort(1e7, 1e3), product), 1e-3);
+    let sort = |kinds, direction| Sort { kinds, dtype: Dtype::F32, direction };
+    let product = sort(["aten.linear", "contraction"], Direction::Forward);
+    let op_cost = |operations, bytes| OpCost { operations, bytes };
+    is(device.seconds_of(op_cost(1e7, 1e3), product), 1e-3);
     // Nothing is quicker than the peak: what has many bytes for its operations is as slow as the memory.
-    let thin = effort(1e6, 1e9);
+    let thin = op_cost(1e6, 1e9);
     is(device.seconds_of(thin, product), device.seconds(thin, Dtype::F32) - device.overhead);
     // An operator of its own name comes before its family.
-    let backward = effort(0.0, 2e6);
-    is(device.seconds_of(backward, sort(["aten.gelu", "pointwise"], Way::Backward)), 8e-3);
-    is(device.seconds_of(backward, sort(["aten.mul", "pointwise"], Way::Backward)), 2e-3);
+    let backward = op_cost(0.0, 2e6);
+    is(device.seconds_of(backward, sort(["aten.gelu", "pointwise"], Direction::Backward)), 8e-3);
+    is(device.seconds_of(backward, sort(["aten.mul", "pointwise"], Direction::Backward)), 2e-3);
     // Of what was not measured the roofline is told: of another pass, type or kind.
     let usual = |sort: Sort<'_>| is(device.seconds_of(thin, sort), device.seconds(thin, sort.dtype));
-    usual(sort(["aten.mul", "pointwise"], Way::Forward));
-    usual(sort(["aten.sort", ""], Way::Forward));
+    usual(sort(["aten.mul", "pointwise"], Direction::Forward));
+    usual(sort(["aten.sort", ""], Direction::Forward));
     usual(Sort { dtype: Dtype::F64, ..product });
     // It takes no less than copies of its bytes, where these were measured.
     let row = "[[devices.here.operators]]\nkind = \"copies\"\ndtype = \"f32\"\npass = \"forward\"\nbytes = [1e6]\nseconds = [1.0]\n";
     let cluster = read(&format!("{PROFILE}{row}"), "here.toml").expect("it reads");
-    is(cluster.device(0).seconds_of(effort(1.0, 2e6), sort(["aten.sort", ""], Way::Backward)), 2.0);
-    assert_eq!(device.seconds_of(Effort::default(), product).to_bits(), 0.0_f64.to_bits(), "a view");
+    is(cluster.device(0).seconds_of(op_cost(1.0, 2e6), sort(["aten.sort", ""], Direction::Backward)), 2.0);
+    assert_eq!(device.seconds_of(OpCost::default(), product).to_bits(), 0.0_f64.to_bits(), "a view");
 }
 
 #[test]
@@ -293,11 +293,11 @@ fn what_was_measured_of_messages_is_taken_for_groups_of_that_size() {
         + "[devices.here]\nlike = \"cpu\"";
     let bare = read(&bare, "here.toml").expect("it reads");
     let seconds =
-        |cluster: &Cluster, group: &[u32]| cluster.collective(Pattern::AllReduce, group, Crowd(1), 1e4);
+        |cluster: &Cluster, group: &[u32]| cluster.collective(Pattern::AllReduce, group, Contention(1), 1e4);
     is(seconds(&measured, &[0, 1]), 1e-4 * 10_f64.powf(2.0 / 3.0));
     is(seconds(&measured, &[0, 1, 2, 3]), seconds(&bare, &[0, 1, 2, 3]));
-    is(measured.message(0, 3, Crowd(1), 4e3), 2e-4);
-    let gather = |cluster: &Cluster| cluster.collective(Pattern::AllGather, &[0, 1], Crowd(1), 1e4);
+    is(measured.message(0, 3, Contention(1), 4e3), 2e-4);
+    let gather = |cluster: &Cluster| cluster.collective(Pattern::AllGather, &[0, 1], Contention(1), 1e4);
     is(gather(&measured), gather(&bare));
 }
 
@@ -328,12 +328,12 @@ fn bytes_alone_take_no_longer_and_of_large_messages_nearly_as_long() {
             let group: Vec<u32> = (0..count).collect();
             for (bytes, share) in [(1e3, 0.0), (1e6, 0.0), (1e12, 0.99)] {
                 for (pattern, word) in Pattern::ALL {
-                    let all = cluster.collective(pattern, &group, Crowd(1), bytes);
-                    let least = cluster.least(pattern, &group, Crowd(1), bytes);
+                    let all = cluster.collective(pattern, &group, Contention(1), bytes);
+                    let least = cluster.least(pattern, &group, Contention(1), bytes);
                     assert!(least <= all && least >= share * all, "{name} {count} {word} {bytes}");
                 }
-                let all = cluster.message(0, count - 1, Crowd(1), bytes);
-                let least = cluster.least_of_message(0, count - 1, Crowd(1), bytes);
+                let all = cluster.message(0, count - 1, Contention(1), bytes);
+                let least = cluster.least_of_message(0, count - 1, Contention(1), bytes);
                 assert!(least <= all && least >= share * all, "{name} {count} {bytes}");
             }
         }

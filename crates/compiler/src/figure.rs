@@ -75,7 +75,7 @@ fn orders(timetable: &Timetable) -> Vec<Loop> {
     };
     let one = |it: &program::Loop| {
         let tasks = it.tasks.iter().map(task).collect();
-        Loop { every: it.every, turns: it.turns, tasks }
+        Loop { every: it.every, iterations: it.iterations, tasks }
     };
     timetable.loops.iter().map(one).collect()
 }

@@ -28,7 +28,7 @@ pub use step::{
     Estimate, Setting, Step, communications, estimate, estimate_one_by_one, require_batches, states, step,
     updated,
 };
-pub use summary::{Communication, Divided, Summary, Way, way_of};
+pub use summary::{Communication, Divided, Division, Summary, division_of};
 pub use work::{Repeated, Work, operations_of_each, work};
 
 /// A program that was proved to compute what the model's graph computes.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use check::{Course, Folding, LONG, Masters, Phase, Purpose};
+use check::{Folding, LONG, Masters, Phase, Purpose, RankTrace};
 use cluster::Cluster;
 use diag::{Error, Result};
 use graph::{Graph, OpId};
@@ -10,8 +10,8 @@ use plan::Plan;
 use program::{Boundary, Program, RankId};
 use rules::Analysis;
 use simulate::{
-    Held, Kinds, Lasts, Scene, Share, Shares, Simulation, Told, Updates, alike, manifest, shares, simulate,
-    simulate_briefly, trace,
+    Held, Kinds, Lasts, Scene, Scope, Share, Shares, Simulation, Updates, manifest, shares, simulate,
+    simulate_briefly, symmetric, trace,
 };
 
 use crate::memory::{optimizer, with_optimizer};
@@ -49,16 +49,20 @@ pub struct Step {
 }
 
 /// Of a course its turns, with an optimizer's state, and what is there when it steps.
-type Turns<'c> = (RankId, &'c [Phase], u64, u64);
+type Placing<'c> = (RankId, &'c [Phase], u64, u64);
 
-fn turns_of<'c>(courses: &'c [Course], memory: &[Memory], optimizer: &str) -> Result<Vec<Turns<'c>>> {
-    let of = |course: &'c Course| {
-        let memory = &memory[course.rank.index()];
+fn iterations_of<'c>(
+    rank_traces: &'c [RankTrace],
+    memory: &[Memory],
+    optimizer: &str,
+) -> Result<Vec<Placing<'c>>> {
+    let of = |rank_trace: &'c RankTrace| {
+        let memory = &memory[rank_trace.rank.index()];
         let only = Memory { trained: memory.trained, ..Memory::default() };
         let state = with_optimizer(&[only], optimizer)?[0].peak[Purpose::Optimizer as usize];
-        Ok((course.rank, &course.held[..], state, memory.end.iter().sum()))
+        Ok((rank_trace.rank, &rank_trace.held[..], state, memory.end.iter().sum()))
     };
-    courses.iter().map(of).collect()
+    rank_traces.iter().map(of).collect()
 }
 
 /// What a plan takes.
@@ -90,20 +94,20 @@ pub fn step(
 ) -> Result<Step> {
     require_batches(setting.batches)?;
     let program = &compiled.program;
-    let folding = Folding { least: LONG, may: &|axis| alike(program, setting.cluster, axis) };
-    let (proof, courses) =
+    let folding = Folding { least: LONG, may: &|axis| symmetric(program, setting.cluster, axis) };
+    let (proof, rank_traces) =
         check::courses_over(graph, program, setting.masters, (folding, setting.batches)).map_err(first_of)?;
     let updates = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
     let kinds = setting.kinds(&rewritten);
-    let scene = scene(program, &courses, &kinds, setting, &updates)?;
+    let scene = scene(program, &rank_traces, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
-    let estimate = told((graph, analysis), (plan, program), simulation, &proof.memory, setting)?;
+    let estimate = estimate_of((graph, analysis), (plan, program), simulation, &proof.memory, setting)?;
     let (simulation, memory) = (&estimate.simulation, &estimate.memory);
     let shares = of_model(graph, program, shares(&scene, rewritten.ops.len(), simulation))?;
-    let held = simulation.held(&turns_of(&courses, memory, setting.optimizer)?);
+    let held = simulation.held(&iterations_of(&rank_traces, memory, setting.optimizer)?);
     Ok(Step {
-        manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, Told::Roles)),
+        manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, Scope::Roles)),
         trace: traced.then(|| trace(&scene, &rewritten, simulation, &held)),
         held,
         shares,
@@ -122,7 +126,7 @@ fn of_model(graph: &Graph, program: &Program, shares: Vec<Shares>) -> Result<Vec
         None => Some(rewritten.origins[op.index()].op),
         Some(_) => first_in.get(&rewritten.graph.op(op).module[..]).copied(),
     };
-    let told = |rank: Shares| {
+    let summed = |rank: Shares| {
         let mut of = vec![Share::default(); graph.ops.len()];
         let mut rest = rank.rest;
         for (op, share) in rewritten.graph.op_ids().zip(&rank.of) {
@@ -130,22 +134,22 @@ fn of_model(graph: &Graph, program: &Program, shares: Vec<Shares>) -> Result<Vec
         }
         Shares { of, rest, ..rank }
     };
-    Ok(shares.into_iter().map(told).collect())
+    Ok(shares.into_iter().map(summed).collect())
 }
 
 /// What every rank communicates in a step of a program that is read from files, as JSON.
 pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> Result<String> {
     require_batches(setting.batches)?;
     let program = emit::read(graph, files)?;
-    let (proof, courses) =
+    let (proof, rank_traces) =
         check::courses_folding(graph, &program, setting.masters, (ONE_BY_ONE, setting.batches))
             .map_err(first_of)?;
     let updates = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
     let kinds = setting.kinds(&rewritten);
-    let scene = scene(&program, &courses, &kinds, setting, &updates)?;
+    let scene = scene(&program, &rank_traces, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
-    Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, Told::Ranks)))
+    Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, Scope::Ranks)))
 }
 
 /// All ranks are followed, however alike.
@@ -161,7 +165,7 @@ pub fn estimate(
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
     let program = lower::lower(graph, analysis, plan, boundary)?;
-    let may = |axis| alike(&program, setting.cluster, axis);
+    let may = |axis| symmetric(&program, setting.cluster, axis);
     estimated((graph, analysis), plan, &program, Folding { least: SHORT, may: &may }, setting)
 }
 
@@ -184,13 +188,13 @@ fn estimated(
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
     require_batches(setting.batches)?;
-    let (proof, courses) =
+    let (proof, rank_traces) =
         check::courses_folding(graph, program, setting.masters, (folding, setting.batches))
             .map_err(first_of)?;
     let updates = updates(&proof.memory, setting.optimizer)?;
     let kinds = setting.kinds(&program.rewritten(graph)?.graph);
-    let simulation = simulate_briefly(&scene(program, &courses, &kinds, setting, &updates)?)?;
-    told((graph, analysis), (plan, program), simulation, &proof.memory, setting)
+    let simulation = simulate_briefly(&scene(program, &rank_traces, &kinds, setting, &updates)?)?;
+    estimate_of((graph, analysis), (plan, program), simulation, &proof.memory, setting)
 }
 
 /// Bytes that an optimizer moves which steps so many bytes of parameters.
@@ -231,15 +235,15 @@ pub fn require_batches(batches: u32) -> Result<()> {
 
 fn scene<'s>(
     program: &'s Program,
-    courses: &'s [Course],
+    rank_traces: &'s [RankTrace],
     kinds: &'s Kinds,
     setting: &Setting<'s>,
     updates: &'s [Updates],
 ) -> Result<Scene<'s>> {
-    Ok(Scene { program, courses, cluster: setting.cluster, kinds, batches: setting.batches, updates })
+    Ok(Scene { program, rank_traces, cluster: setting.cluster, kinds, batches: setting.batches, updates })
 }
 
-fn told(
+fn estimate_of(
     (graph, analysis): (&Graph, &Analysis),
     (plan, program): (&Plan, &Program),
     mut simulation: Simulation,

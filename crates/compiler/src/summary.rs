@@ -42,24 +42,28 @@ pub struct Divided {
 
 /// The way in which a plan divides one operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Division {
     Split,
     Replicated,
     Single,
 }
 
-pub fn way_of(op: &OpPlan) -> Way {
+pub fn division_of(op: &OpPlan) -> Division {
     let splits = op.splits.iter().any(|s| s.on != On::Copies && s.parts > 1);
     match (splits, op.count()) {
-        (true, _) => Way::Split,
-        (false, 0 | 1) => Way::Single,
-        (false, _) => Way::Replicated,
+        (true, _) => Division::Split,
+        (false, 0 | 1) => Division::Single,
+        (false, _) => Division::Replicated,
     }
 }
 
 pub fn divided(plan: &Plan) -> Divided {
-    let count = |way: Way| plan.ops.iter().filter(|op| way_of(op) == way).count();
-    Divided { split: count(Way::Split), replicated: count(Way::Replicated), single: count(Way::Single) }
+    let count = |division: Division| plan.ops.iter().filter(|op| division_of(op) == division).count();
+    Divided {
+        split: count(Division::Split),
+        replicated: count(Division::Replicated),
+        single: count(Division::Single),
+    }
 }
 
 pub fn summarise(graph: &Graph, program: &Program) -> Summary {

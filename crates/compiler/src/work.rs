@@ -15,7 +15,7 @@ pub struct Work {
     /// For each device those that it computes.
     pub devices: Vec<f64>,
     /// How many of these it computes a second time, for backward: whatever the plan recomputes.
-    pub again: Vec<f64>,
+    pub recomputed: Vec<f64>,
     pub repeated: Vec<Repeated>,
 }
 
@@ -30,7 +30,7 @@ pub struct Repeated {
 pub fn work(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Work {
     let needs_grad = graph.needs_grad();
     let none = vec![0.0; plan.devices as usize];
-    let mut work = Work { devices: none.clone(), again: none, ..Work::default() };
+    let mut work = Work { devices: none.clone(), recomputed: none, ..Work::default() };
     let mut spans = vec![0_u32; graph.ops.len()];
     plan.recompute.iter().flatten().for_each(|op| spans[op.index()] += 1);
     for op in graph.op_ids() {
@@ -43,9 +43,9 @@ pub fn work(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Work {
         }
         if spans[op.index()] > 0 {
             let forward = |cost: &Cost| cost.flops as f64 * f64::from(spans[op.index()]);
-            let again = self::computed(&mut costs, plan.op(op), plan.devices, forward);
-            for (device, operations) in again.into_iter().enumerate() {
-                work.again[device] += operations;
+            let recomputed = self::computed(&mut costs, plan.op(op), plan.devices, forward);
+            for (device, operations) in recomputed.into_iter().enumerate() {
+                work.recomputed[device] += operations;
                 work.devices[device] += operations;
             }
         }

@@ -4,7 +4,7 @@
 use check::{Proof, check_folding};
 use graph::Graph;
 use plan::{Plan, random, repeat, sets, text};
-use program::{Arg, Body, Boundary, Column, Inputs, Instr, Output, Program, RankId, Table};
+use program::{Arg, Body, Boundary, Inputs, Instr, Output, PerRank, Program, RankId, Table};
 use rules::{Analysis, Interval, Region};
 
 /// Axes of five ranks are folded, or none.
@@ -227,7 +227,7 @@ fn argument(program: &mut Program, number: usize, change: impl Fn(&mut Arg)) -> 
     true
 }
 
-fn columns(table: &mut Table) -> impl Iterator<Item = &mut Column<Region>> {
+fn columns(table: &mut Table) -> impl Iterator<Item = &mut PerRank<Region>> {
     let shards = table.shards.iter_mut().map(|shard| &mut shard.region);
     let leaves = table.leaves.iter_mut().map(|(_, region)| region);
     let random = table.random.iter_mut().flat_map(|(_, regions)| regions);
@@ -244,14 +244,14 @@ fn region(program: &mut Program, number: usize, rank: usize, change: impl Fn(&mu
     let mut regions: Vec<Region> = (0..ranks).map(|at| column.get(at).clone()).collect();
     let Some(interval) = regions[rank % ranks].0.first_mut() else { return true };
     change(interval);
-    *column = Column::of(regions);
+    *column = PerRank::of(regions);
     true
 }
 
-fn fifth(column: &Column<Region>) -> Region {
+fn fifth(column: &PerRank<Region>) -> Region {
     match column {
-        Column::Same(region) => region.clone(),
-        Column::Each(regions) => regions[4].clone(),
+        PerRank::Same(region) => region.clone(),
+        PerRank::Each(regions) => regions[4].clone(),
     }
 }
 
@@ -324,12 +324,12 @@ const EDITS: &[(&str, Edit)] = &[
     ("a larger region, on the third", |program, at| region(program, at, 2, |i| i.hi += 1)),
     ("the region of the fifth, on all ranks", |program, at| {
         let mut all = program.roles.iter_mut().flat_map(|role| columns(&mut role.table));
-        let found = all.nth(at).map(|column| *column = Column::Same(fifth(column)));
+        let found = all.nth(at).map(|column| *column = PerRank::Same(fifth(column)));
         found.is_some()
     }),
     ("all regions of the fifth, on all ranks", |program, at| {
         let all = program.roles.iter_mut().flat_map(|role| columns(&mut role.table));
-        all.for_each(|column| *column = Column::Same(fifth(column)));
+        all.for_each(|column| *column = PerRank::Same(fifth(column)));
         at == 0
     }),
     ("a group the other way", |program, at| group(program, at, |all| all[0].reverse())),
@@ -357,14 +357,14 @@ const EDITS: &[(&str, Edit)] = &[
         let Some(constant) = program.roles[0].table.constants.get_mut(at) else { return false };
         let mut values: Vec<i64> = (0..ranks).map(|rank| *constant.get(rank)).collect();
         values.rotate_left(1);
-        *constant = Column::of(values);
+        *constant = PerRank::of(values);
         true
     }),
     ("constants that are larger", |program, at| {
         let ranks = program.roles[0].ranks.len();
         for constant in &mut program.roles[0].table.constants {
             let larger = |rank: usize| *constant.get(rank) + 1;
-            *constant = Column::of((0..ranks).map(larger).collect());
+            *constant = PerRank::of((0..ranks).map(larger).collect());
         }
         at == 0
     }),
@@ -373,13 +373,13 @@ const EDITS: &[(&str, Edit)] = &[
         let Some(constant) = program.roles[0].table.constants.get_mut(at) else { return false };
         let mut values: Vec<i64> = (0..ranks).map(|rank| *constant.get(rank)).collect();
         values[ranks - 1] += 1;
-        *constant = Column::of(values);
+        *constant = PerRank::of(values);
         true
     }),
     ("a constant twice as far from rank to rank", |program, at| {
         let ranks = program.roles[0].ranks.len();
         let Some(constant) = program.roles[0].table.constants.get_mut(at) else { return false };
-        *constant = Column::of((0..ranks).map(|rank| 2 * *constant.get(rank)).collect());
+        *constant = PerRank::of((0..ranks).map(|rank| 2 * *constant.get(rank)).collect());
         true
     }),
     ("shards of two ranks exchanged", |program, at| {
@@ -387,7 +387,7 @@ const EDITS: &[(&str, Edit)] = &[
         let Some(shard) = program.roles[0].table.shards.get_mut(at) else { return false };
         let mut regions: Vec<Region> = (0..ranks).map(|rank| shard.region.get(rank).clone()).collect();
         regions.swap(ranks - 1, ranks - 2);
-        shard.region = Column::of(regions);
+        shard.region = PerRank::of(regions);
         true
     }),
     ("a leaf that is another", |program, at| {

@@ -19,8 +19,8 @@ fn without_their_beginnings_ranks_come_to_their_ends_too() {
     for (plan, devices) in EARLY {
         let mut program = made(&graph, plan, *devices);
         for role in 0..program.roles.len() {
-            assert!(loops(&mut program, role)[0].turns.is_some());
-            loops(&mut program, role).retain(|it| it.turns.is_none());
+            assert!(loops(&mut program, role)[0].iterations.is_some());
+            loops(&mut program, role).retain(|it| it.iterations.is_none());
         }
         assert_eq!(found(&graph, &program), [] as [&str; 0], "{plan}");
     }
@@ -30,13 +30,13 @@ fn without_their_beginnings_ranks_come_to_their_ends_too() {
 fn a_beginning_that_waits_for_what_runs_later_is_found() {
     // The first stage has none, and another one's waits for its forwards.
     refused_of(EARLY, &["SW0506"], |program, role| {
-        loops(program, role).retain(|it| it.turns.is_none());
+        loops(program, role).retain(|it| it.iterations.is_none());
         loops(program, role)[0].tasks.iter().any(|task| task.block == 0)
     });
     // More gradients before the first ones of the other block than others have in their beginnings.
     refused_of(EARLY, &["SW0506"], |program, role| {
-        let gradients = loops(program, role).iter_mut().skip(1).find_map(|it| it.turns.as_mut());
-        gradients.map(|turns| *turns += 3).is_some()
+        let gradients = loops(program, role).iter_mut().skip(1).find_map(|it| it.iterations.as_mut());
+        gradients.map(|iterations| *iterations += 3).is_some()
     });
 }
 
@@ -57,11 +57,11 @@ fn what_runs_in_a_beginning_runs_for_all_micro_batches_once_and_in_order() {
     refused_of(EARLY, &["SW0517"], |program, role| {
         let later = loops(program, role).remove(0);
         loops(program, role).insert(1, later);
-        loops(program, role)[0].turns.is_some()
+        loops(program, role)[0].iterations.is_some()
     });
-    for turns in [1 << 20, u32::MAX] {
+    for iterations in [1 << 20, u32::MAX] {
         refused_of(EARLY, &["SW0517"], |program, role| {
-            loops(program, role)[0].turns = Some(turns);
+            loops(program, role)[0].iterations = Some(iterations);
             true
         });
     }
@@ -72,7 +72,7 @@ fn what_runs_in_a_beginning_runs_for_all_micro_batches_once_and_in_order() {
     // The gradients of a micro-batch that has not run forward.
     refused_of(EARLY, &["SW0517"], |program, role| {
         let block = loops(program, role)[0].tasks[0].block;
-        let early = Loop { every: 1, turns: Some(1), tasks: vec![Task::inputs(block).at(5)] };
+        let early = Loop { every: 1, iterations: Some(1), tasks: vec![Task::inputs(block).at(5)] };
         loops(program, role).insert(1, early);
         true
     });
@@ -83,7 +83,7 @@ fn what_runs_in_a_beginning_runs_for_all_micro_batches_once_and_in_order() {
 fn gradients_of_a_beginning_are_communicated_with_the_last_micro_batch() {
     let weights = |block: u32, at: i32, when: When| {
         let tasks = vec![Task::weights(block, when).at(at)];
-        Loop { every: 1, turns: Some(1), tasks }
+        Loop { every: 1, iterations: Some(1), tasks }
     };
     let second = |program: &mut Program, role: usize| loops(program, role)[0].tasks[1].block;
     let planted = |early: &dyn Fn(u32) -> Vec<Loop>| {
@@ -92,8 +92,8 @@ fn gradients_of_a_beginning_are_communicated_with_the_last_micro_batch() {
                 return false;
             }
             let block = second(program, role);
-            let gradients = Loop { every: 1, turns: Some(2), tasks: vec![Task::inputs(block)] };
-            let forwards = Loop { every: 1, turns: Some(2), tasks: vec![Task::forward(block)] };
+            let gradients = Loop { every: 1, iterations: Some(2), tasks: vec![Task::inputs(block)] };
+            let forwards = Loop { every: 1, iterations: Some(2), tasks: vec![Task::forward(block)] };
             let rest = [forwards, gradients].into_iter().chain(early(block));
             loops(program, role).splice(1..2, rest);
             true
@@ -128,11 +128,12 @@ fn ranks_that_meet_in_their_beginnings_do_so_for_the_same_micro_batches() {
     let usual = loops(&mut program, last).clone();
     let one = |at: i32| {
         let tasks = usual[0].tasks.iter().map(|task| task.clone().at(task.at + at));
-        Loop { every: 1, turns: Some(1), tasks: tasks.collect() }
+        Loop { every: 1, iterations: Some(1), tasks: tasks.collect() }
     };
-    let turns = usual[0].turns.and_then(|turns| i32::try_from(turns).ok()).expect("turns");
+    let iterations =
+        usual[0].iterations.and_then(|iterations| i32::try_from(iterations).ok()).expect("turns");
     let mut with = |rest: &[Loop]| {
-        *loops(&mut program, last) = (0..turns).map(one).chain(rest.iter().cloned()).collect();
+        *loops(&mut program, last) = (0..iterations).map(one).chain(rest.iter().cloned()).collect();
         found(&graph, &program)
     };
     assert_eq!(with(&usual[1..]), [] as [&str; 0]);

@@ -102,7 +102,7 @@ fn timetable(blocks: &[usize], halves: bool, random: &mut Random) -> Vec<Loop> {
         let at = if *pass == Pass::Forward { ahead } else { 0 };
         tasks.extend(own.into_iter().map(|block| Task { block, pass: *pass, at }));
     }
-    vec![Loop { every: 1, turns: None, tasks }]
+    vec![Loop { every: 1, iterations: None, tasks }]
 }
 
 #[test]

@@ -148,8 +148,8 @@ fn a_loop_of_another_kind_is_found() {
         true
     });
     refused_of(PLANS, &["SW0531", "SW0517"], |program, role| {
-        let again = timetable(program, role).loops[0].clone();
-        timetable(program, role).loops.push(again);
+        let recomputed = timetable(program, role).loops[0].clone();
+        timetable(program, role).loops.push(recomputed);
         true
     });
     refused_of(PLANS, &["SW0517"], |program, role| {

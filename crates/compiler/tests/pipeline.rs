@@ -152,8 +152,8 @@ fn a_micro_batch_that_is_left_out_or_comes_twice_is_found() {
     });
     refused(&["SW0517"], |program, role| {
         let first = &mut program.roles[role].body.timetable.loops[0];
-        let again = first.tasks[0].clone().at(first.tasks[0].at + 1);
-        first.tasks.push(again);
+        let recomputed = first.tasks[0].clone().at(first.tasks[0].at + 1);
+        first.tasks.push(recomputed);
         true
     });
 }

@@ -4,7 +4,7 @@ mod planted;
 
 use graph::Graph;
 use planted::{found, made};
-use program::{Arg, Column, Instr, LocalOp, Program};
+use program::{Arg, Instr, LocalOp, PerRank, Program};
 
 const PLANS: &[(&str, u32)] = &[
     ("sequence", 2),
@@ -71,7 +71,7 @@ fn places_of_which_one_rank_has_another_are_found() {
                 let ranks = wrong.roles[role].ranks.len();
                 let column = &mut wrong.roles[role].table.constants[hole as usize];
                 let moved = (0..ranks).map(|at| column.get(at) + i64::from(at + 1 == ranks)).collect();
-                *column = Column::of(moved);
+                *column = PerRank::of(moved);
                 assert!(found(&graph, &wrong).contains(&"SW0504"), "{plan}");
                 planted += 1;
             }

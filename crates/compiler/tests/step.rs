@@ -105,7 +105,7 @@ fn one_device_computes_and_nothing_else() {
     near(step.estimate.simulation.seconds, 3.0 * 3.0 * layer() * LAYERS as f64);
     let lane = &step.estimate.simulation.ranks[0];
     near(lane.backward, 2.0 * lane.forward);
-    assert_eq!((lane.exposed, lane.idle, lane.again, lane.communication), (0.0, 0.0, 0.0, 0.0));
+    assert_eq!((lane.exposed, lane.idle, lane.recomputed, lane.communication), (0.0, 0.0, 0.0, 0.0));
     near(step.estimate.utilisation, 1.0);
 }
 
@@ -143,12 +143,12 @@ fn pipelines_are_idle_as_long_as_their_formula_says() {
 #[test]
 fn recomputation_is_a_forward_more() {
     let model = Model::new();
-    let (plain, again) = ("replicate", "replicate x recompute");
+    let (plain, recomputed) = ("replicate", "replicate x recompute");
     let seconds = |plan| model.step(plan, 1, &devices(1, FREE), 1).expect("a step").estimate.simulation;
-    let (plain, again) = (seconds(plain), seconds(again));
-    near(again.seconds - plain.seconds, again.ranks[0].again);
+    let (plain, recomputed) = (seconds(plain), seconds(recomputed));
+    near(recomputed.seconds - plain.seconds, recomputed.ranks[0].recomputed);
     // Eight linears in three segments: what each begins with is kept, and the last one is not computed again.
-    near(again.ranks[0].again, 3.0 / 8.0 * again.ranks[0].forward);
+    near(recomputed.ranks[0].recomputed, 3.0 / 8.0 * recomputed.ranks[0].forward);
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Order<'_> {
             Instr::Call(call) => self.call(call),
             Instr::Grad(grad) => {
                 grad.from.iter_mut().flatten().for_each(|buf| self.define(buf));
-                grad.again.iter_mut().for_each(|buf| self.define(buf));
+                grad.recomputed.iter_mut().for_each(|buf| self.define(buf));
                 self.told = false;
                 grad.to.iter_mut().flatten().for_each(|buf| self.define(buf));
                 self.told = true;

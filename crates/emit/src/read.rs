@@ -10,13 +10,13 @@
 
 mod body;
 mod code;
-mod columns;
+mod iterations;
 mod json;
 mod methods;
+mod per_rank;
 mod reader;
 mod tables;
 mod timetable;
-mod turns;
 
 use diag::{Error, Result};
 use graph::Graph;

@@ -16,12 +16,12 @@ impl Row {
         while heads.len() > 1 {
             let step = heads[1].checked_sub(heads[0])?;
             let run = heads.windows(2).take_while(|two| two[0].checked_add(step) == Some(two[1])).count() + 1;
-            let alike = |block: &[i64]| {
+            let equal = |block: &[i64]| {
                 let mut both = block.iter().zip(&heads);
                 block.len() == run
                     && both.all(|(n, head)| n.wrapping_sub(block[0]) == head.wrapping_sub(heads[0]))
             };
-            if !heads.chunks(run).all(alike) {
+            if !heads.chunks(run).all(equal) {
                 return None;
             }
             by.push((run, step));

@@ -1,19 +1,19 @@
 //! A program to text.
 
 mod calls;
-mod columns;
 mod comments;
 mod functions;
 mod group;
+mod iterations;
 mod modules;
 mod naming;
 mod outline;
+mod per_rank;
 mod role;
 mod rolled;
-mod spread;
+mod sharding;
 pub(crate) mod tables;
 mod timetable;
-mod turns;
 
 use graph::Graph;
 use program::{Arg, Program, RankId, Role};

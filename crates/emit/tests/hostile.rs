@@ -393,7 +393,7 @@ fn turns_of_a_loop_have_chains_of_any_length() {
     let at = files[0].text.find("def forward").unwrap();
     let at = at + files[0].text[at..].find("    return").unwrap();
     let chain = "[0]".repeat(100_000);
-    let turns = format!("    for n in range(2):\n        q = p{chain}[n].weight + x\n");
-    files[0].text.insert_str(at, &turns);
+    let iterations = format!("    for n in range(2):\n        q = p{chain}[n].weight + x\n");
+    files[0].text.insert_str(at, &iterations);
     assert_eq!(read(&graph, &files).expect_err("it is refused").code, "SW0606");
 }

@@ -6,8 +6,8 @@ use common::{Builder, graph, program, roundtrip, single, stable, text};
 use emit::{File, emit, read};
 use graph::Graph;
 use program::{
-    Arg, Away, CallId, Collective, Column, Cut, Does, Exchange, ExchangeId, GroupingId, How, Instr, KeepId,
-    Leaf, Loop, Of, Pass, Piece, Program, RankId, Settle, Slice, Steps, Task, Timetable, Update, When,
+    Arg, CallId, Collective, Cut, Does, Exchange, ExchangeId, GradSync, GroupingId, How, Instr, KeepId, Leaf,
+    Loop, Of, Offloaded, Pass, PerRank, Piece, Program, RankId, Slice, Steps, Task, Timetable, Update, When,
 };
 use rules::{Interval, Reduction, Region};
 use serde_json::Value;
@@ -47,7 +47,7 @@ fn every_timetable_that_can_be_written_is_read_back() {
         for settles in [When::Never, When::Each, When::First, When::Last] {
             let mut program = megatron(&graph);
             let backward = Task { does: Does::Backward { scaled, settles }, ..Task::forward(0) };
-            for (at, every, turns) in [
+            for (at, every, iterations) in [
                 (0, 1, None),
                 (3, 1, None),
                 (-2, 1, None),
@@ -57,7 +57,7 @@ fn every_timetable_that_can_be_written_is_read_back() {
                 (1, 3, Some(2)),
             ] {
                 let tasks = vec![backward.clone(), Task::forward(0).at(at), Task::forward(0)];
-                let loops = vec![Loop { every, turns, tasks }];
+                let loops = vec![Loop { every, iterations, tasks }];
                 program.roles[0].body.timetable = Timetable { loops, ..Timetable::default() };
                 stable(&graph, &program);
             }
@@ -76,7 +76,7 @@ fn every_timetable_that_can_be_written_is_read_back() {
     for (every, at) in [(1, 5), (3, 5), (3, -5), (4, -8)] {
         let mut program = megatron(&graph);
         let parts = [vec![Task::forward(0).at(at)], vec![Task::backward(0, When::Each)], vec![]];
-        let loops = parts.map(|tasks| Loop { every, turns: None, tasks }).to_vec();
+        let loops = parts.map(|tasks| Loop { every, iterations: None, tasks }).to_vec();
         program.roles[0].body.timetable = Timetable { loops, ..Timetable::default() };
         stable(&graph, &program);
     }
@@ -106,15 +106,15 @@ fn megatron(graph: &Graph) -> Program {
     let mut program = program(graph, 2);
     program.groupings.push(vec![vec![RankId(0), RankId(1)]]);
     let mut role = b.role(0..2);
-    let halves = |of: &dyn Fn((i64, i64)) -> Region| Column::of(vec![of((0, 16)), of((16, 32))]);
-    let columns = [
+    let halves = |of: &dyn Fn((i64, i64)) -> Region| PerRank::of(vec![of((0, 16)), of((16, 32))]);
+    let per_rank = [
         halves(&|half| region(&[half, (0, 8)])),
         halves(&|half| region(&[half])),
         halves(&|half| region(&[(0, 8), half])),
     ];
-    for (index, column) in columns.into_iter().enumerate() {
-        role.table.shards[index].region = column.clone();
-        role.table.leaves[index].1 = column;
+    for (index, per_rank) in per_rank.into_iter().enumerate() {
+        role.table.shards[index].region = per_rank.clone();
+        role.table.leaves[index].1 = per_rank;
     }
     program.roles.push(role);
     program
@@ -212,10 +212,10 @@ fn mixed(graph: &Graph) -> Program {
         which: program::Which::Both,
         from: vec![Some(seed), None],
         to: vec![Some(g)],
-        again: vec![],
+        recomputed: vec![],
     }));
-    b.backward(Instr::Fetch { what: Away::Call(CallId(0)) });
-    b.backward(Instr::Fetch { what: Away::Kept(KeepId(0)) });
+    b.backward(Instr::Fetch { what: Offloaded::Call(CallId(0)) });
+    b.backward(Instr::Fetch { what: Offloaded::Kept(KeepId(0)) });
     b.backward(Instr::Exchange { exchange: ExchangeId(1), from: vec![], to: vec![g_2] });
     b.backward(Instr::Add { from: vec![g, g_2, g], to: g_3 });
     b.backward(Instr::Exchange { exchange: ExchangeId(0), from: vec![g_3], to: vec![] });
@@ -224,7 +224,7 @@ fn mixed(graph: &Graph) -> Program {
         which: program::Which::Both,
         from: vec![Some(g_3)],
         to: vec![None],
-        again: vec![],
+        recomputed: vec![],
     }));
     let leaves = vec![program::LeafId(0), program::LeafId(3)];
     b.backward(Instr::ReduceGradients { group, leaves: leaves.clone() });
@@ -232,15 +232,15 @@ fn mixed(graph: &Graph) -> Program {
         exchange: ExchangeId(1),
         leaves,
         shards: vec![0, 1],
-        when: Settle::Last,
+        when: GradSync::Last,
     });
     let own = vec![program::LeafId(0)];
     b.body.code_mut(0, Pass::Begin).instrs.push(Instr::Gather { group, copies: vec![0] });
     b.backward(Instr::Gather { group, copies: vec![0] });
     b.backward(Instr::Release { copies: vec![0] });
-    b.backward(Instr::Scatter { group, leaves: own.clone(), when: Settle::Each });
-    b.backward(Instr::Scatter { group, leaves: own.clone(), when: Settle::Last });
-    b.backward(Instr::Part { leaves: own, when: Settle::Each });
+    b.backward(Instr::Scatter { group, leaves: own.clone(), when: GradSync::Each });
+    b.backward(Instr::Scatter { group, leaves: own.clone(), when: GradSync::Last });
+    b.backward(Instr::Part { leaves: own, when: GradSync::Each });
     b.backward(Instr::ReduceShards { group, shards: vec![0] });
     let _ = e;
     let mut program = program(graph, 3);
@@ -256,14 +256,14 @@ fn mixed(graph: &Graph) -> Program {
     program.exchanges = vec![exchange(Reduction::Sum), exchange(Reduction::Any)];
     let mut role = b.role(0..2);
     role.ranks[1] = RankId(2);
-    role.table.constants = vec![Column::of(vec![0, 5]), Column::Same(7)];
+    role.table.constants = vec![PerRank::of(vec![0, 5]), PerRank::Same(7)];
     role.body.timetable.begins = true;
     role.table.leaves[0].0 = Of::Copy(0);
     let all = role.table.shards[0].region.clone();
     role.table.copies = vec![program::Gathered { shard: 0, region: all, factor: 1, parts: 2 }];
     role.table.leaves[3].0 = Of::Shard(1);
     role.table.shards.truncate(3);
-    role.table.random = vec![(graph::OpId(8), vec![Column::Same(region(&[(0, 4), (0, 12)]))])];
+    role.table.random = vec![(graph::OpId(8), vec![PerRank::Same(region(&[(0, 4), (0, 12)]))])];
     program.roles.push(role);
     program
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use graph::TensorId;
 use indexmap::IndexMap;
-use program::{GroupingId, Settle};
+use program::{GradSync, GroupingId};
 
 use crate::event::Event;
 use crate::segments::BUCKET;
@@ -18,7 +18,7 @@ pub enum Message {
     Scatter {
         group: Option<GroupingId>,
         across: Option<Across>,
-        when: Settle,
+        when: GradSync,
         unit: Option<usize>,
     },
     /// Of the parts.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use graph::TensorId;
-use program::{ExchangeId, GroupingId, Settle};
+use program::{ExchangeId, GradSync, GroupingId};
 
 use crate::layout::LayoutId;
 use crate::moves::Move;
@@ -17,7 +17,7 @@ pub enum Event {
     /// What a use needs is moved to its ports.
     Move {
         id: UseId,
-        way: Way,
+        path: ReshardPath,
     },
     /// Buffers get their new values.
     Update {
@@ -43,30 +43,30 @@ pub enum Event {
         crossing: Crossing,
     },
     /// The operators of a segment once more, in backward; `saves` what its own backward needs.
-    Again {
+    Recompute {
         segment: usize,
         saves: bool,
     },
     /// What a use needs is moved once more, in backward.
-    MoveAgain {
+    MoveRecomputed {
         id: UseId,
-        way: Way,
+        path: ReshardPath,
     },
     /// The backward of a segment, whose calls are made again first, one by one, if forward kept nothing of them.
     Grad {
         segment: usize,
-        again: bool,
+        recomputed: bool,
     },
     /// The gradient that a use gives back is moved to the producer's shards. Of an input it becomes
     /// complete where it is.
     MoveGrad {
         id: UseId,
-        way: Way,
+        path: ReshardPath,
     },
     /// What all uses of an input gave back in one layout is moved to the caller's.
     GiveBack {
         id: UseId,
-        way: Way,
+        path: ReshardPath,
     },
     /// Gradients of parameters, one bucket.
     Reduce {
@@ -78,7 +78,7 @@ pub enum Event {
         id: UseId,
         exchange: ExchangeId,
         plan: Rc<Move>,
-        when: Settle,
+        when: GradSync,
     },
     /// What operators read of divided parameters is gathered, or is there no longer.
     Gather {
@@ -92,7 +92,7 @@ pub enum Event {
     Scatter {
         group: Option<GroupingId>,
         uses: Vec<UseId>,
-        when: Settle,
+        when: GradSync,
     },
     /// What parts have is summed over ranks that hold the same ones.
     ReduceParts {
@@ -103,8 +103,8 @@ pub enum Event {
 
 /// Moves one after another, and the layouts between which they go.
 #[derive(Clone)]
-pub struct Way {
-    pub legs: Vec<Leg>,
+pub struct ReshardPath {
+    pub reshard_steps: Vec<ReshardStep>,
     pub from: LayoutId,
     pub to: LayoutId,
 }
@@ -112,12 +112,12 @@ pub struct Way {
 /// From one block to another: what happens where it is made, and what is sent from there.
 #[derive(Clone)]
 pub struct Crossing {
-    pub inside: Way,
-    pub leg: Leg,
+    pub inside: ReshardPath,
+    pub step: ReshardStep,
 }
 
 #[derive(Clone)]
-pub struct Leg {
+pub struct ReshardStep {
     pub plan: Rc<Move>,
     /// Its table, if it goes region by region.
     pub exchange: Option<ExchangeId>,

@@ -37,14 +37,14 @@ pub fn pieces(middle: &[Middle], parts: u32, target: &Layout, keep: &[bool], wor
     let mut taken = vec![];
     let sources = Sources::new(middle, world);
     let targets: Vec<usize> = (0..target.entries.len()).filter(|&i| !keep[i]).collect();
-    let mut alike: BTreeMap<(&Region, u32), Vec<usize>> = BTreeMap::new();
+    let mut same: BTreeMap<(&Region, u32), Vec<usize>> = BTreeMap::new();
     for &index in &targets {
         let wanted = &target.entries[index];
-        alike.entry((&wanted.region, wanted.part)).or_default().push(index);
+        same.entry((&wanted.region, wanted.part)).or_default().push(index);
     }
     for (position, &index) in targets.iter().enumerate() {
         let wanted = &target.entries[index];
-        let like = &alike[&(&wanted.region, wanted.part)];
+        let like = &same[&(&wanted.region, wanted.part)];
         let place = (like.partition_point(|&other| other < index), like.len());
         for part in (0..parts).filter(|p| p * target.parts / parts == wanted.part) {
             let mut missing = vec![wanted.region.clone()];

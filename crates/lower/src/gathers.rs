@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 use plan::Gather;
 
 use crate::event::Event;
-use crate::homes::{Homes, Message};
+use crate::param_sharding::{Message, ParamShardings};
 use crate::segments::Segments;
 use crate::uses::Context;
 
 /// What is gathered once a step.
-pub fn once(cx: &Context<'_>, homes: &Homes) -> Vec<Event> {
-    homes.messages(cx, Gather::Step).into_iter().map(gather).collect()
+pub fn once(cx: &Context<'_>, param_shardings: &ParamShardings) -> Vec<Event> {
+    param_shardings.messages(cx, Gather::Step).into_iter().map(gather).collect()
 }
 
 /// Events from `first` to `last` for which a unit must be there.
@@ -27,10 +27,10 @@ struct Run {
 
 /// A pass with what is gathered for it.
 pub fn in_passing(
-    (cx, homes, segments): (&Context<'_>, &Homes, &Segments),
+    (cx, param_shardings, segments): (&Context<'_>, &ParamShardings, &Segments),
     events: Vec<Event>,
 ) -> Vec<Event> {
-    let messages = homes.messages(cx, Gather::Pass);
+    let messages = param_shardings.messages(cx, Gather::Pass);
     if messages.is_empty() {
         return events;
     }
@@ -60,7 +60,8 @@ fn runs(segments: &Segments, events: &[Event]) -> Vec<Run> {
     let mut runs: Vec<Run> = vec![];
     let mut open: BTreeSet<usize> = BTreeSet::new();
     for (at, event) in events.iter().enumerate() {
-        let (Event::Call { segment } | Event::Again { segment, .. } | Event::Grad { segment, .. }) = event
+        let (Event::Call { segment } | Event::Recompute { segment, .. } | Event::Grad { segment, .. }) =
+            event
         else {
             continue;
         };

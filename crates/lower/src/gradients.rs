@@ -37,7 +37,7 @@ pub fn pass_on(cx: &Context<'_>, interner: &mut Interner) -> Passed {
     let mut it = Search { cx, interner, readers, leaves, passed, known: Known::default() };
     for &op in cx.order.iter().rev() {
         if let Some(tensor) = it.learns(op) {
-            it.settle(tensor);
+            it.sync_grads(tensor);
         }
     }
     it.passed
@@ -82,7 +82,7 @@ struct Step {
 impl Search<'_, '_> {
     /// Follows a partial gradient back through operators, and lets those pass it on behind which it is
     /// completed with the fewest bytes.
-    fn settle(&mut self, tensor: TensorId) {
+    fn sync_grads(&mut self, tensor: TensorId) {
         if self.passed.wanted[tensor.index()].is_some() {
             return;
         }

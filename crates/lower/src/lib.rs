@@ -4,13 +4,13 @@
 //! [`boundary`] says what goes in and out. The way: where the plan has slices of the sequence, the graph is cut into these
 //! ([`rules::slicing`]); operators with an algorithm of their own are
 //! rewritten ([`rules::rewriting`]) and the plan carried over; [`place`] says where every part is and what it
-//! reads and writes; [`gradients`] where partial gradients are completed; [`uses`] groups readers; [`homes`] says
+//! reads and writes; [`gradients`] where partial gradients are completed; [`uses`] groups readers; [`param_sharding`] says
 //! which parameters are divided between steps;
-//! [`segments`] cuts the operators where something must move; [`moves`] finds how, with [`legs`] where one
+//! [`segments`] cuts the operators where something must move; [`moves`] finds how, with [`reshard_steps`] where one
 //! collective does not do, and [`exchange`] where no pattern fits; [`schedule`] fixes the one global order, with [`buckets`] of gradients,
 //! what backward computes again ([`recompute`]) and what is gathered for how long ([`gathers`]); and
 //! [`project`] gives what ranks execute, once for all that do the same, which are [`roles`], with what can be communicated
-//! [`together`] in one message; [`pipeline`] gives them their timetables, [`going_on`] says what cannot be where steps follow each other
+//! [`together`] in one message; [`pipeline`] gives them their timetables, [`no_flush`] says what cannot be where steps follow each other
 //! without a pause; [`updates`] says who computes those of whole parameters. All of them speak of shards as
 //! [`layout`] defines them.
 
@@ -19,17 +19,17 @@ mod buckets;
 mod event;
 mod exchange;
 mod gathers;
-mod going_on;
 mod gradients;
-mod homes;
 mod layout;
-mod legs;
 mod moves;
+mod no_flush;
 mod order;
+mod param_sharding;
 mod pipeline;
 mod place;
 mod project;
 mod recompute;
+mod reshard_steps;
 mod roles;
 mod schedule;
 mod segments;
@@ -101,14 +101,15 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
     let cx = uses::Context { placements: &passed.placements, wanted: &passed.wanted, ..placed };
     let uses = uses::find(&cx, &mut interner);
     let mut groupings = IndexSet::new();
-    let homes = homes::Homes::find((&cx, &uses), &mut interner, &mut groupings);
-    let segments = segments::cut(&cx, &uses, &homes, &interner);
-    let asked = schedule::Asked { cx: &cx, uses: &uses, homes: &homes, segments: &segments };
+    let param_shardings = param_sharding::ParamShardings::find((&cx, &uses), &mut interner, &mut groupings);
+    let segments = segments::cut(&cx, &uses, &param_shardings, &interner);
+    let asked =
+        schedule::Asked { cx: &cx, uses: &uses, param_shardings: &param_shardings, segments: &segments };
     let schedule = schedule::schedule(&asked, &mut interner, groupings);
     let global = project::Global {
         cx: &cx,
         uses: &uses,
-        homes: &homes,
+        param_shardings: &param_shardings,
         segments: &segments,
         schedule: &schedule,
         interner: &interner,
@@ -125,8 +126,8 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
         world: plan.devices,
         boundary: boundary.clone(),
         factors: analysis.factors.clone(),
-        state_on_host: state_on_host(&cx, &homes),
-        held_on_host: homes.on_host(),
+        state_on_host: state_on_host(&cx, &param_shardings),
+        held_on_host: param_shardings.on_host(),
         groupings: schedule.groupings.iter().cloned().collect(),
         exchanges: schedule.exchanges.clone(),
         updates: updates::updates(graph, analysis, plan, &roles),
@@ -137,12 +138,12 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
 }
 
 /// Of what is frozen there is no state; that of what lives on the host is there with it.
-fn state_on_host(cx: &uses::Context<'_>, homes: &homes::Homes) -> Vec<TensorId> {
+fn state_on_host(cx: &uses::Context<'_>, param_shardings: &param_sharding::ParamShardings) -> Vec<TensorId> {
     let said = |name: &String| cx.plan.state_on_host.contains(name) || cx.plan.held_on_host.contains(name);
-    let away = |tensor: &TensorId| match &cx.graph.tensor(*tensor).source {
+    let offloaded = |tensor: &TensorId| match &cx.graph.tensor(*tensor).source {
         Source::Param { names, frozen: false } => names.iter().any(said),
         _ => false,
     };
-    let all = cx.graph.tensor_ids().filter(away);
-    all.filter(|tensor| !homes.of(*tensor).is_some_and(|home| home.on_host)).collect()
+    let all = cx.graph.tensor_ids().filter(offloaded);
+    all.filter(|tensor| !param_shardings.of(*tensor).is_some_and(|sharding| sharding.on_host)).collect()
 }

@@ -2,7 +2,7 @@
 //!
 //! In this order: nothing, local sums and slices, one collective over regular groups (and a local
 //! slice of its result), and where no pattern fits an exact exchange, region by region, which may still be
-//! [`crate::legs`].
+//! [`crate::reshard_steps`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -219,7 +219,7 @@ fn all_reduce_each(
         on_rank(middle, entry.rank).find(|&i| middle[i].entry.region == entry.region).map(Get::Reduced)
     };
     let gets = target.entries.iter().map(same).collect::<Option<Vec<Get>>>()?;
-    let mut alike: BTreeMap<Vec<&Region>, BTreeMap<Vec<u32>, Vec<RankId>>> = BTreeMap::new();
+    let mut same: BTreeMap<Vec<&Region>, BTreeMap<Vec<u32>, Vec<RankId>>> = BTreeMap::new();
     for here in middle.chunk_by(|a, b| a.entry.rank == b.entry.rank) {
         let regions: Vec<&Region> = here.iter().map(|m| &m.entry.region).collect();
         if regions.windows(2).any(|two| two[0] == two[1]) || target.on(here[0].entry.rank).len() != here.len()
@@ -227,10 +227,10 @@ fn all_reduce_each(
             return None;
         }
         let own = here.iter().map(|m| m.entry.part).collect();
-        alike.entry(regions).or_default().entry(own).or_default().push(here[0].entry.rank);
+        same.entry(regions).or_default().entry(own).or_default().push(here[0].entry.rank);
     }
     let mut groups = vec![];
-    for holders in alike.values() {
+    for holders in same.values() {
         let copies = holders.values().next()?.len();
         let each_once = |position: usize| {
             let found: BTreeSet<u32> = holders.keys().map(|own| own[position]).collect();

@@ -7,7 +7,7 @@ use graph::TensorId;
 use program::{Body, BufId, Instr, Loop, Pass, RankId, Steps, Task, Timetable, When};
 use schedule::{Block, Orders, Shape, Step, Stuck, Times, simulate};
 
-use crate::going_on;
+use crate::no_flush;
 use crate::project::Projected;
 use crate::uses::Context;
 
@@ -19,7 +19,7 @@ pub fn owners(cx: &Context<'_>, block: u32) -> BTreeSet<RankId> {
 
 /// Those who run the same codes, by a timetable that the plan has for them, or not.
 #[derive(Clone, PartialEq)]
-struct Alike {
+struct SameCodes {
     codes: Vec<(u32, Pass)>,
     /// Of these those of which one keeps something for another.
     handed: Vec<(Step, Step)>,
@@ -28,20 +28,21 @@ struct Alike {
 
 /// Gives all ranks their timetables.
 pub fn timetables(cx: &Context<'_>, projected: &mut [Projected]) -> Result<()> {
-    let mut alike: Vec<Alike> = vec![];
+    let mut kinds: Vec<SameCodes> = vec![];
     let mut of = vec![];
     for it in &*projected {
-        let own = Alike { codes: codes(&it.body), handed: handed_on(&it.body), written: written(cx, it)? };
-        let known = alike.iter().position(|other| *other == own);
-        of.push(known.unwrap_or(alike.len()));
-        alike.extend(known.is_none().then_some(own));
+        let own =
+            SameCodes { codes: codes(&it.body), handed: handed_on(&it.body), written: written(cx, it)? };
+        let known = kinds.iter().position(|other| *other == own);
+        of.push(known.unwrap_or(kinds.len()));
+        kinds.extend(known.is_none().then_some(own));
     }
     let buffers: BTreeSet<(usize, usize)> = projected.iter().flat_map(blocks_with_buffers).collect();
     let goes_on = cx.plan.schedule.goes_on() && projected.iter().any(|it| it.body.trains());
     if goes_on {
-        going_on::validate(cx, projected)?;
+        no_flush::validate(cx, projected)?;
     }
-    let orders = ordered(cx, &alike, &buffers)?;
+    let orders = ordered(cx, &kinds, &buffers)?;
     for (it, device) in projected.iter_mut().zip(of) {
         let there = |pass: Pass| it.body.codes_of(pass).next().is_some();
         let (begins, ends) = (there(Pass::Begin), there(Pass::End));
@@ -98,8 +99,8 @@ fn written(cx: &Context<'_>, it: &Projected) -> Result<Option<Vec<schedule::Loop
 }
 
 /// The loops of all, with nothing that they have no code for.
-fn ordered(cx: &Context<'_>, alike: &[Alike], buffers: &BTreeSet<(usize, usize)>) -> Result<Orders> {
-    let shape = shape(cx, alike);
+fn ordered(cx: &Context<'_>, kinds: &[SameCodes], buffers: &BTreeSet<(usize, usize)>) -> Result<Orders> {
+    let shape = shape(cx, kinds);
     let forward = |block: usize, at: i32| schedule::Task { block, pass: schedule::Pass::Forward, at };
     let of_buffers = buffers.iter().flat_map(|(first, then)| {
         [(forward(*first, 0), forward(*then, 0)), (forward(*then, 0), forward(*first, 1))]
@@ -110,27 +111,26 @@ fn ordered(cx: &Context<'_>, alike: &[Alike], buffers: &BTreeSet<(usize, usize)>
         .plan
         .schedule
         .order(&shape, &before)
-        .ok_or_else(|| if cx.plan.schedule.goes_on() { going_on::several(cx) } else { circle(cx) })?;
-    for (own, order) in alike.iter().zip(&mut orders) {
+        .ok_or_else(|| if cx.plan.schedule.goes_on() { no_flush::several(cx) } else { circle(cx) })?;
+    for (own, order) in kinds.iter().zip(&mut orders) {
         for it in &mut *order {
             it.tasks.retain(|task| own.codes.contains(&code_of(task)));
         }
         order.retain(|it| !it.tasks.is_empty());
     }
-    if alike.iter().all(|own| own.written.is_none()) {
+    if kinds.iter().all(|own| own.written.is_none()) {
         return Ok(orders);
     }
-    for (own, order) in alike.iter().zip(&mut orders) {
+    for (own, order) in kinds.iter().zip(&mut orders) {
         let Some(written) = &own.written else { continue };
         missing_or_strange(cx, own, written)?;
         keeps_all(cx, written, &before)?;
         hands_on(cx, own, written)?;
         order.clone_from(written);
     }
-    let longest = orders
-        .iter()
-        .flatten()
-        .flat_map(|it| it.tasks.iter().map(|task| task.at.unsigned_abs() + it.every + it.turns.unwrap_or(0)));
+    let longest = orders.iter().flatten().flat_map(|it| {
+        it.tasks.iter().map(|task| task.at.unsigned_abs() + it.every + it.iterations.unwrap_or(0))
+    });
     let most = 2 * longest.max().unwrap_or(0) + 2;
     for batches in 1..=most {
         simulate(&shape, &orders, batches, Times::EQUAL).map_err(|stuck| wait_for_ever(batches, &stuck))?;
@@ -139,9 +139,9 @@ fn ordered(cx: &Context<'_>, alike: &[Alike], buffers: &BTreeSet<(usize, usize)>
 }
 
 /// The blocks on those who run the same codes.
-fn shape(cx: &Context<'_>, alike: &[Alike]) -> Shape {
+fn shape(cx: &Context<'_>, kinds: &[SameCodes]) -> Shape {
     let mut blocks: Vec<Block> = (0..cx.plan.block_count()).map(|_| Block::default()).collect();
-    for (device, own) in alike.iter().enumerate() {
+    for (device, own) in kinds.iter().enumerate() {
         for &(block, pass) in &own.codes {
             let block = &mut blocks[block as usize];
             block.trains |= pass.is_backward();
@@ -160,7 +160,7 @@ fn shape(cx: &Context<'_>, alike: &[Alike]) -> Shape {
             }
         }
     }
-    Shape { blocks, ..Shape::default() }.handing_on(alike.iter().flat_map(|own| own.handed.clone()))
+    Shape { blocks, ..Shape::default() }.handing_on(kinds.iter().flat_map(|own| own.handed.clone()))
 }
 
 /// Passes of blocks of which one keeps something for the other on the ranks of a body.
@@ -180,7 +180,7 @@ pub fn handed_on(body: &Body) -> Vec<(Step, Step)> {
 
 fn looped(order: &schedule::Loop) -> Loop {
     let tasks = order.tasks.iter().map(|task| made(task).at(task.at)).collect();
-    Loop { every: order.every, turns: order.turns, tasks }
+    Loop { every: order.every, iterations: order.iterations, tasks }
 }
 
 fn made(task: &schedule::Task) -> Task {
@@ -206,7 +206,7 @@ fn circle(cx: &Context<'_>) -> Error {
 }
 
 /// Of a timetable that is written out.
-fn missing_or_strange(cx: &Context<'_>, own: &Alike, written: &[schedule::Loop]) -> Result<()> {
+fn missing_or_strange(cx: &Context<'_>, own: &SameCodes, written: &[schedule::Loop]) -> Result<()> {
     let device = cx.plan.timetables.iter().find(|row| row.1 == written).map_or(0, |row| *row.0);
     let letter = |pass: Pass| match pass {
         Pass::Forward => 'F',
@@ -257,7 +257,7 @@ fn keeps_all(
 }
 
 /// Nothing is run before what is kept for it is there.
-fn hands_on(cx: &Context<'_>, own: &Alike, written: &[schedule::Loop]) -> Result<()> {
+fn hands_on(cx: &Context<'_>, own: &SameCodes, written: &[schedule::Loop]) -> Result<()> {
     let task = |(block, pass): Step| schedule::Task { block, pass, at: 0 };
     let pairs = own.handed.iter().map(|(first, then)| (task(*first), task(*then)));
     let mut late = pairs.filter(|(first, then)| !schedule::comes_before(written, *first, *then));

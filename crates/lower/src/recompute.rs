@@ -13,7 +13,7 @@ use graph::{Graph, OpId, Source};
 use rules::Analysis;
 use rules::families::{self, View};
 
-use crate::event::{Event, Way};
+use crate::event::{Event, ReshardPath};
 use crate::layout::{Interner, LayoutId};
 use crate::segments::Segments;
 use crate::uses::{Context, UseId, Uses};
@@ -66,7 +66,7 @@ pub fn keeps(graph: &Graph, analysis: &Analysis, op: OpId, needs_grad: &[bool]) 
 }
 
 /// Whether some operators are dear and stand in no span, and read from one.
-pub fn reads_again(cx: &Context<'_>, spans: &[Inside], ops: &[OpId]) -> bool {
+pub fn reads_recomputed(cx: &Context<'_>, spans: &[Inside], ops: &[OpId]) -> bool {
     let inside = |op: OpId| !spans[op.index()].is_empty();
     let dear = |op: &OpId| !inside(*op) && families::is_dear(&cx.graph.op(*op).target);
     let reads = |op: &OpId| {
@@ -78,7 +78,7 @@ pub fn reads_again(cx: &Context<'_>, spans: &[Inside], ops: &[OpId]) -> bool {
 }
 
 /// What has been computed again so far, while backward is scheduled.
-pub struct Again {
+pub struct Recomputed {
     /// Of each segment, if its values are there, in how many spans a reader may be with it: what is inside of
     /// further ones was for those that were computed with it, and is gone.
     values: Vec<Option<usize>>,
@@ -95,7 +95,7 @@ pub struct Known<'a> {
     pub interner: &'a Interner,
 }
 
-impl Again {
+impl Recomputed {
     pub fn new(segments: usize) -> Self {
         Self { values: vec![None; segments], saved: vec![false; segments], moved: HashSet::new() }
     }
@@ -106,10 +106,10 @@ impl Again {
         &mut self,
         known: &Known<'_>,
         segment: usize,
-        ways: &HashMap<UseId, Way>,
+        ways: &HashMap<UseId, ReshardPath>,
     ) -> (Vec<Event>, bool) {
         let own = &known.segments.all[segment];
-        if !(own.forgets || own.reads_again) || self.saved[segment] {
+        if !(own.forgets || own.reads_recomputed) || self.saved[segment] {
             return (vec![], false);
         }
         let mut events = vec![];
@@ -121,8 +121,8 @@ impl Again {
             if needed != segment {
                 let it = &known.segments.all[needed];
                 // Its own backward follows before that of the spans around both ends: what that needs is made at once.
-                let saves = it.forgets && (own.reads_again || own.inside.starts_with(&it.inside));
-                events.push(Event::Again { segment: needed, saves });
+                let saves = it.forgets && (own.reads_recomputed || own.inside.starts_with(&it.inside));
+                events.push(Event::Recompute { segment: needed, saves });
                 self.saved[needed] |= saves;
             }
             let shared = known.shared(needed, segment);
@@ -153,15 +153,15 @@ impl Again {
         &mut self,
         known: &Known<'_>,
         reader: usize,
-        ways: &HashMap<UseId, Way>,
+        ways: &HashMap<UseId, ReshardPath>,
         events: &mut Vec<Event>,
     ) {
         for id in known.reads(reader) {
             let Some(maker) = known.maker(id) else { continue };
-            let Some(way) = ways.get(&id).cloned() else { continue };
-            let again = known.shared(maker, reader) > 0 || known.size(way.to) > known.size(way.from);
-            if again && self.moved.insert(id) {
-                events.push(Event::MoveAgain { id, way });
+            let Some(path) = ways.get(&id).cloned() else { continue };
+            let recomputed = known.shared(maker, reader) > 0 || known.size(path.to) > known.size(path.from);
+            if recomputed && self.moved.insert(id) {
+                events.push(Event::MoveRecomputed { id, path });
             }
         }
     }
@@ -194,7 +194,7 @@ impl Known<'_> {
         if self.segments.all[maker].block != self.segments.all[reader].block {
             return 0;
         }
-        if self.segments.all[reader].reads_again {
+        if self.segments.all[reader].reads_recomputed {
             return inside(maker).count();
         }
         inside(maker).zip(inside(reader)).take_while(|(a, b)| a == b).count()

@@ -1,6 +1,6 @@
 //! Ranks that run the same code share it; the integers in which they differ become holes.
 
-use program::{Arg, Body, Column, RankId, Role, Table};
+use program::{Arg, Body, PerRank, RankId, Role, Table};
 
 use crate::project::Projected;
 
@@ -9,7 +9,7 @@ struct Kind {
     ranks: Vec<RankId>,
     body: Body,
     table: Table,
-    numbers: Vec<Column<i64>>,
+    numbers: Vec<PerRank<i64>>,
 }
 
 pub fn roles(projected: Vec<Projected>) -> Vec<Role> {
@@ -17,7 +17,10 @@ pub fn roles(projected: Vec<Projected>) -> Vec<Role> {
     for Projected { ranks, mut body, table, numbers } in projected {
         let numbers = take_integers(&mut body, &numbers);
         let kind = Kind { ranks, body, table, numbers };
-        match kinds.iter_mut().find(|known| known.body == kind.body && alike(&known.table, &kind.table)) {
+        match kinds
+            .iter_mut()
+            .find(|known| known.body == kind.body && have_same_shapes(&known.table, &kind.table))
+        {
             Some(known) => known.join(&kind),
             None => kinds.push(kind),
         }
@@ -26,11 +29,11 @@ pub fn roles(projected: Vec<Projected>) -> Vec<Role> {
 }
 
 /// The integers of a body, which are left as zeros.
-fn take_integers(body: &mut Body, numbers: &[Column<i64>]) -> Vec<Column<i64>> {
+fn take_integers(body: &mut Body, numbers: &[PerRank<i64>]) -> Vec<PerRank<i64>> {
     let mut found = vec![];
     visit(body, &mut |arg, _| {
         match arg {
-            Arg::Int(value) => found.push(Column::Same(*value)),
+            Arg::Int(value) => found.push(PerRank::Same(*value)),
             Arg::Hole(hole) => found.push(numbers[*hole as usize].clone()),
             _ => return,
         }
@@ -40,7 +43,7 @@ fn take_integers(body: &mut Body, numbers: &[Column<i64>]) -> Vec<Column<i64>> {
 }
 
 /// Whether two tables have as many of everything, of the same tensors.
-fn alike(a: &Table, b: &Table) -> bool {
+fn have_same_shapes(a: &Table, b: &Table) -> bool {
     let (shards, others) = (a.shards.iter().map(|s| s.tensor), b.shards.iter().map(|s| s.tensor));
     let (leaves, their_leaves) = (a.leaves.iter().map(|l| l.0), b.leaves.iter().map(|l| l.0));
     let (outputs, their_outputs) =
@@ -89,36 +92,36 @@ struct Joined<'a> {
 impl Joined<'_> {
     fn all<'c, T: PartialEq + Clone + 'c>(
         &self,
-        columns: impl Iterator<Item = (&'c mut Column<T>, &'c Column<T>)>,
+        columns: impl Iterator<Item = (&'c mut PerRank<T>, &'c PerRank<T>)>,
     ) {
         for (own, theirs) in columns {
             let value =
                 |(_, other, at): &(RankId, bool, usize)| if *other { theirs.get(*at) } else { own.get(*at) };
-            *own = Column::of(self.order.iter().map(|it| value(it).clone()).collect());
+            *own = PerRank::of(self.order.iter().map(|it| value(it).clone()).collect());
         }
     }
 }
 
 fn punch(kind: Kind) -> Role {
     let Kind { ranks, mut body, mut table, numbers } = kind;
-    let mut holes: Vec<(String, Column<i64>)> = vec![];
+    let mut holes: Vec<(String, PerRank<i64>)> = vec![];
     let mut numbers = numbers.into_iter();
     visit(&mut body, &mut |arg, name| {
         let Arg::Int(_) = arg else { return };
-        let column = match numbers.next() {
-            Some(Column::Same(value)) => {
+        let per_rank = match numbers.next() {
+            Some(PerRank::Same(value)) => {
                 *arg = Arg::Int(value);
                 return;
             }
-            Some(column) => column,
+            Some(per_rank) => per_rank,
             None => return,
         };
-        let at = holes.iter().position(|(_, known)| *known == column).unwrap_or_else(|| {
+        let at = holes.iter().position(|(_, known)| *known == per_rank).unwrap_or_else(|| {
             let count = holes
                 .iter()
                 .filter(|(n, _)| n.rsplit_once('_').is_some_and(|(base, _)| base == name))
                 .count();
-            holes.push((format!("{name}_{count}"), column));
+            holes.push((format!("{name}_{count}"), per_rank));
             holes.len() - 1
         });
         *arg = Arg::Hole(u32::try_from(at).unwrap_or(u32::MAX));
@@ -143,7 +146,7 @@ mod tests {
     use super::*;
 
     /// One slice from `lo` on, of one shard.
-    fn projected(ranks: &[u32], lo: Arg, numbers: &[Column<i64>], shard: Column<Region>) -> Projected {
+    fn projected(ranks: &[u32], lo: Arg, numbers: &[PerRank<i64>], shard: PerRank<Region>) -> Projected {
         let mut body = Body::default();
         for name in ["x", "y"] {
             body.bufs.push(Buf { name: name.into(), tensor: TensorId(0), grad: false });
@@ -162,25 +165,25 @@ mod tests {
 
     #[test]
     fn ranks_that_were_projected_apart_and_run_the_same_share_a_role() {
-        let two = Column::of(vec![region(0), region(4)]);
-        let numbers = [Column::Same(3), Column::of(vec![5, 7])];
+        let two = PerRank::of(vec![region(0), region(4)]);
+        let numbers = [PerRank::Same(3), PerRank::of(vec![5, 7])];
         let all = vec![
             projected(&[0, 2], Arg::Hole(1), &numbers, two),
-            projected(&[1], Arg::Int(6), &[], Column::Same(region(2))),
+            projected(&[1], Arg::Int(6), &[], PerRank::Same(region(2))),
         ];
         let [role] = <[Role; 1]>::try_from(roles(all)).expect("one role");
         assert_eq!(role.ranks, [RankId(0), RankId(1), RankId(2)]);
-        assert_eq!(role.table.constants, [Column::of(vec![5, 6, 7])]);
-        assert_eq!(role.table.shards[0].region, Column::of(vec![region(0), region(2), region(4)]));
+        assert_eq!(role.table.constants, [PerRank::of(vec![5, 6, 7])]);
+        assert_eq!(role.table.shards[0].region, PerRank::of(vec![region(0), region(2), region(4)]));
         let Instr::Slice(slice) = &role.body.codes[0].instrs[0] else { panic!("a slice") };
         assert_eq!(slice.region, [(Arg::Hole(0), Arg::Int(8))]);
     }
 
     #[test]
     fn ranks_that_hold_different_things_share_none() {
-        let mut other = projected(&[1], Arg::Int(6), &[], Column::Same(region(2)));
+        let mut other = projected(&[1], Arg::Int(6), &[], PerRank::Same(region(2)));
         other.table.shards.clear();
-        let all = vec![projected(&[0], Arg::Int(6), &[], Column::Same(region(2))), other];
+        let all = vec![projected(&[0], Arg::Int(6), &[], PerRank::Same(region(2))), other];
         assert_eq!(roles(all).len(), 2);
     }
 }

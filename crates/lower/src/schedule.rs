@@ -5,17 +5,17 @@ use std::rc::Rc;
 
 use graph::{Source, TensorId};
 use indexmap::IndexSet;
-use program::{Exchange, ExchangeId, Grouping, GroupingId, Pass, Piece, RankId, Settle};
+use program::{Exchange, ExchangeId, GradSync, Grouping, GroupingId, Pass, Piece, RankId};
 
 use crate::buckets::{Across, Buckets, Message};
-use crate::event::{Crossing, Event, Leg, Way};
+use crate::event::{Crossing, Event, ReshardPath, ReshardStep};
 use crate::exchange;
 use crate::gathers;
-use crate::homes::{self, Arrives, Divided, Homes};
 use crate::layout::{Entry, Interner, Layout, LayoutId, Middle, PortsId, bytes};
-use crate::legs;
 use crate::moves::{self, Get, Method, Move};
-use crate::recompute::{self, Again};
+use crate::param_sharding::{self, Arrives, Divided, ParamShardings};
+use crate::recompute::{self, Recomputed};
+use crate::reshard_steps;
 use crate::segments::Segments;
 use crate::uses::{Context, Reader, UseId, Uses};
 
@@ -26,7 +26,7 @@ type Moves = Rc<[(LayoutId, Rc<Move>)]>;
 pub struct Asked<'a> {
     pub cx: &'a Context<'a>,
     pub uses: &'a Uses,
-    pub homes: &'a Homes,
+    pub param_shardings: &'a ParamShardings,
     pub segments: &'a Segments,
 }
 
@@ -82,21 +82,21 @@ impl Leaves {
 }
 
 pub fn schedule(asked: &Asked<'_>, interner: &mut Interner, groupings: IndexSet<Grouping>) -> Schedule {
-    let Asked { cx, homes, segments, .. } = *asked;
+    let Asked { cx, param_shardings, segments, .. } = *asked;
     let mut it = Schedule { groupings, ..Schedule::default() };
-    it.end_code(0, Pass::Begin, gathers::once(cx, homes));
+    it.end_code(0, Pass::Begin, gathers::once(cx, param_shardings));
     it.forward(asked, interner);
     it.backward(asked, interner);
     for code in it.codes.iter_mut().filter(|code| matches!(code.pass, Pass::Forward | Pass::Backward)) {
-        code.events = gathers::in_passing((cx, homes, segments), std::mem::take(&mut code.events));
+        code.events = gathers::in_passing((cx, param_shardings, segments), std::mem::take(&mut code.events));
     }
     it
 }
 
 /// How values are moved in forward, by use.
-fn ways(codes: &[Codes]) -> HashMap<UseId, Way> {
+fn ways(codes: &[Codes]) -> HashMap<UseId, ReshardPath> {
     let moved = |event: &Event| match event {
-        Event::Move { id, way } => Some((*id, way.clone())),
+        Event::Move { id, path } => Some((*id, path.clone())),
         _ => None,
     };
     codes.iter().flat_map(|code| &code.events).filter_map(moved).collect()
@@ -174,10 +174,10 @@ impl Schedule {
         let plan = self.exchanged(cx, (complete, to), interner);
         let exchange = self.exchange(tensor, &plan, interner.get(to));
         let inside = match complete == from {
-            true => Way { legs: vec![], from, to: from },
-            false => self.way(cx, tensor, (from, complete), interner),
+            true => ReshardPath { reshard_steps: vec![], from, to: from },
+            false => self.path(cx, tensor, (from, complete), interner),
         };
-        Some(Crossing { inside, leg: Leg { plan, exchange, to } })
+        Some(Crossing { inside, step: ReshardStep { plan, exchange, to } })
     }
 
     fn forward_move(
@@ -204,8 +204,8 @@ impl Schedule {
                     leaving.entry(maker).or_default().push(Event::Send { id, crossing });
                     return;
                 }
-                let way = self.way(cx, it.tensor, (from, to), interner);
-                self.events.push(Event::Move { id, way });
+                let path = self.path(cx, it.tensor, (from, to), interner);
+                self.events.push(Event::Move { id, path });
             }
             _ => {
                 let known = self.known_leaves.entry(it.ports);
@@ -231,19 +231,19 @@ impl Schedule {
         Rc::clone(self.known_exchanges.entry((from, to)).or_insert_with(make))
     }
 
-    fn way(
+    fn path(
         &mut self,
         cx: &Context<'_>,
         tensor: TensorId,
         (from, to): (LayoutId, LayoutId),
         interner: &mut Interner,
-    ) -> Way {
-        let mut legs = vec![];
+    ) -> ReshardPath {
+        let mut reshard_steps = vec![];
         for (to, plan) in self.moves(cx, (from, to), interner).iter() {
             let exchange = self.exchange(tensor, plan, interner.get(*to));
-            legs.push(Leg { plan: Rc::clone(plan), exchange, to: *to });
+            reshard_steps.push(ReshardStep { plan: Rc::clone(plan), exchange, to: *to });
         }
-        Way { legs, from, to }
+        ReshardPath { reshard_steps, from, to }
     }
 
     /// One move, or several where one would be an exchange.
@@ -257,14 +257,15 @@ impl Schedule {
             return Rc::clone(known);
         }
         if !interner.get(from).is_of_kind(interner.get(to)) {
-            return self.by_way_of_the_whole(cx, (from, to), interner);
+            return self.through_the_whole(cx, (from, to), interner);
         }
         let moves: Moves = match self.pattern((from, to), interner) {
             Some(plan) => Rc::new([(to, plan)]),
-            None => match self.legs(cx, (from, to), interner) {
-                Some(legs) => {
-                    legs.into_iter().map(|(after, plan)| (interner.layout(after), Rc::new(plan))).collect()
-                }
+            None => match self.reshard_steps(cx, (from, to), interner) {
+                Some(reshard_steps) => reshard_steps
+                    .into_iter()
+                    .map(|(after, plan)| (interner.layout(after), Rc::new(plan)))
+                    .collect(),
                 None => Rc::new([(to, self.exchanged(cx, (from, to), interner))]),
             },
         };
@@ -273,7 +274,7 @@ impl Schedule {
     }
 
     /// Shares of one kind, completed, and shares of another kind made of that.
-    fn by_way_of_the_whole(
+    fn through_the_whole(
         &mut self,
         cx: &Context<'_>,
         (from, to): (LayoutId, LayoutId),
@@ -289,13 +290,13 @@ impl Schedule {
     }
 
     /// Several moves, if there is a way that is no dearer than an exchange.
-    fn legs(
+    fn reshard_steps(
         &mut self,
         cx: &Context<'_>,
         (from, to): (LayoutId, LayoutId),
         interner: &Interner,
     ) -> Option<Vec<(Layout, Move)>> {
-        let route = legs::route(interner.get(from), interner.get(to))?;
+        let route = reshard_steps::route(interner.get(from), interner.get(to))?;
         if !route.is_cheap() {
             let exchange = self.exchanged(cx, (from, to), interner);
             let Method::Exchange(pieces) = &exchange.method else { return None };
@@ -329,7 +330,7 @@ impl Schedule {
 
     fn backward(&mut self, asked: &Asked<'_>, interner: &mut Interner) {
         let Asked { cx, uses, segments, .. } = *asked;
-        let mut again = Again::new(segments.all.len());
+        let mut recomputed = Recomputed::new(segments.all.len());
         let recomputes = segments.all.iter().any(|segment| segment.forgets);
         let ways = if recomputes { ways(&self.codes) } else { HashMap::new() };
         let mut end = Buckets::default();
@@ -348,9 +349,9 @@ impl Schedule {
                 self.events.extend(received);
                 if segment.ops.iter().any(carries) {
                     let known = recompute::Known { cx, uses, segments, interner };
-                    let (events, again) = again.before(&known, index, &ways);
+                    let (events, recomputed) = recomputed.before(&known, index, &ways);
                     self.events.extend(events);
-                    self.events.push(Event::Grad { segment: index, again });
+                    self.events.push(Event::Grad { segment: index, recomputed });
                 }
                 for &id in segment.before.iter().rev() {
                     self.backward_move(asked, (id, block), interner, (&mut buckets, &mut end));
@@ -377,7 +378,7 @@ impl Schedule {
         interner: &mut Interner,
         (buckets, end): (&mut Buckets, &mut Buckets),
     ) {
-        let Asked { cx, uses, homes, segments } = *asked;
+        let Asked { cx, uses, param_shardings, segments } = *asked;
         let it = uses.get(id);
         if !it.carries_grad || it.direct {
             return;
@@ -385,7 +386,7 @@ impl Schedule {
         let written = uses.written[it.tensor.index()];
         let late = uses.in_several_blocks(cx, it.tensor);
         let buckets = if late { end } else { buckets };
-        if let Some(divided) = homes.of(it.tensor) {
+        if let Some(divided) = param_shardings.of(it.tensor) {
             return self.reduce_to_parts(asked, (id, divided), interner, buckets);
         }
         let held = cx.wanted[it.tensor.index()].unwrap_or_else(|| self.completed(written, interner));
@@ -402,7 +403,7 @@ impl Schedule {
                     let target = interner.get(held);
                     let plan = exactly(interner.get(leaves.layout), target, cx.plan.devices);
                     let exchange = self.exchange(it.tensor, &plan, target).expect("it is made of pieces");
-                    let (plan, when) = (Rc::new(plan), Settle::Last);
+                    let (plan, when) = (Rc::new(plan), GradSync::Last);
                     let events = if late { &mut self.at_the_end } else { &mut self.events };
                     events.push(Event::ReduceExactly { id, exchange, plan, when });
                 }
@@ -423,8 +424,8 @@ impl Schedule {
             received.push(Event::ReceiveGrad { id, crossing });
             return;
         }
-        let way = self.way(cx, it.tensor, (from, to), interner);
-        self.events.push(Event::MoveGrad { id, way });
+        let path = self.path(cx, it.tensor, (from, to), interner);
+        self.events.push(Event::MoveGrad { id, path });
         if !made && self.is_last(cx, uses, id) {
             self.give_back(cx, uses, id, held, interner);
         }
@@ -440,7 +441,7 @@ impl Schedule {
     ) {
         let (cx, tensor) = (asked.cx, asked.uses.get(id).tensor);
         let leaves = self.leaves[&id].layout;
-        let when = if divided.reduce == plan::Reduce::Each { Settle::Each } else { Settle::Last };
+        let when = if divided.reduce == plan::Reduce::Each { GradSync::Each } else { GradSync::Last };
         let own = self.arrives(asked, (id, divided), interner);
         // What is summed across groups must be partial there for each use.
         let of = asked.uses.of[tensor.index()].iter().filter(|id| asked.uses.get(**id).carries_grad);
@@ -452,11 +453,11 @@ impl Schedule {
             let plan = exactly(interner.get(leaves), target, cx.plan.devices);
             let exchange = self.exchange(tensor, &plan, target).expect("it is made of pieces");
             // What some rank holds all of adds up in its leaf.
-            let when = if divided.holds_all(interner.get(leaves)) { when } else { Settle::Last };
+            let when = if divided.holds_all(interner.get(leaves)) { when } else { GradSync::Last };
             self.events.push(Event::ReduceExactly { id, exchange, plan: Rc::new(plan), when });
             return;
         };
-        let (unit, group) = (asked.homes.in_passing(tensor), summed.then_some(divided.group));
+        let (unit, group) = (asked.param_shardings.in_passing(tensor), summed.then_some(divided.group));
         let across = across.map(|group| Across { group, early: all.len() == 1 });
         let of = Message::Scatter { group, across, when, unit };
         let size = bytes(cx.graph, tensor, &interner.get(leaves).entries[0].region);
@@ -476,7 +477,7 @@ impl Schedule {
             return *known;
         }
         let layouts = (interner.get(key.0), interner.get(read));
-        let found = homes::arrives(divided, layouts, interner, &mut self.groupings);
+        let found = param_sharding::arrives(divided, layouts, interner, &mut self.groupings);
         *self.known_arrivals.entry(key).or_insert(found)
     }
 
@@ -523,8 +524,8 @@ impl Schedule {
             layouts.insert(self.completed(gradient, interner));
         }
         for from in layouts {
-            let way = self.way(cx, tensor, (from, held), interner);
-            self.events.push(Event::GiveBack { id, way });
+            let path = self.path(cx, tensor, (from, held), interner);
+            self.events.push(Event::GiveBack { id, path });
         }
     }
 }

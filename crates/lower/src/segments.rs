@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use graph::{OpId, Source};
 
-use crate::homes::{Homes, layer};
 use crate::layout::{Interner, bytes};
+use crate::param_sharding::{ParamShardings, layer};
 use crate::recompute::{self, Inside};
 use crate::uses::{Context, Reader, UseId, Uses};
 
@@ -29,15 +29,15 @@ pub struct Segment {
     pub units: BTreeSet<usize>,
     /// Whether forward keeps what it gives but nothing of what it reads, which its backward has computed again:
     /// it is dear, and reads from spans that it is not in.
-    pub reads_again: bool,
+    pub reads_recomputed: bool,
     /// What the plan sends to the host that it is in.
-    pub away: Option<usize>,
+    pub offloaded: Option<usize>,
     /// Whether it keeps something for its backward that can go there.
     pub offloads: bool,
 }
 
 impl Segment {
-    fn new(inside: &Inside, away: Option<usize>, block: u32) -> Self {
+    fn new(inside: &Inside, offloaded: Option<usize>, block: u32) -> Self {
         Self {
             ops: vec![],
             before: vec![],
@@ -45,8 +45,8 @@ impl Segment {
             inside: Rc::clone(inside),
             forgets: false,
             units: BTreeSet::new(),
-            reads_again: false,
-            away,
+            reads_recomputed: false,
+            offloaded,
             offloads: false,
         }
     }
@@ -67,9 +67,9 @@ impl Segments {
     }
 }
 
-pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) -> Segments {
-    let (spans, away) = (recompute::spans(cx), away(cx));
-    let first = |op: &OpId| Segment::new(&spans[op.index()], away[op.index()], cx.plan.block(*op));
+pub fn cut(cx: &Context<'_>, uses: &Uses, param_shardings: &ParamShardings, interner: &Interner) -> Segments {
+    let (spans, offloaded) = (recompute::spans(cx), offloaded(cx));
+    let first = |op: &OpId| Segment::new(&spans[op.index()], offloaded[op.index()], cx.plan.block(*op));
     let mut all: Vec<Segment> = cx.order.first().map(first).into_iter().collect();
     let mut of = vec![usize::MAX; cx.graph.ops.len()];
     let mut moved = vec![false; uses.all.len()];
@@ -96,9 +96,14 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) ->
         let new_block = all[current].block != block;
         let changes_turn = all[current].ops.last().is_some_and(|last| turn(last) != placement.in_turn);
         let inside = &spans[op.index()];
-        let changes_span = all[current].inside != *inside || all[current].away != away[op.index()];
-        let units: BTreeSet<usize> =
-            cx.graph.op(op).inputs().into_iter().filter_map(|tensor| homes.in_passing(tensor)).collect();
+        let changes_span = all[current].inside != *inside || all[current].offloaded != offloaded[op.index()];
+        let units: BTreeSet<usize> = cx
+            .graph
+            .op(op)
+            .inputs()
+            .into_iter()
+            .filter_map(|tensor| param_shardings.in_passing(tensor))
+            .collect();
         let before = &all[current].units;
         let changes_unit = !before.is_empty() && !units.is_subset(before);
         if needed.iter().any(made_here)
@@ -108,14 +113,14 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) ->
             || bucket_full
             || new_block
         {
-            all.push(Segment::new(inside, away[op.index()], block));
+            all.push(Segment::new(inside, offloaded[op.index()], block));
             waiting = 0;
         }
         let segment = all.len() - 1;
         all[segment].units.extend(units);
         let keeps = || recompute::keeps(cx.graph, cx.analysis, op, cx.needs_grad);
         all[segment].forgets |= !inside.is_empty() && keeps();
-        all[segment].offloads |= away[op.index()].is_some() && keeps();
+        all[segment].offloads |= offloaded[op.index()].is_some() && keeps();
         for id in needed {
             if !moved[id.index()] {
                 waiting += to_reduce(cx, uses, interner, id);
@@ -130,19 +135,19 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, homes: &Homes, interner: &Interner) ->
     let leaves = |id: &UseId| uses.get(*id).readers.iter().any(|r| !matches!(r, Reader::Op(..)));
     let after = (0..uses.all.len()).map(UseId::new).filter(|id| leaves(id) && !moved[id.index()]).collect();
     all.retain(|s| !s.ops.is_empty());
-    let reading = |segment: &Segment| recompute::reads_again(cx, &spans, &segment.ops);
+    let reading = |segment: &Segment| recompute::reads_recomputed(cx, &spans, &segment.ops);
     let found: Vec<bool> = all.iter().map(reading).collect();
-    all.iter_mut().zip(found).for_each(|(segment, found)| segment.reads_again = found);
+    all.iter_mut().zip(found).for_each(|(segment, found)| segment.reads_recomputed = found);
     Segments { all, of, after }
 }
 
 /// For each operator the set of the plan that goes to the host with it.
-fn away(cx: &Context<'_>) -> Vec<Option<usize>> {
-    let mut away = vec![None; cx.graph.ops.len()];
+fn offloaded(cx: &Context<'_>) -> Vec<Option<usize>> {
+    let mut offloaded = vec![None; cx.graph.ops.len()];
     for (number, span) in cx.plan.offload.iter().enumerate() {
-        span.iter().for_each(|op| away[op.index()] = Some(number));
+        span.iter().for_each(|op| offloaded[op.index()] = Some(number));
     }
-    away
+    offloaded
 }
 
 /// Bytes of a parameter's gradient that have to be summed over ranks.

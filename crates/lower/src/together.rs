@@ -5,10 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use program::{Body, Collective, GroupingId, How, Instr, Program, Turn};
+use program::{Body, Collective, GroupingId, How, Instr, OrderKey, Program};
 
 /// The meeting of a grouping with this number in a code, and the next one.
-type Pair = (Turn, GroupingId, usize);
+type Pair = (OrderKey, GroupingId, usize);
 
 pub fn together(program: &mut Program) {
     let mut wanted: HashMap<GroupingId, HashSet<Pair>> = HashMap::new();
@@ -58,7 +58,7 @@ fn fits(first: &Instr, second: &Instr) -> bool {
     }
 }
 
-fn joined(place: Turn, instrs: Vec<Instr>, wanted: &HashSet<Pair>) -> Vec<Instr> {
+fn joined(place: OrderKey, instrs: Vec<Instr>, wanted: &HashSet<Pair>) -> Vec<Instr> {
     let mut met: HashMap<GroupingId, usize> = HashMap::new();
     let mut found: Vec<Instr> = Vec::with_capacity(instrs.len());
     for instr in instrs {

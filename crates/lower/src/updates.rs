@@ -33,9 +33,9 @@ fn holders(roles: &[Role], tensor: TensorId, whole: &Region) -> Option<Vec<RankI
     let (mut ranks, mut divided) = (BTreeSet::new(), false);
     for role in roles {
         let of_it = role.table.shards.iter().filter(|shard| shard.tensor == tensor);
-        for column in of_it.map(|shard| &shard.region) {
+        for per_rank in of_it.map(|shard| &shard.region) {
             ranks.extend(&role.ranks);
-            divided |= (0..role.ranks.len()).any(|at| column.get(at) != whole);
+            divided |= (0..role.ranks.len()).any(|at| per_rank.get(at) != whole);
         }
     }
     divided.then(|| ranks.into_iter().collect())

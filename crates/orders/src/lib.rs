@@ -19,9 +19,9 @@ mod problem;
 mod repetend;
 mod shapes;
 mod solve;
+mod strategies;
 mod text;
 mod valid;
-mod ways;
 mod whole;
 
 pub use bounds::makespan_bound;

@@ -11,12 +11,12 @@ pub struct Costs<'c> {
     /// What a block keeps from its forward on, until nothing of its backward is left.
     pub kept: &'c dyn Fn(usize) -> i64,
     /// Backward runs in two passes.
-    pub halves: bool,
+    pub split_backward: bool,
 }
 
 /// Each pass of a block is a block. Where one is not trained, nothing is kept.
 pub fn of_pipeline(shape: &Shape, costs: &Costs<'_>, room: Vec<Option<i64>>) -> Problem {
-    let passes = |block: usize| match (shape.blocks[block].trains, costs.halves) {
+    let passes = |block: usize| match (shape.blocks[block].trains, costs.split_backward) {
         (false, _) => vec![Pass::Forward],
         (true, false) => vec![Pass::Forward, Pass::Backward],
         (true, true) => vec![Pass::Forward, Pass::Inputs, Pass::Weights],

@@ -102,10 +102,10 @@ fn pattern(problem: &Problem, group: usize, limits: &Limits) -> Option<Repetend>
     let (all, count) = (problem.copies(group), problem.blocks.len());
     let longest: i64 = all.blocks.iter().map(|block| block.time).sum();
     let most = (FAR / 2 / longest.max(1)).max(1);
-    let turns: Vec<(usize, usize)> = (0..count).map(|it| (it, (group - 1) * count + it)).collect();
+    let iterations: Vec<(usize, usize)> = (0..count).map(|it| (it, (group - 1) * count + it)).collect();
     let mut search = Periods {
         problem: &all,
-        turns: if group == 1 { &[] } else { &turns },
+        iterations: if group == 1 { &[] } else { &iterations },
         in_flight: limits.in_flight.unwrap_or(2 * all.blocks.len() as i64).clamp(1, most),
         least: period_bound(problem, group),
         budget: Budget { nodes: 0, most: limits.nodes, until: limits.until },
@@ -140,7 +140,7 @@ pub(crate) fn none_found(problem: &Problem, limits: &Limits) -> Error {
 
 struct Periods<'p> {
     problem: &'p Problem,
-    turns: &'p [(usize, usize)],
+    iterations: &'p [(usize, usize)],
     /// No period is shorter, whatever is tried.
     least: i64,
     in_flight: i64,
@@ -152,7 +152,7 @@ struct Periods<'p> {
 
 impl<'p> Periods<'p> {
     fn ask(&self, period: i64) -> Ask<'p> {
-        Ask { problem: self.problem, turns: self.turns, period, span: self.in_flight * period }
+        Ask { problem: self.problem, iterations: self.iterations, period, span: self.in_flight * period }
     }
 
     /// One block after the other.

@@ -16,14 +16,14 @@ use std::time::Instant;
 use crate::net::{Clash, Net};
 use crate::pairs::{Pair, Peak, pairs, peaks};
 use crate::problem::Problem;
-use crate::ways::{WAYS, Way};
+use crate::strategies::{Strategy, WAYS};
 
 /// What is asked.
 #[derive(Clone, Copy)]
 pub(crate) struct Ask<'p> {
     pub problem: &'p Problem,
     /// The second of these blocks begins before the first one does in the next period.
-    pub turns: &'p [(usize, usize)],
+    pub iterations: &'p [(usize, usize)],
     pub period: i64,
     /// The longest time from the first beginning to the last end, for one micro-batch.
     pub span: i64,
@@ -113,7 +113,7 @@ impl<'p> Search<'p> {
             }
         }
         net.later(sink, source, -self.ask.span)?;
-        for (first, last) in self.ask.turns {
+        for (first, last) in self.ask.iterations {
             net.later(*last, *first, blocks[*last].time - self.ask.period)?;
         }
         self.follow(&mut net, usize::MAX)?;
@@ -184,7 +184,7 @@ impl<'p> Search<'p> {
         Ok(is_new)
     }
 
-    fn dive(&self, net: Net, way: &Way, budget: &mut Budget) -> Answer {
+    fn dive(&self, net: Net, way: &Strategy, budget: &mut Budget) -> Answer {
         budget.nodes += 1;
         if budget.is_spent() {
             return Answer::Unknown;

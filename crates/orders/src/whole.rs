@@ -145,7 +145,7 @@ fn search(problem: &Problem, batches: usize, limits: &Limits, bound: i64, best: 
             break;
         }
         let span = if best.is_some() { (low + high - 1) / 2 } else { longest };
-        let ask = Ask { problem: &all, turns: &[], period: 4 * longest, span };
+        let ask = Ask { problem: &all, iterations: &[], period: 4 * longest, span };
         let mut own = Budget { nodes: 0, most: (budget.most.saturating_sub(budget.nodes)) / 2, ..budget };
         let answer = if is_refuted(ask) { Answer::No } else { solve(ask, &mut own) };
         budget.nodes += own.nodes;

@@ -19,7 +19,7 @@ fn devices_take_as_long_as_was_found() {
     let four: Vec<Vec<usize>> = (0..4).map(|device| vec![device]).collect();
     let down_and_up = [0, 1, 2, 2, 1, 0].map(|device| vec![device]).to_vec();
     let shared = vec![vec![0, 1, 2], vec![0], vec![1], vec![2], vec![0, 1, 2]];
-    for (devices, halves, room) in [
+    for (devices, split_backward, room) in [
         (four.clone(), false, 8),
         (four, false, 3),
         (down_and_up.clone(), false, 8),
@@ -28,7 +28,7 @@ fn devices_take_as_long_as_was_found() {
     ] {
         let (shape, count) = (pipeline(&devices), devices.iter().flatten().max().unwrap() + 1);
         let time = |_, pass| i64::try_from(Times::EQUAL.of(pass)).unwrap();
-        let costs = Costs { time: &time, kept: &|_| 1, halves };
+        let costs = Costs { time: &time, kept: &|_| 1, split_backward };
         let problem = of_pipeline(&shape, &costs, vec![Some(room); count]);
         let repetend = repetend(&problem, &Limits::default()).unwrap();
         assert!(repetend.is_shortest());

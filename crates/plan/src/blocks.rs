@@ -15,7 +15,7 @@ use schedule::Schedule;
 
 use crate::nearby::nearby;
 use crate::select::{clip, one_or_run};
-use crate::{Plan, place, title, turns};
+use crate::{Plan, place, timetables, title};
 
 /// A schedule by its name.
 pub fn schedule_named(name: &str) -> Result<Schedule> {
@@ -113,7 +113,7 @@ pub(crate) fn completed(graph: &Graph, said: &[Option<u32>]) -> Vec<u32> {
 /// What runs in one go reads nothing that is made later.
 pub(crate) fn validate(plan: &Plan, graph: &Graph) -> Result<()> {
     let count = plan.block_count();
-    turns::validate(plan, count * plan.tokens)?;
+    timetables::validate(plan, count * plan.tokens)?;
     if plan.blocks.is_empty() {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 //!
 //! A [`Plan`] says for every operator how it is split ([`Split`], nested), on which devices its
 //! sub-operators run, which operators must run before which, in which [`blocks`], what is computed again for backward
-//! ([`recompute`]), and where parameters live between steps ([`homes`]). [`primitives`] is how code makes
+//! ([`recompute`]), and where parameters live between steps ([`param_sharding`]). [`primitives`] is how code makes
 //! one (`trans`, `assign`, `order`), [`text`] how a file says it, [`sets`] the well-known ones.
 //!
 //! A plan knows devices by number only, and nothing of communication.
@@ -13,13 +13,13 @@ pub mod dim_names;
 mod exchange;
 mod fit;
 mod folded;
-pub mod homes;
 pub mod micro_batches;
 mod model_dims;
 mod nearby;
 mod offload;
 mod order;
 mod overlap;
+pub mod param_sharding;
 pub mod primitives;
 pub mod random;
 mod ranges;
@@ -29,9 +29,9 @@ mod rewriting;
 mod select;
 pub mod sets;
 pub mod text;
+mod timetables;
 mod tokens;
 mod transfer;
-mod turns;
 
 use std::collections::BTreeSet;
 
@@ -42,20 +42,21 @@ use rules::{Analysis, Interval, Kind, Loop};
 pub use blocks::schedule_named;
 pub use exchange::exchanges;
 pub use folded::print_folded;
-pub use homes::{
-    Gather, Home, Homes, Reduce, Wholes, has_state_on_host, home_of, is_updated_whole, lives_on_host,
-};
 pub use order::order;
 pub use overlap::OVERLAP;
+pub use param_sharding::{
+    Gather, ParamSharding, ParamShardings, Reduce, Wholes, has_state_on_host, is_updated_whole,
+    lives_on_host, param_sharding_of,
+};
 pub use primitives::{Decided, Draft, SubOp};
 pub use recompute::teaching;
 pub use repeat::repeat;
 pub use rewriting::{carried, rewritings};
 pub use rules::classes;
 pub use schedule::{Schedule, Task};
+pub use timetables::{Timetables, loops, mixed_order, task_or_refuse};
 pub use tokens::{InSlices, in_slices, rests_on, rewritten};
 pub use transfer::{Side, Transferred, transfer};
-pub use turns::{Timetables, loops, mixed_order, task_or_refuse};
 
 /// The most devices of a plan, and the most parts of an operator: more is a mistake.
 pub const MOST: u32 = 1 << 20;
@@ -125,7 +126,7 @@ pub struct Plan {
     /// together, and no operator is in two.
     pub offload: Vec<Vec<OpId>>,
     /// Parameters that devices divide among them.
-    pub homes: Homes,
+    pub param_shardings: ParamShardings,
     /// The block of each operator; empty if all are in one.
     pub blocks: Vec<u32>,
     pub schedule: Schedule,
@@ -183,7 +184,7 @@ impl Plan {
             self.validate_op(graph, analysis, op).map_err(|e| e.at(place(graph, op)))?;
         }
         recompute::validate(self, graph)?;
-        homes::validate(self)?;
+        param_sharding::validate(self)?;
         blocks::validate(self, graph)?;
         tokens::validate(graph, analysis, self)?;
         order(graph, self).map(|_| ())

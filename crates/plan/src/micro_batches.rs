@@ -62,7 +62,7 @@ fn is_input(tensor: &graph::Tensor, at: usize) -> bool {
 
 /// What each micro-batch counts.
 fn weight(whole: Side<'_>, one: Side<'_>) -> Result<Weight> {
-    alike(whole.graph, one.graph)?;
+    same(whole.graph, one.graph)?;
     let plan = sets::named("data", whole.graph, whole.analysis, PARTS)
         .map_err(|error| refusal(format!("no input of it has a batch that may be cut: {}", error.what)))?;
     let named = rewritings(whole.graph, whole.analysis, &plan);
@@ -83,7 +83,7 @@ fn weight(whole: Side<'_>, one: Side<'_>) -> Result<Weight> {
 }
 
 /// Both do the same, one after the other; and nothing that would be done once for each micro-batch.
-fn alike(whole: &Graph, one: &Graph) -> Result<()> {
+fn same(whole: &Graph, one: &Graph) -> Result<()> {
     if let Some((name, _)) = whole.updates.first() {
         let is_parameter = whole.held(name).is_some_and(|held| whole.is_parameter(held));
         let what = if is_parameter { "the parameter" } else { "the buffer" };

@@ -21,7 +21,7 @@ use diag::{Error, Result};
 use graph::{Graph, OpId};
 
 use crate::select::clip;
-use crate::{Plan, homes, recompute};
+use crate::{Plan, param_sharding, recompute};
 
 /// The operators that a line of a plan file names; an empty one for `none`.
 pub(crate) fn read(line: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
@@ -79,7 +79,7 @@ fn of_globs(of: Of, pattern: &str, graph: &Graph) -> Result<BTreeSet<String>> {
         Error::new("SW0301", format!("`{}` does not name parameters", clip(pattern)))
             .fix(format!("write `offload {} \"h.*\"`, with names in quotes", of.word()))
     })?;
-    homes::select(bare, graph).map(|names| names.into_iter().collect())
+    param_sharding::select(bare, graph).map(|names| names.into_iter().collect())
 }
 
 /// Lines that name the parameters of which something is on the host.
@@ -87,7 +87,7 @@ pub(crate) fn print_parameters(plan: &Plan, graph: &Graph) -> String {
     let lines = |(of, names): (Of, &BTreeSet<String>)| {
         let names: Vec<&String> = names.iter().collect();
         let line = |pattern: &str, _: &str| format!("offload {} {pattern:?}\n", of.word());
-        homes::folded(&names, graph, |_| String::new(), line)
+        param_sharding::folded(&names, graph, |_| String::new(), line)
     };
     [(Of::State, &plan.state_on_host), (Of::Parameter, &plan.held_on_host)].map(lines).concat()
 }

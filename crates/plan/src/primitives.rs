@@ -14,8 +14,8 @@ use rules::{Analysis, Kind};
 use crate::classes::Classes;
 use crate::exchange;
 use crate::{
-    Home, Homes, OVERLAP, On, OpPlan, Plan, Schedule, Split, Task, Timetables, Wholes, blocks, homes, legal,
-    model_dims, no_device, offload, place, recompute, title,
+    OVERLAP, On, OpPlan, ParamSharding, ParamShardings, Plan, Schedule, Split, Task, Timetables, Wholes,
+    blocks, legal, model_dims, no_device, offload, param_sharding, place, recompute, title,
 };
 
 /// One part of a divided operator.
@@ -44,7 +44,7 @@ pub struct Decided {
     /// `None` where nothing was said of it.
     recompute: Option<Vec<Vec<OpId>>>,
     offload: Vec<Vec<OpId>>,
-    homes: Homes,
+    param_shardings: ParamShardings,
     /// The block of each operator that one was said of, and how many blocks there are.
     blocks: Vec<Option<u32>>,
     block_count: u32,
@@ -237,13 +237,13 @@ impl<'g> Draft<'g> {
     }
 
     pub(crate) fn offload_of(&mut self, of: offload::Of, line: &str) -> Result<()> {
-        let away = match of {
+        let offloaded = match of {
             offload::Of::State => &mut self.decided.state_on_host,
             offload::Of::Parameter => &mut self.decided.held_on_host,
         };
         match offload::named(of, line, self.graph)? {
-            Some(names) => away.extend(names),
-            None => away.clear(),
+            Some(names) => offloaded.extend(names),
+            None => offloaded.clear(),
         }
         Ok(())
     }
@@ -257,7 +257,7 @@ impl<'g> Draft<'g> {
             self.decided.recompute.get_or_insert_default().extend(spans);
         }
         other.offload.into_iter().for_each(|span| self.offload(span));
-        self.decided.homes.extend(other.homes);
+        self.decided.param_shardings.extend(other.param_shardings);
         self.decided.schedule = other.schedule.or(self.decided.schedule);
         self.decided.tokens = other.tokens.or(self.decided.tokens);
         self.decided.overlap = other.overlap.or(self.decided.overlap);
@@ -272,30 +272,31 @@ impl<'g> Draft<'g> {
     }
 
     /// Where a parameter lives between steps; `None` is with all devices that read it. One that forward writes does.
-    pub fn home(&mut self, parameter: TensorId, home: Option<Home>) {
-        let home = home.filter(|_| self.graph.new_value(parameter).is_none());
-        let Some(name) = homes::names(self.graph, parameter).first() else { return };
-        self.settle(name, home);
+    pub fn sharding(&mut self, parameter: TensorId, sharding: Option<ParamSharding>) {
+        let sharding = sharding.filter(|_| self.graph.new_value(parameter).is_none());
+        let Some(name) = param_sharding::names(self.graph, parameter).first() else { return };
+        self.set_sharding(name, sharding);
     }
 
     /// Whether a parameter's update is computed of the whole, where devices hold parts.
     pub fn update_whole(&mut self, parameter: TensorId, is_whole: bool) {
-        let Some(name) = homes::names(self.graph, parameter).first() else { return };
+        let Some(name) = param_sharding::names(self.graph, parameter).first() else { return };
         self.update(name, is_whole);
     }
 
     /// Where the parameters live whose names fit a glob, and how they are updated, as a plan file says it:
     /// `"h.*": over 4, gather step`.
     pub fn param(&mut self, line: &str) -> Result<()> {
-        let said = homes::read(line, self.graph, self.decided.devices)?;
+        let said = param_sharding::read(line, self.graph, self.decided.devices)?;
         let is_one = said.names.len() == 1;
         for name in said.names {
             if let Some(is_whole) = said.update_whole {
                 self.update(&name, is_whole);
             }
-            if let Some(home) = said.home.as_ref().filter(|_| is_one || !homes::is_written(self.graph, &name))
+            if let Some(sharding) =
+                said.sharding.as_ref().filter(|_| is_one || !param_sharding::is_written(self.graph, &name))
             {
-                self.settle(&name, home.clone());
+                self.set_sharding(&name, sharding.clone());
                 self.decided.asked.insert(name);
             }
         }
@@ -311,10 +312,10 @@ impl<'g> Draft<'g> {
     }
 
     /// The same by the parameter's first name.
-    pub(crate) fn settle(&mut self, name: &str, home: Option<Home>) {
-        match home {
-            Some(home) => self.decided.homes.insert(name.into(), home),
-            None => self.decided.homes.remove(name),
+    pub(crate) fn set_sharding(&mut self, name: &str, sharding: Option<ParamSharding>) {
+        match sharding {
+            Some(sharding) => self.decided.param_shardings.insert(name.into(), sharding),
+            None => self.decided.param_shardings.remove(name),
         };
     }
 
@@ -348,7 +349,8 @@ impl<'g> Draft<'g> {
                 }
             }
         }
-        let Decided { name, devices, order, recompute, offload, homes, asked, wholes, .. } = self.decided;
+        let Decided { name, devices, order, recompute, offload, param_shardings, asked, wholes, .. } =
+            self.decided;
         let Decided { state_on_host, held_on_host, before, timetables, .. } = self.decided;
         let one = self.decided.block_count < 2;
         let blocks = if one { vec![] } else { blocks::completed(self.graph, &self.decided.blocks) };
@@ -364,7 +366,7 @@ impl<'g> Draft<'g> {
             order,
             recompute,
             offload,
-            homes,
+            param_shardings,
             state_on_host,
             held_on_host,
             wholes,
@@ -376,7 +378,7 @@ impl<'g> Draft<'g> {
             timetables,
         };
         plan.validate(self.graph, self.analysis)?;
-        homes::refuse(&plan, self.graph, self.analysis, &asked)?;
+        param_sharding::refuse(&plan, self.graph, self.analysis, &asked)?;
         Ok(plan)
     }
 

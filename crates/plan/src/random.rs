@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use graph::{Graph, OpId};
 use rules::{Analysis, Kind};
 
-use crate::homes::{names, readers_alike};
+use crate::param_sharding::{names, readers_agree};
 use crate::{
-    Gather, Home, Homes, OVERLAP, On, OpPlan, Plan, Reduce, Schedule, Split, Timetables, Wholes, exchange,
-    legal, recompute,
+    Gather, OVERLAP, On, OpPlan, ParamSharding, ParamShardings, Plan, Reduce, Schedule, Split, Timetables,
+    Wholes, exchange, legal, recompute,
 };
 
 /// A small generator (splitmix64), the same on every machine.
@@ -57,7 +57,7 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
         })
         .collect();
     let recompute = spans(graph, &mut Random::new(!seed));
-    let homes = homes(graph, analysis, &ops, &mut Random::new(seed.rotate_left(32)));
+    let param_shardings = param_shardings(graph, analysis, &ops, &mut Random::new(seed.rotate_left(32)));
     let wholes = wholes(graph, &mut Random::new(seed.rotate_left(16)));
     let state_on_host = some_parameters(graph, &mut Random::new(!seed.rotate_left(16)));
     let held_on_host = some_parameters(graph, &mut Random::new(!seed.rotate_left(48)));
@@ -70,7 +70,7 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
         order: vec![],
         recompute,
         offload,
-        homes,
+        param_shardings,
         state_on_host,
         held_on_host,
         wholes,
@@ -135,10 +135,15 @@ fn offloads(graph: &Graph, random: &mut Random) -> Vec<Vec<OpId>> {
 }
 
 /// Half of the plans divide parameters: about half of these, among devices that read the same of them.
-fn homes(graph: &Graph, analysis: &Analysis, ops: &[OpPlan], random: &mut Random) -> Homes {
-    let mut homes = Homes::new();
+fn param_shardings(
+    graph: &Graph,
+    analysis: &Analysis,
+    ops: &[OpPlan],
+    random: &mut Random,
+) -> ParamShardings {
+    let mut param_shardings = ParamShardings::new();
     if random.happens(50) {
-        return homes;
+        return param_shardings;
     }
     for tensor in graph.tensor_ids() {
         let Some(name) = names(graph, tensor).first() else { continue };
@@ -146,20 +151,21 @@ fn homes(graph: &Graph, analysis: &Analysis, ops: &[OpPlan], random: &mut Random
             continue;
         }
         let mut groups: Vec<Vec<u32>> = vec![];
-        for mut alike in readers_alike(graph, analysis, ops, tensor) {
-            for i in (1..alike.len()).rev() {
-                alike.swap(i, random.below(i + 1));
+        for mut same in readers_agree(graph, analysis, ops, tensor) {
+            for i in (1..same.len()).rev() {
+                same.swap(i, random.below(i + 1));
             }
-            let size = 2 + random.below(alike.len());
-            groups.extend(alike.chunks(size).filter(|group| group.len() > 1).map(<[u32]>::to_vec));
+            let size = 2 + random.below(same.len());
+            groups.extend(same.chunks(size).filter(|group| group.len() > 1).map(<[u32]>::to_vec));
         }
         let gather = if random.happens(60) { Gather::Pass } else { Gather::Step };
         let reduce = if random.happens(50) { Reduce::Each } else { Reduce::Last };
         if !groups.is_empty() {
-            homes.insert(name.clone(), Home { groups: groups.into(), dim: None, gather, reduce });
+            param_shardings
+                .insert(name.clone(), ParamSharding { groups: groups.into(), dim: None, gather, reduce });
         }
     }
-    homes
+    param_shardings
 }
 
 /// One plan of three has some parameters updated whole, however they are divided: about two of three.

@@ -161,14 +161,14 @@ pub(crate) fn lines(
     graph: &Graph,
     handle: impl Fn(OpId) -> String,
 ) -> String {
-    let mut alike: Vec<(String, Vec<Named<'_>>)> = vec![];
+    let mut same: Vec<(String, Vec<Named<'_>>)> = vec![];
     for span in spans {
         let named = Named::of(span, graph);
         let by_ops = || ops(span, &handle);
         let key = named.module.map_or_else(by_ops, |module| named.line(&folded_path(module)));
-        match alike.iter_mut().find(|(known, _)| *known == key) {
+        match same.iter_mut().find(|(known, _)| *known == key) {
             Some((_, members)) => members.push(named),
-            None => alike.push((key, vec![named])),
+            None => same.push((key, vec![named])),
         }
     }
     let means = |line: &str, members: &[Named<'_>]| {
@@ -176,7 +176,7 @@ pub(crate) fn lines(
             || read(line, graph).is_ok_and(|read| read.iter().eq(members.iter().map(|it| it.span)))
     };
     let mut text = String::new();
-    for (line, members) in alike {
+    for (line, members) in same {
         if means(&line, &members) {
             text += &format!("{word} {line}\n");
             continue;

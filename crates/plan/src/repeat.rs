@@ -7,7 +7,7 @@ use rules::Analysis;
 
 use crate::fit::{fit, without_idle_copies};
 use crate::sets::{Model, data_choice};
-use crate::{MOST, On, OpPlan, Plan, Split, homes, legal};
+use crate::{MOST, On, OpPlan, Plan, Split, legal, param_sharding};
 
 /// Unit `u` of a plan for `d` devices has the devices from `u * d` on. The graph's batch is that of
 /// all units together.
@@ -29,8 +29,8 @@ pub fn repeat(unit: &Plan, graph: &Graph, analysis: &Analysis, units: u32) -> Re
     }
     let ops = graph.op_ids().map(|op| op_plan(unit, &model, op, choice[op.index()], units)).collect();
     let name = format!("{units} units of {}", unit.name);
-    let homes = homes::repeated(&unit.homes, unit.devices, units);
-    Ok(Plan { name, devices, ops, homes, ..unit.clone() })
+    let param_shardings = param_sharding::repeated(&unit.param_shardings, unit.devices, units);
+    Ok(Plan { name, devices, ops, param_shardings, ..unit.clone() })
 }
 
 fn op_plan(unit: &Plan, model: &Model<'_>, op: OpId, batch: Option<usize>, units: u32) -> OpPlan {

@@ -99,8 +99,8 @@ fn as_read(
     }
     let of_reader = |reader: OpId, position: usize| -> Option<Vec<Split>> {
         let theirs = &ops[reader.index()];
-        let alike = theirs.devices == own.devices && theirs.splits.len() == own.splits.len();
-        let read = analysis.op(reader).inputs.get(position).filter(|_| alike)?;
+        let same = theirs.devices == own.devices && theirs.splits.len() == own.splits.len();
+        let read = analysis.op(reader).inputs.get(position).filter(|_| same)?;
         let same = |(own, theirs): (&Split, &Split)| match (own.on, theirs.on) {
             _ if own.parts != theirs.parts => None,
             (On::Copies, On::Loop(index)) => {

@@ -165,9 +165,8 @@ pub fn glob(pattern: &str, text: &str) -> bool {
         return fits_signs(pattern, text);
     }
     // Most differ in an early word: none of the rest is looked at.
-    let alike = |(word, text): (&str, &str)| word == text || fits_signs(word, text);
-    pattern.split('.').count() == text.split('.').count()
-        && pattern.split('.').zip(text.split('.')).all(alike)
+    let same = |(word, text): (&str, &str)| word == text || fits_signs(word, text);
+    pattern.split('.').count() == text.split('.').count() && pattern.split('.').zip(text.split('.')).all(same)
 }
 
 enum Sign {

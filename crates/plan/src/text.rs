@@ -34,7 +34,8 @@ use rules::Analysis;
 
 use crate::select::{clip, select};
 use crate::{
-    Draft, MOST, On, Plan, blocks, homes, no_device, offload, overlap, recompute, sets, tokens, turns,
+    Draft, MOST, On, Plan, blocks, no_device, offload, overlap, param_sharding, recompute, sets, timetables,
+    tokens,
 };
 
 /// Reads a plan file for a graph. `devices` overrides the file's own number, if given.
@@ -110,11 +111,18 @@ pub(crate) fn rest(plan: &Plan, graph: &Graph) -> String {
     let handle = |op| format!("%{}", handle(graph, op));
     let recompute = recompute::print(plan, graph, handle);
     let offload = recompute::lines("offload", &plan.offload, graph, handle);
-    let away = offload::print_parameters(plan, graph);
-    let turns = turns::print(&plan.before, &plan.timetables);
-    let homes = homes::print(plan, graph);
+    let offloaded = offload::print_parameters(plan, graph);
+    let timetables = timetables::print(&plan.before, &plan.timetables);
+    let param_shardings = param_sharding::print(plan, graph);
     let overlap = overlap::print(plan);
-    orders + &homes + &recompute + &offload + &away + &blocks::print(plan, handle) + &overlap + &turns
+    orders
+        + &param_shardings
+        + &recompute
+        + &offload
+        + &offloaded
+        + &blocks::print(plan, handle)
+        + &overlap
+        + &timetables
 }
 
 /// The name by which a file speaks of one operator: its first output.
@@ -268,7 +276,7 @@ impl Reader<'_> {
             Some((devices, by)) => (devices, Some(by)),
             None => (whose, None),
         };
-        let loops = turns::loops(by, tasks)?;
+        let loops = timetables::loops(by, tasks)?;
         for device in device_list(devices)? {
             if device >= self.devices {
                 return Err(no_device(device.into(), self.devices));
@@ -282,7 +290,7 @@ impl Reader<'_> {
         let Some((a, b)) = rest.split_once('<') else {
             return Err(Error::new("SW0301", "`<` is missing").fix("write `order %a < %b`"));
         };
-        if let (Some(first), Some(then)) = (turns::task(a.trim()), turns::task(b.trim())) {
+        if let (Some(first), Some(then)) = (timetables::task(a.trim()), timetables::task(b.trim())) {
             self.draft.order_tasks(first, then);
             return Ok(());
         }

@@ -82,7 +82,7 @@ pub struct Run<'t> {
 pub struct Loop {
     pub every: u32,
     /// So many turns; without that, all that there are.
-    pub turns: Option<u32>,
+    pub iterations: Option<u32>,
     pub tasks: Vec<Task>,
 }
 
@@ -130,7 +130,7 @@ impl Code {
     }
 
     /// Codes stand in this order, in which one micro-batch runs them.
-    pub fn place(&self) -> Turn {
+    pub fn place(&self) -> OrderKey {
         turn(self.block, self.pass)
     }
 }
@@ -166,9 +166,9 @@ impl Body {
 }
 
 /// Where a code stands: blocks whose backward has two halves run the first in turn with the backwards of others.
-pub type Turn = (Pass, i64, Pass);
+pub type OrderKey = (Pass, i64, Pass);
 
-pub(crate) fn turn(block: u32, pass: Pass) -> Turn {
+pub(crate) fn turn(block: u32, pass: Pass) -> OrderKey {
     let with = if pass == Pass::Inputs { Pass::Backward } else { pass };
     (with, if pass.is_backward() { -i64::from(block) } else { i64::from(block) }, pass)
 }
@@ -273,7 +273,7 @@ impl Timetable {
     /// Whether each micro-batch is over before the next one begins.
     pub fn is_one_by_one(&self) -> bool {
         let is_one =
-            |it: &Loop| it.every == 1 && it.turns.is_none() && it.tasks.iter().all(|task| task.at == 0);
+            |it: &Loop| it.every == 1 && it.iterations.is_none() && it.tasks.iter().all(|task| task.at == 0);
         !self.goes_on() && self.loops.len() < 2 && self.loops.iter().all(is_one)
     }
 
@@ -289,7 +289,7 @@ impl Timetable {
 
     /// Of steps that go on: what the one of this number runs, of so many micro-batches each. After the last one `ends` the
     /// rest is run.
-    pub fn going_on(&self, step: u32, batches: u32, ends: bool) -> Vec<Run<'_>> {
+    pub fn no_flush(&self, step: u32, batches: u32, ends: bool) -> Vec<Run<'_>> {
         let turn = |b: i64| {
             self.loops.iter().flat_map(|it| &it.tasks).filter_map(move |task| {
                 let at = b + i64::from(task.at);
@@ -309,7 +309,7 @@ impl Timetable {
 
     /// What is run in loops that have only so many turns, of a step that is as long as they are.
     pub fn early_tasks(&self) -> impl Iterator<Item = (&Task, u32)> {
-        let early = self.loops.iter().filter(|it| it.turns.is_some());
+        let early = self.loops.iter().filter(|it| it.iterations.is_some());
         each_once(early.flat_map(|it| it.tasks_of(u32::MAX)))
     }
 }
@@ -322,12 +322,12 @@ fn each_once<'t>(tasks: impl Iterator<Item = (&'t Task, u32)>) -> impl Iterator<
 
 impl Loop {
     pub fn over_all(tasks: Vec<Task>) -> Self {
-        Self { every: 1, turns: None, tasks }
+        Self { every: 1, iterations: None, tasks }
     }
 
     /// The `b` of the first turn.
     pub fn first(&self) -> i64 {
-        if self.turns.is_some() {
+        if self.iterations.is_some() {
             return 0;
         }
         let most = self.tasks.iter().map(|task| i64::from(task.at)).max().unwrap_or(0);
@@ -342,7 +342,7 @@ impl Loop {
 
     /// Where a loop with so many turns ends: `b` is less than that.
     pub fn end(&self) -> Option<i64> {
-        self.turns.map(|turns| i64::from(turns) * i64::from(self.every))
+        self.iterations.map(|iterations| i64::from(iterations) * i64::from(self.every))
     }
 
     fn tasks_of(&self, batches: u32) -> impl Iterator<Item = (&Task, u32)> {

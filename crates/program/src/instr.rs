@@ -27,17 +27,17 @@ pub enum Instr {
     ReduceGradients { group: GroupingId, leaves: Vec<LeafId> },
     /// Exchange gradients of leaves into gradients of shards; sources and targets in the
     /// [`crate::Exchange`] are this rank's `leaves` and `shards` (indices into [`crate::Table::shards`]).
-    ExchangeGradients { exchange: ExchangeId, leaves: Vec<LeafId>, shards: Vec<usize>, when: Settle },
+    ExchangeGradients { exchange: ExchangeId, leaves: Vec<LeafId>, shards: Vec<usize>, when: GradSync },
     /// Gathers copies, from the shards of the group's members, in one message.
     Gather { group: GroupingId, copies: Vec<usize> },
     /// Copies are there no longer.
     Release { copies: Vec<usize> },
     /// The gradients of these leaves, which are copies, summed over the group: every member adds the part that is
     /// its shard's to the shard's gradient, and the leaves have none left. In one message.
-    Scatter { group: GroupingId, leaves: Vec<LeafId>, when: Settle },
+    Scatter { group: GroupingId, leaves: Vec<LeafId>, when: GradSync },
     /// Of the gradients of these leaves, which are copies, what is the rank's shard's is added to the shard's
     /// gradient, and the leaves have none left.
-    Part { leaves: Vec<LeafId>, when: Settle },
+    Part { leaves: Vec<LeafId>, when: GradSync },
     /// All-reduce (sum) the gradients of these shards, in one message.
     ReduceShards { group: GroupingId, shards: Vec<usize> },
     /// A buffer of the model gets its new value, at the end of forward.
@@ -47,7 +47,7 @@ pub enum Instr {
     /// What was kept, one for each value; it is kept no longer.
     Take { id: KeepId, to: Vec<BufId> },
     /// Brings back from the host what was sent there.
-    Fetch { what: Away },
+    Fetch { what: Offloaded },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -67,7 +67,7 @@ pub struct Call {
 
 /// What is on the host meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Away {
+pub enum Offloaded {
     /// What a call keeps for its backward.
     Call(CallId),
     /// Values that a later code reads.
@@ -85,7 +85,7 @@ pub struct Grad {
     pub to: Vec<Option<BufId>>,
     /// What the call forgot: the same values for its inputs that are no leaves, in their order. Empty where it
     /// forgot none.
-    pub again: Vec<BufId>,
+    pub recomputed: Vec<BufId>,
 }
 
 /// Which gradients of a call arise. The second half reads and writes no buffers: the first one keeps what it needs.
@@ -100,7 +100,7 @@ pub enum Which {
 
 /// When gradients are communicated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Settle {
+pub enum GradSync {
     /// With each micro-batch, so that what adds up is what arrives.
     Each,
     /// Where the timetable says, when they have added up.
@@ -322,7 +322,7 @@ impl Instr {
             Instr::ReduceGradients { .. } | Instr::ReduceShards { .. } => true,
             Instr::ExchangeGradients { when, .. }
             | Instr::Scatter { when, .. }
-            | Instr::Part { when, .. } => *when == Settle::Last,
+            | Instr::Part { when, .. } => *when == GradSync::Last,
             _ => false,
         }
     }
@@ -359,7 +359,7 @@ impl Instr {
     pub fn reads(&self) -> Vec<BufId> {
         match self {
             Instr::Call(call) => call.inputs.clone(),
-            Instr::Grad(grad) => grad.from.iter().flatten().chain(&grad.again).copied().collect(),
+            Instr::Grad(grad) => grad.from.iter().flatten().chain(&grad.recomputed).copied().collect(),
             Instr::Slice(Slice { from, .. }) | Instr::Update { from, .. } => vec![*from],
             Instr::Collective(Collective { from, .. })
             | Instr::Add { from, .. }
@@ -390,7 +390,7 @@ impl Instr {
                 }
                 found
             }
-            Instr::Grad(grad) => grad.from.iter_mut().flatten().chain(&mut grad.again).collect(),
+            Instr::Grad(grad) => grad.from.iter_mut().flatten().chain(&mut grad.recomputed).collect(),
             Instr::Slice(Slice { from, .. }) | Instr::Update { from, .. } => vec![from],
             Instr::Collective(Collective { from, .. })
             | Instr::Add { from, .. }

@@ -1,7 +1,7 @@
 //! What each rank executes: instructions, forward and backward, and the tables behind them.
 //!
 //! Ranks that run the same code share a [`Role`]; where they differ only in numbers, the code has
-//! holes ([`Arg::Hole`]), and their [`Table`] has a [`Column`] of values for each. The text form of a program is the
+//! holes ([`Arg::Hole`]), and their [`Table`] has a [`PerRank`] of values for each. The text form of a program is the
 //! Python that is emitted, and `program.json` beside it: see `docs/emitted-program.md`.
 //!
 //! A program knows nothing of how it was made: no plans, no search, no PyTorch.
@@ -25,17 +25,19 @@
 //!   updates get gradients when all of their step have arisen.
 
 mod code;
-mod column;
 mod instr;
+mod per_rank;
 
 use diag::Result;
 use graph::{Graph, OpId, TensorId};
 use rules::slicing::derive;
 use rules::{Reduction, Region, Rewriting, Rewritten, Slices};
 
-pub use code::{Code, Does, Loop, Pass, Run, Step, Steps, Task, Timetable, Turn, When};
-pub use column::{Column, Own};
-pub use instr::{Arg, Away, Call, Collective, Cut, Grad, How, Instr, Kind, LocalOp, Settle, Slice, Which};
+pub use code::{Code, Does, Loop, OrderKey, Pass, Run, Step, Steps, Task, Timetable, When};
+pub use instr::{
+    Arg, Call, Collective, Cut, Grad, GradSync, How, Instr, Kind, LocalOp, Offloaded, Slice, Which,
+};
+pub use per_rank::{Own, PerRank};
 
 graph::id!(
     /// A device's process.
@@ -146,25 +148,25 @@ pub struct Role {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
     /// The values of the holes, in the order of [`Body::holes`].
-    pub constants: Vec<Column<i64>>,
+    pub constants: Vec<PerRank<i64>>,
     /// What a rank holds of parameters, buffers and constants, between steps.
     pub shards: Vec<Shard>,
     /// More than a rank holds of a tensor, which it has for a while: gathered from the shards of a group.
     pub copies: Vec<Gathered>,
     /// For each leaf of the body: what it is part of, and its region.
-    pub leaves: Vec<(Of, Column<Region>)>,
+    pub leaves: Vec<(Of, PerRank<Region>)>,
     /// For each of [`Body::inputs`]: the part of the caller's tensor.
-    pub inputs: Vec<Column<Region>>,
+    pub inputs: Vec<PerRank<Region>>,
     /// For each output of the graph: the part that leaves; `None` where none does.
-    pub outputs: Vec<Option<Column<Region>>>,
+    pub outputs: Vec<Option<PerRank<Region>>>,
     /// For each random operator, the regions of its slots.
-    pub random: Vec<(OpId, Vec<Column<Region>>)>,
+    pub random: Vec<(OpId, Vec<PerRank<Region>>)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shard {
     pub tensor: TensorId,
-    pub region: Column<Region>,
+    pub region: PerRank<Region>,
 }
 
 /// What leaves are part of.
@@ -182,7 +184,7 @@ pub enum Of {
 pub struct Gathered {
     /// The rank's own shard of it.
     pub shard: usize,
-    pub region: Column<Region>,
+    pub region: PerRank<Region>,
     /// The factor in which the shards differ, counted over all dims.
     pub factor: usize,
     pub parts: u32,
@@ -276,7 +278,7 @@ impl Role {
 
 impl Table {
     /// All columns of regions.
-    pub fn regions(&self) -> impl Iterator<Item = &Column<Region>> {
+    pub fn regions(&self) -> impl Iterator<Item = &PerRank<Region>> {
         let shards = self.shards.iter().map(|shard| &shard.region);
         let copies = self.copies.iter().map(|copy| &copy.region);
         let leaves = self.leaves.iter().map(|(_, region)| region);
@@ -287,8 +289,8 @@ impl Table {
 
     /// Whether every column has a value for each of so many ranks.
     pub fn fits(&self, ranks: usize) -> bool {
-        self.constants.iter().all(|column| column.fits(ranks))
-            && self.regions().all(|column| column.fits(ranks))
+        self.constants.iter().all(|per_rank| per_rank.fits(ranks))
+            && self.regions().all(|per_rank| per_rank.fits(ranks))
     }
 }
 

@@ -3,18 +3,18 @@
 mod cost_py;
 mod discovery_py;
 mod errors;
-mod filling_py;
 mod graph_py;
 mod guard;
-mod inside_py;
 mod memory_py;
 mod order_py;
+mod padding_py;
 mod plan_py;
 mod program_py;
 mod reference_py;
 mod report_py;
 mod rule_py;
 mod search_py;
+mod spmd_py;
 mod step_py;
 
 use pyo3::prelude::*;
@@ -26,15 +26,13 @@ mod _core {
     #[pymodule_export]
     use super::discovery_py::{Discovery, places_of};
     #[pymodule_export]
-    use super::filling_py::prove_filled;
-    #[pymodule_export]
     use super::graph_py::{Graph, Operator, reached_from};
-    #[pymodule_export]
-    use super::inside_py::{DecisionTables, decision_tables};
     #[pymodule_export]
     use super::memory_py::Memory;
     #[pymodule_export]
     use super::order_py::{FoundOrder, blocks_of_shape, search_order, shape_names};
+    #[pymodule_export]
+    use super::padding_py::prove_filled;
     #[pymodule_export]
     use super::plan_py::{_fail, Draft, Part, Plan, micro_batch_weight, plan_devices, plan_names};
     #[pymodule_export]
@@ -47,6 +45,8 @@ mod _core {
     use super::rule_py::check_rule;
     #[pymodule_export]
     use super::search_py::{Found, cluster_devices, cluster_of_gpus, cluster_origin, search_plan};
+    #[pymodule_export]
+    use super::spmd_py::{DecisionTables, decision_tables};
     #[pymodule_export]
     use super::step_py::{Simulated, communications, simulate_step};
 

@@ -104,7 +104,7 @@ impl Plan {
                 let why = reason(it.op).unwrap_or_else(|| other.into());
                 (graph.op(it.op).module.clone(), it.operations, why)
             });
-            (work.model, work.devices, work.again, repeated.collect())
+            (work.model, work.devices, work.recomputed, repeated.collect())
         })
     }
 

@@ -75,7 +75,7 @@ impl Compiled {
     /// them backward does a second time.
     #[getter]
     fn computed(&self) -> Vec<(u64, u64)> {
-        self.inner.proof.computed.iter().map(|rank| (rank.all, rank.again)).collect()
+        self.inner.proof.computed.iter().map(|rank| (rank.all, rank.recomputed)).collect()
     }
 
     /// What rank 0 communicates, in order: phase, kind, module, tensor.

@@ -35,8 +35,8 @@ fn dict<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyDict>> {
     dict.set_item("divided", row.decided.to_string())?;
     dict.set_item("devices", row.decided.placed())?;
     dict.set_item("block", row.decided.block)?;
-    dict.set_item("recomputed", row.again)?;
-    dict.set_item("offloaded", row.away)?;
+    dict.set_item("recomputed", row.recomputed)?;
+    dict.set_item("offloaded", row.offloaded)?;
     dict.set_item("work", row.work)?;
     if let Some(share) = row.share {
         dict.set_item("computes", share.works)?;
@@ -48,12 +48,12 @@ fn dict<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyDict>> {
 }
 
 /// Among how many, when gathered, when reduced, how many, bytes.
-type Home = (usize, &'static str, &'static str, usize, u64);
+type ParamSharding = (usize, &'static str, &'static str, usize, u64);
 
 /// Parameters that are divided between steps: among how many devices, when they are gathered and their gradients
 /// reduced, how many, and their bytes.
 #[pyfunction]
-pub(crate) fn plan_homes(plan: &Plan) -> PyResult<Vec<Home>> {
+pub(crate) fn plan_homes(plan: &Plan) -> PyResult<Vec<ParamSharding>> {
     let of = |kept: Kept| {
         (kept.over, Gather::name(kept.gather), Reduce::name(kept.reduce), kept.count, kept.bytes)
     };

@@ -8,7 +8,7 @@ use graph::OpId;
 use program::Inputs;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use search::{Constraints, Question, Row, Wanted};
+use search::{Constraints, Evaluated, Question, Wanted};
 
 use crate::graph_py::Graph;
 use crate::guard::{Evidence, guarded};
@@ -71,14 +71,15 @@ impl Found {
     /// order, and the seconds of what that rank does.
     #[getter]
     fn rows<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        self.inner.rows.iter().map(|row| dict(py, row)).collect()
+        self.inner.rows.iter().map(|candidate| dict(py, candidate)).collect()
     }
 
     /// A plan by its place among the rows.
     fn plan(&self, at: usize) -> PyResult<Plan> {
-        let row = self.inner.rows.get(at);
-        let row = row.ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("there are fewer plans"))?;
-        Ok(Plan::of(&self.graph, row.plan.clone()))
+        let candidate = self.inner.rows.get(at);
+        let candidate =
+            candidate.ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("there are fewer plans"))?;
+        Ok(Plan::of(&self.graph, candidate.plan.clone()))
     }
 
     /// Seconds of a step that no plan can beat.
@@ -107,7 +108,9 @@ impl Found {
     /// the ways to do it, best first, with seconds that the best with it takes more, what that one takes, and what would have
     /// to change for it to be better. None if there is no such plan.
     fn explain(&self, py: Python<'_>, operator: usize, most: usize) -> PyResult<Option<Explained>> {
-        let Some(row) = self.inner.rows.iter().find(|row| row.reason.is_some()) else { return Ok(None) };
+        let Some(candidate) = self.inner.rows.iter().find(|candidate| candidate.reason.is_some()) else {
+            return Ok(None);
+        };
         let model = &self.graph.model;
         if operator >= model.graph.ops.len() {
             return Err(pyo3::exceptions::PyIndexError::new_err("there are fewer operators"));
@@ -115,8 +118,8 @@ impl Found {
         guarded(Evidence::of(model), || {
             py.detach(|| {
                 self.asked.of(model, |question| {
-                    let found = search::why(question, row, OpId::new(operator), most.max(1))?;
-                    Ok(found.map(|found| explained(row, &found, search::inside::limit(question))))
+                    let found = search::why(question, candidate, OpId::new(operator), most.max(1))?;
+                    Ok(found.map(|found| explained(candidate, &found, search::spmd::limit(question))))
                 })
             })
         })
@@ -149,32 +152,32 @@ impl Found {
 
 /// A way, and what it takes: seconds more, in which devices work, wait and update, in which parameters are sent, bytes; and
 /// what would have to change.
-type Way = (String, f64, (f64, f64, f64, f64), f64, Option<String>);
+type AlternativeRow = (String, f64, (f64, f64, f64, f64), f64, Option<String>);
 type Block = (usize, usize, (u32, u32));
-type Explained = (String, Option<Block>, usize, Vec<Way>);
+type Explained = (String, Option<Block>, usize, Vec<AlternativeRow>);
 
-fn explained(row: &Row, why: &search::Why, limit: u64) -> Explained {
+fn explained(candidate: &Evaluated, why: &search::Why, limit: u64) -> Explained {
     let ways = &why.explanation.ways;
-    let way = |it: &search::inside::Alternative| {
+    let way = |it: &search::spmd::Alternative| {
         let takes = (it.totals.works, it.totals.waits, it.totals.updates, it.totals.sends);
         (it.name.clone(), it.more, takes, it.totals.bytes, it.wins_if(&ways[0], limit as f64))
     };
     let ways = ways.iter().map(way).collect();
-    let of = row.reason.as_ref().map_or(&row.plan.name, |reason| &reason.plan);
+    let of = candidate.reason.as_ref().map_or(&candidate.plan.name, |reason| &reason.plan);
     (of.clone(), why.block, why.explanation.ops.len(), ways)
 }
 
-fn dict<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyDict>> {
+fn dict<'py>(py: Python<'py>, candidate: &Evaluated) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    let (rank, needed, there) = row.memory;
-    dict.set_item("plan", &row.plan.name)?;
-    dict.set_item("seconds", row.seconds())?;
-    dict.set_item("fits", row.fits())?;
+    let (rank, needed, there) = candidate.memory;
+    dict.set_item("plan", &candidate.plan.name)?;
+    dict.set_item("seconds", candidate.seconds())?;
+    dict.set_item("fits", candidate.fits())?;
     dict.set_item("memory", (rank, needed, there))?;
-    dict.set_item("on_host", row.host)?;
-    dict.set_item("utilisation", row.estimate.utilisation)?;
-    dict.set_item("order", row.order)?;
-    let lanes = &row.estimate.simulation.ranks;
+    dict.set_item("on_host", candidate.host)?;
+    dict.set_item("utilisation", candidate.estimate.utilisation)?;
+    dict.set_item("order", candidate.order)?;
+    let lanes = &candidate.estimate.simulation.ranks;
     let busiest = lanes.iter().reduce(|a, b| if b.idle < a.idle { b } else { a });
     for (name, seconds) in busiest.map(simulate::Lane::parts).into_iter().flatten() {
         dict.set_item(name, seconds)?;

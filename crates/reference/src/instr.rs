@@ -1,6 +1,6 @@
 //! What each instruction does on a rank, as the runtime does it.
 
-use program::{Arg, Away, BufId, Call, Grad, Instr, Slice, Which};
+use program::{Arg, BufId, Call, Grad, Instr, Offloaded, Slice, Which};
 use rules::{Interval, Region};
 
 use crate::machine::{Machine, Trouble};
@@ -44,22 +44,22 @@ impl<'a> Machine<'a> {
             }
             Instr::Take { id, to } => {
                 let run = rank.runs.entry(job.when).or_default();
-                let Some((values, away)) = run.kept.remove(id) else {
+                let Some((values, offloaded)) = run.kept.remove(id) else {
                     return Err(Trouble::fault("takes what is not kept"));
                 };
-                if away {
+                if offloaded {
                     return Err(Trouble::fault("takes what is on the host"));
                 }
                 store(rank, to, values)?;
             }
             Instr::Fetch { what } => {
                 let run = rank.runs.entry(job.when).or_default();
-                let away = match what {
-                    Away::Call(id) => run.saved.get_mut(id).map(|saved| &mut saved.away),
-                    Away::Kept(id) => run.kept.get_mut(id).map(|(_, away)| away),
+                let offloaded = match what {
+                    Offloaded::Call(id) => run.saved.get_mut(id).map(|saved| &mut saved.offloaded),
+                    Offloaded::Kept(id) => run.kept.get_mut(id).map(|(_, offloaded)| offloaded),
                 };
-                match away {
-                    Some(away) if *away => *away = false,
+                match offloaded {
+                    Some(offloaded) if *offloaded => *offloaded = false,
                     _ => return Err(Trouble::fault("fetches what is not on the host")),
                 }
             }
@@ -94,7 +94,7 @@ impl<'a> Machine<'a> {
             let is_leaf = |buf: &BufId| self.leaf_of(rank.role, *buf).is_some();
             let keep = |(buf, value): (&BufId, Value)| (!is_leaf(buf) && !call.forgets).then_some(value);
             let inputs = call.inputs.iter().zip(inputs).map(keep).collect();
-            let saved = Saved { inputs, away: call.offloads };
+            let saved = Saved { inputs, offloaded: call.offloads };
             rank.runs.entry(job.when).or_default().saved.insert(call.id, saved);
         }
         Ok(())
@@ -173,7 +173,7 @@ impl<'a> Machine<'a> {
         let Some(saved) = run.saved.remove(&grad.call) else {
             return Err(Trouble::fault("the backward of what has not run"));
         };
-        if saved.away {
+        if saved.offloaded {
             return Err(Trouble::fault("needs what is on the host"));
         }
         let role = rank.role;
@@ -244,21 +244,21 @@ impl<'a> Machine<'a> {
         grad: &Grad,
         saved: Saved,
     ) -> Result<Vec<Value>, Trouble> {
-        let mut again = grad.again.iter();
+        let mut recomputed = grad.recomputed.iter();
         let mut given = vec![];
         for (buf, kept) in call.inputs.iter().zip(saved.inputs) {
             given.push(match (self.leaf_of(rank.role, *buf), kept) {
                 (Some((number, _)), _) => self.leaf(rank, number, job)?,
                 (None, Some(value)) => value,
                 (None, None) => {
-                    let Some(buf) = again.next() else {
+                    let Some(buf) = recomputed.next() else {
                         return Err(Trouble::fault("is not given again what it forgot"));
                     };
                     self.read(rank, *buf, job)?
                 }
             });
         }
-        if again.next().is_some() {
+        if recomputed.next().is_some() {
             return Err(Trouble::fault("is given again what it did not forget"));
         }
         Ok(given)

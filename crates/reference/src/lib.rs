@@ -183,7 +183,7 @@ impl<'r> Run<'r> {
         let graph = &self.rewritten.graph;
         let other = self.on_one_device(env, graph, (0..graph.ops.len() as u32).collect())?;
         match own {
-            Ok(own) if alike(&own, &other) => Ok((own, true)),
+            Ok(own) if equal(&own, &other) => Ok((own, true)),
             Err(Stop::TooLarge) => Err(Stop::TooLarge),
             _ => Ok((other, false)),
         }
@@ -223,8 +223,8 @@ impl<'r> Run<'r> {
             sources: self.sources,
             needs,
             env,
-            meetings: HashMap::new(),
-            mail: HashMap::new(),
+            open: HashMap::new(),
+            messages: HashMap::new(),
         };
         let mut ranks = step::ranks(&machine, self.batches).map_err(verdict_of)?;
         let mut finished = vec![];
@@ -285,7 +285,7 @@ fn verdict_of(trouble: Trouble) -> Verdict {
     }
 }
 
-fn alike(a: &[Expected], b: &[Expected]) -> bool {
+fn equal(a: &[Expected], b: &[Expected]) -> bool {
     let same = |x: &tape::Value, y: &tape::Value| x.shape == y.shape && x.data == y.data;
     let maps = |x: &BTreeMap<String, tape::Value>, y: &BTreeMap<String, tape::Value>| {
         x.len() == y.len() && x.iter().zip(y).all(|((a, x), (b, y))| a == b && same(x, y))

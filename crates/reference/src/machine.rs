@@ -46,13 +46,13 @@ pub struct Machine<'a> {
     pub needs: Vec<bool>,
     pub env: Env<'a>,
     /// What the members of groups have handed over, by group and how often they met.
-    pub meetings: HashMap<(GroupingId, usize, u64), Meeting>,
+    pub open: HashMap<(GroupingId, usize, u64), Rendezvous>,
     /// Pieces on their way, by table, occasion, sender and receiver.
-    pub mail: HashMap<(u32, u64, usize, usize), Vec<Value>>,
+    pub messages: HashMap<(u32, u64, usize, usize), Vec<Value>>,
 }
 
 #[derive(Default)]
-pub struct Meeting {
+pub struct Rendezvous {
     pub what: String,
     pub given: Vec<Option<Vec<Value>>>,
 }
@@ -271,22 +271,25 @@ impl<'a> Machine<'a> {
         let key = (grouping, number, rank.met.get(&name).copied().unwrap_or(0));
         if !rank.waits {
             let given = give(self, rank)?;
-            let meeting = self.meetings.entry(key).or_default();
-            if meeting.given.is_empty() {
-                meeting.given = vec![None; group.len()];
-                what.clone_into(&mut meeting.what);
+            let rendezvous = self.open.entry(key).or_default();
+            if rendezvous.given.is_empty() {
+                rendezvous.given = vec![None; group.len()];
+                what.clone_into(&mut rendezvous.what);
             }
-            if meeting.what != what {
-                return Err(Trouble::fault(format!("does {what} where another one does {}", meeting.what)));
+            if rendezvous.what != what {
+                return Err(Trouble::fault(format!(
+                    "does {what} where another one does {}",
+                    rendezvous.what
+                )));
             }
-            meeting.given[own] = Some(given);
+            rendezvous.given[own] = Some(given);
         }
-        let Some(meeting) = self.meetings.get(&key) else { return Ok(None) };
-        let all: Option<Vec<Vec<Value>>> = meeting.given.iter().cloned().collect();
+        let Some(rendezvous) = self.open.get(&key) else { return Ok(None) };
+        let all: Option<Vec<Vec<Value>>> = rendezvous.given.iter().cloned().collect();
         let Some(all) = all else { return Ok(None) };
         *rank.met.entry(name).or_default() += 1;
-        let alike = all.iter().all(|given| given.len() == all[0].len());
-        if alike {
+        let equal = all.iter().all(|given| given.len() == all[0].len());
+        if equal {
             Ok(Some((all, own)))
         } else {
             Err(Trouble::fault("gives another number of values than others"))

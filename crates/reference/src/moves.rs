@@ -251,7 +251,7 @@ impl<'a> Machine<'a> {
             let part = regions::cut(&values[at], frame, &piece.region, factors);
             let part = part.ok_or_else(|| Trouble::fault("sends what it does not have"))?;
             let to = table.targets[piece.to].0.index();
-            self.mail.entry((exchange.0, occasion, rank.number, to)).or_default().push(part);
+            self.messages.entry((exchange.0, occasion, rank.number, to)).or_default().push(part);
         }
         Ok(())
     }
@@ -281,7 +281,7 @@ impl<'a> Machine<'a> {
             };
             let giver = table.sources[piece.from].0.index();
             let number = next.entry(giver).or_default();
-            let Some(part) = self.mail.get(&key(giver)).and_then(|parts| parts.get(*number)) else {
+            let Some(part) = self.messages.get(&key(giver)).and_then(|parts| parts.get(*number)) else {
                 return Ok(None);
             };
             *number += 1;
@@ -293,7 +293,7 @@ impl<'a> Machine<'a> {
         let value = |(_, region, data): (usize, &Region, Vec<Num>)| {
             Value::new(kind, regions::shape(region, factors), data)
         };
-        next.keys().for_each(|giver| drop(self.mail.remove(&key(*giver))));
+        next.keys().for_each(|giver| drop(self.messages.remove(&key(*giver))));
         Ok(Some(found.into_iter().map(value).collect()))
     }
 }

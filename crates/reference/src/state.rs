@@ -29,7 +29,7 @@ pub struct Rank<'a> {
     pub in_flight: Option<(&'a [BufId], Vec<Value>)>,
     /// Whether it has handed over what its instruction communicates.
     pub waits: bool,
-    /// How often it was at each meeting, by the meeting's name.
+    /// How often it was at each collective, by the collective's name.
     pub met: HashMap<String, u64>,
     pub outputs: HashMap<(When, usize), Value>,
     pub of_inputs: HashMap<(When, usize), Value>,
@@ -55,7 +55,7 @@ pub struct Run {
 pub struct Saved {
     /// `None` for leaves, and for what was forgotten.
     pub inputs: Vec<Option<Value>>,
-    pub away: bool,
+    pub offloaded: bool,
 }
 
 /// A code that runs.

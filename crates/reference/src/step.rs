@@ -77,7 +77,7 @@ fn jobs(role: &Role, batches: u32, goes_on: bool) -> Vec<Job> {
         if !last {
             found.extend(once(role, Pass::Begin, step, table.begins));
         }
-        let runs = table.going_on(step, batches, last);
+        let runs = table.no_flush(step, batches, last);
         found.extend(runs.iter().filter_map(|run| job(role, run.task, (step, run.of, run.batch), batches)));
         if step > 0 {
             found.extend(once(role, Pass::End, step - 1, table.ends));

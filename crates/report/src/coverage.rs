@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use compiler::{Costs, Way, operations_of_each, way_of};
+use compiler::{Costs, Division, division_of, operations_of_each};
 use graph::{Graph, OpId, Source, TensorId};
 use plan::Plan;
 use rules::{Analysis, Kind, families};
@@ -107,10 +107,14 @@ pub fn coverage(
     let mut unruled: Vec<Unruled> = rows.into_values().map(|ops| sums.unruled(&ops, counted)).collect();
     unruled.sort_by(|a, b| b.amount.operations.total_cmp(&a.amount.operations));
     let planned = plan.map(|plan| {
-        let of = |way: Way| {
-            sums.of(&ops.iter().filter(|op| way_of(plan.op(**op)) == way).copied().collect::<Vec<_>>())
+        let of = |way: Division| {
+            sums.of(&ops.iter().filter(|op| division_of(plan.op(**op)) == way).copied().collect::<Vec<_>>())
         };
-        Planned { split: of(Way::Split), replicated: of(Way::Replicated), single: of(Way::Single) }
+        Planned {
+            split: of(Division::Split),
+            replicated: of(Division::Replicated),
+            single: of(Division::Single),
+        }
     });
     Coverage { all: sums.of(&ops), ruled: sums.of(&ruled), whole: sums.of(&whole), unruled, planned }
 }

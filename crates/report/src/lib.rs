@@ -5,8 +5,8 @@
 
 mod coverage;
 mod decided;
-mod homes;
 mod modules;
+mod param_sharding;
 mod rows;
 
 use graph::{Graph, OpId};
@@ -17,7 +17,7 @@ use simulate::{Share, Shares};
 
 pub use coverage::{Amount, Coverage, Lack, Planned, Unruled, coverage};
 pub use decided::Decided;
-pub use homes::{Kept, kept};
+pub use param_sharding::{Kept, kept};
 
 use modules::Module;
 
@@ -31,9 +31,9 @@ pub struct Row {
     /// Operators among them that are decided otherwise, and have next to no work.
     pub others: usize,
     /// Those that backward computes again.
-    pub again: usize,
+    pub recomputed: usize,
     /// Those of which what is kept for backward is on the host meanwhile.
-    pub away: usize,
+    pub offloaded: usize,
     /// What of the model's operations theirs are.
     pub work: f64,
     /// What they take of a step, on the rank with most of it.
@@ -48,8 +48,8 @@ pub fn rows(graph: &Graph, analysis: &Analysis, plan: &Plan, shares: Option<&[Sh
     let view = rows::View {
         decided: &decided,
         costs: &costs,
-        again: marks(plan, &plan.recompute),
-        away: marks(plan, &plan.offload),
+        recomputed: marks(plan, &plan.recompute),
+        offloaded: marks(plan, &plan.offload),
     };
     let all: f64 = costs.iter().sum();
     let mut found = view.of(&Module::of(graph));

@@ -12,20 +12,21 @@ const LITTLE: f64 = 0.01;
 pub(crate) struct View<'v> {
     pub(crate) decided: &'v [Decided],
     pub(crate) costs: &'v [f64],
-    pub(crate) again: Vec<bool>,
-    pub(crate) away: Vec<bool>,
+    pub(crate) recomputed: Vec<bool>,
+    pub(crate) offloaded: Vec<bool>,
 }
 
 impl View<'_> {
     /// The rows of a module, with paths from there.
     pub(crate) fn of(&self, module: &Module) -> Vec<Row> {
         // Which layers are computed again is worth rows of their own, which of a layer's operators are is not.
-        let is_told = |row: &Row| !module.has_layers() || row.is_even(row.again) && row.is_even(row.away);
+        let is_told =
+            |row: &Row| !module.has_layers() || row.is_even(row.recomputed) && row.is_even(row.offloaded);
         if let Some(row) = self.whole(&module.ops()).filter(is_told) {
             return vec![row];
         }
         let mut rows: Vec<Row> = vec![];
-        let add = |rows: &mut Vec<Row>, row: Row| match rows.iter_mut().find(|known| is_alike(known, &row)) {
+        let add = |rows: &mut Vec<Row>, row: Row| match rows.iter_mut().find(|known| is_same(known, &row)) {
             Some(known) => known.take(row),
             None => rows.push(row),
         };
@@ -53,15 +54,15 @@ impl View<'_> {
         is_one.then(|| self.row(most, ops))
     }
 
-    fn row(&self, alike: &[OpId], ops: &[OpId]) -> Row {
+    fn row(&self, same: &[OpId], ops: &[OpId]) -> Row {
         let count = |marks: &[bool]| ops.iter().filter(|op| marks[op.index()]).count();
         Row {
             modules: vec![String::new()],
             ops: ops.to_vec(),
-            decided: self.decided[alike[0].index()].clone(),
-            others: ops.len() - alike.len(),
-            again: count(&self.again),
-            away: count(&self.away),
+            decided: self.decided[same[0].index()].clone(),
+            others: ops.len() - same.len(),
+            recomputed: count(&self.recomputed),
+            offloaded: count(&self.offloaded),
             work: 0.0,
             share: None,
         }
@@ -87,7 +88,7 @@ impl View<'_> {
             let (number, rows) = (module.name.parse::<u64>().ok(), self.of(module));
             match found
                 .last_mut()
-                .filter(|it| number.is_some() && it.next() == number && are_alike(&it.rows, &rows))
+                .filter(|it| number.is_some() && it.next() == number && are_same(&it.rows, &rows))
             {
                 Some(known) => {
                     known.last = number;
@@ -132,8 +133,8 @@ impl Row {
     fn join(&mut self, other: Row) {
         self.ops.extend(other.ops);
         self.others += other.others;
-        self.again += other.again;
-        self.away += other.away;
+        self.recomputed += other.recomputed;
+        self.offloaded += other.offloaded;
     }
 
     /// Whether something holds of none or all of its operators.
@@ -147,12 +148,14 @@ impl Row {
     }
 }
 
-fn is_alike(a: &Row, b: &Row) -> bool {
-    a.decided == b.decided && a.extent(a.again) == b.extent(b.again) && a.extent(a.away) == b.extent(b.away)
+fn is_same(a: &Row, b: &Row) -> bool {
+    a.decided == b.decided
+        && a.extent(a.recomputed) == b.extent(b.recomputed)
+        && a.extent(a.offloaded) == b.extent(b.offloaded)
 }
 
-fn are_alike(a: &[Row], b: &[Row]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.modules == b.modules && is_alike(a, b))
+fn are_same(a: &[Row], b: &[Row]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.modules == b.modules && is_same(a, b))
 }
 
 fn joined(name: &str, path: &str) -> String {

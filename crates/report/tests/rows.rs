@@ -44,7 +44,7 @@ fn table(count: usize, lines: &str) -> String {
 fn line(row: &Row) -> String {
     let path = |path: &String| if path.is_empty() { "the rest".to_owned() } else { path.clone() };
     let modules: Vec<String> = row.modules.iter().map(path).collect();
-    let (modules, more) = (modules.join(" "), (row.others, row.again, row.away));
+    let (modules, more) = (modules.join(" "), (row.others, row.recomputed, row.offloaded));
     format!("{modules}: {} on {} {more:?}\n", row.decided, row.decided.placed())
 }
 
@@ -94,7 +94,7 @@ fn stages_are_told_by_their_devices() {
         found.lines().filter_map(|line| line.split(" on ").nth(1)?.split(' ').next()).collect();
     assert_eq!(devices, ["0..2", "2..4"], "{found}");
     let graph = layers(4);
-    let homes = kept(&graph, &plan(&graph, lines));
-    let told: Vec<_> = homes.iter().map(|it| (it.over, it.count, it.bytes)).collect();
+    let param_shardings = kept(&graph, &plan(&graph, lines));
+    let told: Vec<_> = param_shardings.iter().map(|it| (it.over, it.count, it.bytes)).collect();
     assert_eq!(told, [(2, 3, 4 * (16 * 16 + 2 * 64 * 16))]);
 }

@@ -184,9 +184,9 @@ impl<'a> Call<'a> {
     /// The operands of the shape and type of the first result.
     pub fn like_result(&self) -> impl Iterator<Item = usize> {
         let made = self.results.iter().flatten().next();
-        let alike =
+        let equal =
             move |it: &Operand| made.is_some_and(|made| it.shape == made.shape && it.dtype == made.dtype);
-        self.operands.iter().enumerate().filter(move |(_, it)| alike(it)).map(|(at, _)| at)
+        self.operands.iter().enumerate().filter(move |(_, it)| equal(it)).map(|(at, _)| at)
     }
 
     /// The input that an operand is; of a tensor that is given twice, the first.

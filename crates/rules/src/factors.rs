@@ -53,7 +53,7 @@ impl Analysis {
         let rules: Vec<Option<Rule>> =
             graph.op_ids().map(|id| families::rule_of(View::new(graph, id))).collect();
         let mut cuts = Cuts::new(graph, &rules);
-        cuts.settle(graph, &rules);
+        cuts.unify(graph, &rules);
         let factors: Vec<Vec<Vec<i64>>> = (graph.tensors.iter().zip(&cuts.tensors))
             .map(|(tensor, dims)| tensor.shape.iter().zip(dims).map(|(&s, c)| sizes(s, c)).collect())
             .collect();
@@ -167,7 +167,7 @@ impl Cuts {
 
     /// Carries cuts along all rules until nothing changes. Sweeps alternate in direction, so that
     /// most graphs settle in three.
-    fn settle(&mut self, graph: &Graph, rules: &[Option<Rule>]) {
+    fn unify(&mut self, graph: &Graph, rules: &[Option<Rule>]) {
         let mut forward = true;
         loop {
             let mut changed = false;

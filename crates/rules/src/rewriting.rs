@@ -73,18 +73,18 @@ pub fn rewrite<'g>(graph: &'g Graph, rewritings: &[Rewriting]) -> Result<Rewritt
 
 /// What the rewritings are of, those that are alike on one line: `%a, %b (aten.softmax.int) along c`.
 pub fn describe(graph: &Graph, rewritings: &[Rewriting]) -> Vec<String> {
-    let mut alike: Vec<(&str, &[String], Vec<String>)> = vec![];
+    let mut equal: Vec<(&str, &[String], Vec<String>)> = vec![];
     for Rewriting { op, dims } in rewritings {
         let (target, name) = (&graph.op(*op).target[..], name(graph, *op));
-        match alike.iter_mut().find(|(other, along, _)| *other == target && along == dims) {
+        match equal.iter_mut().find(|(other, along, _)| *other == target && along == dims) {
             Some((_, _, names)) => names.push(name),
-            None => alike.push((target, dims, vec![name])),
+            None => equal.push((target, dims, vec![name])),
         }
     }
     let line = |(target, dims, names): &(&str, &[String], Vec<String>)| {
         format!("{} ({target}) along {}", names.join(", "), dims.join(", "))
     };
-    alike.iter().map(line).collect()
+    equal.iter().map(line).collect()
 }
 
 fn name(graph: &Graph, op: OpId) -> String {

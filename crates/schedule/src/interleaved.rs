@@ -8,8 +8,8 @@ pub(crate) fn interleaved(shape: &Shape) -> Option<Orders> {
     let (devices, blocks) = (shape.devices(), &shape.blocks);
     let all = shape.one_device_each()?;
     let (round, levels) = (all.get(..devices)?, all.len() / devices.max(1));
-    let takes_turns = all.chunks(devices.max(1)).all(|turn| turn == round);
-    if levels < 2 || !takes_turns || (0..devices).any(|device| !round.contains(&device)) {
+    let has_iterations = all.chunks(devices.max(1)).all(|turn| turn == round);
+    if levels < 2 || !has_iterations || (0..devices).any(|device| !round.contains(&device)) {
         return None;
     }
     let mut orders = vec![vec![]; devices];
@@ -34,7 +34,7 @@ fn of(device: usize, devices: usize, levels: usize) -> Loop {
         Task { block: (levels - 1 - level) * devices + device, pass: Pass::Backward, at: batch }
     };
     let tasks = (0..devices * levels).flat_map(|number| [forward(number), backward(number)]);
-    Loop { every: u32::try_from(devices).unwrap_or(u32::MAX), turns: None, tasks: tasks.collect() }
+    Loop { every: u32::try_from(devices).unwrap_or(u32::MAX), iterations: None, tasks: tasks.collect() }
 }
 
 /// The level and micro-batch of the task with a number.

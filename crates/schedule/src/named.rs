@@ -1,9 +1,9 @@
 //! Schedules by name.
 
 use crate::interleaved::interleaved;
+use crate::placing::{Placing, backwards, forwards};
 use crate::shape::{Loop, Pass, Shape, Step, Task, comes_before};
 use crate::simulate::{Times, simulate};
-use crate::turns::{Turns, backwards, forwards};
 use crate::two_bw::two_bw;
 use crate::zb_v::zb_v;
 
@@ -96,9 +96,10 @@ fn hand_on(orders: &Orders, shape: &Shape) -> bool {
 /// long, or as short as forwards, so that more of them fit, is seen when they run.
 fn phases(shape: &Shape, phases: &[Vec<(usize, Pass)>], before: &[(Task, Task)]) -> Option<Orders> {
     let place = |backward: i64| {
-        let turns = phases.iter().map(|tasks| Turns::place(shape, tasks, before, backward));
-        let turns: Vec<Turns<'_>> = turns.collect::<Option<_>>()?;
-        let loops = |device: usize| turns.iter().filter_map(|turns| turns.of(device)).collect();
+        let iterations = phases.iter().map(|tasks| Placing::place(shape, tasks, before, backward));
+        let iterations: Vec<Placing<'_>> = iterations.collect::<Option<_>>()?;
+        let loops =
+            |device: usize| iterations.iter().filter_map(|iterations| iterations.of(device)).collect();
         Some((0..shape.devices()).map(loops).collect())
     };
     quickest(shape, [place(1)?, place(2)?]).into()
@@ -118,11 +119,11 @@ fn quickest(shape: &Shape, [first, second]: [Orders; 2]) -> Orders {
 /// parameters need is kept until there is nothing else to do.
 fn zero_bubble(shape: &Shape, before: &[(Task, Task)]) -> Option<Orders> {
     let tasks = [forwards(shape), backwards(shape, Pass::Inputs), backwards(shape, Pass::Weights)].concat();
-    let mut turns = Turns::place(shape, &tasks, before, 1)?;
+    let mut iterations = Placing::place(shape, &tasks, before, 1)?;
     if before.is_empty() {
         for device in 0..shape.devices() {
-            turns.late(device, shape.of(device).count() * shape.devices());
+            iterations.late(device, shape.of(device).count() * shape.devices());
         }
     }
-    Some((0..shape.devices()).map(|device| turns.of(device).into_iter().collect()).collect())
+    Some((0..shape.devices()).map(|device| iterations.of(device).into_iter().collect()).collect())
 }

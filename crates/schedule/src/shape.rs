@@ -41,7 +41,7 @@ pub enum Pass {
 pub struct Loop {
     pub every: u32,
     /// So many turns, from `b` = 0 on; without that, all that there are.
-    pub turns: Option<u32>,
+    pub iterations: Option<u32>,
     pub tasks: Vec<Task>,
 }
 
@@ -151,11 +151,11 @@ impl Loop {
     fn tasks(&self, batches: u32) -> Vec<(Task, u32)> {
         let (every, batches) = (i64::from(self.every), i64::from(batches));
         let far = self.tasks.iter().map(|task| i64::from(task.at).abs()).max().unwrap_or(0) / every + 1;
-        let turns = match self.turns {
-            Some(turns) => 0..i64::from(turns),
+        let iterations = match self.iterations {
+            Some(iterations) => 0..i64::from(iterations),
             None => -far..far + batches / every + 1,
         };
-        let all = turns
+        let all = iterations
             .flat_map(|turn| self.tasks.iter().map(move |task| (*task, turn * every + i64::from(task.at))));
         let there = all.filter(|(_, batch)| (0..batches).contains(batch));
         there.filter_map(|(task, batch)| Some((task, u32::try_from(batch).ok()?))).collect()

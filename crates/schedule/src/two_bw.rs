@@ -17,5 +17,5 @@ fn of(shape: &Shape, device: usize) -> Option<Vec<Loop>> {
     let backward = Task { block, pass: Pass::Backward, at: -behind };
     let trains = shape.blocks[block].trains.then_some(backward);
     let tasks = std::iter::once(forward).chain(trains).collect();
-    own.next().is_none().then(|| vec![Loop { every: 1, turns: None, tasks }])
+    own.next().is_none().then(|| vec![Loop { every: 1, iterations: None, tasks }])
 }

@@ -22,7 +22,7 @@ pub(crate) fn zb_v(shape: &Shape) -> Option<Orders> {
         for it in &mut loops {
             it.tasks.retain(|task| task.pass == Pass::Forward || shape.blocks[task.block].trains);
         }
-        loops.retain(|it| it.turns != Some(0));
+        loops.retain(|it| it.iterations != Some(0));
         orders[*device] = loops;
     }
     Some(orders)
@@ -46,10 +46,11 @@ fn of(stage: i32, stages: i32) -> Vec<Loop> {
         0 => vec![up, back[0], back[1], late, own, down],
         _ => vec![down, late, back[0], back[1], up, own],
     };
-    let turns = |count: i32, tasks: Vec<Task>| Loop { every: 1, turns: u32::try_from(count).ok(), tasks };
+    let iterations =
+        |count: i32, tasks: Vec<Task>| Loop { every: 1, iterations: u32::try_from(count).ok(), tasks };
     vec![
-        turns(stages + behind, forwards),
-        turns(behind, gradients),
-        Loop { every: 1, turns: None, tasks: all },
+        iterations(stages + behind, forwards),
+        iterations(behind, gradients),
+        Loop { every: 1, iterations: None, tasks: all },
     ]
 }

@@ -9,7 +9,7 @@
 //! may be so by a device's host, if that is quicker.
 
 use check::{Masters, held_as};
-use cluster::{Cluster, Device, Effort};
+use cluster::{Cluster, Device, OpCost};
 use compiler::{Costs, updated};
 use diag::Result;
 use graph::{Dtype, Graph, OpId, Source, TensorId};
@@ -50,19 +50,19 @@ pub(crate) fn kinds(cluster: &Cluster, devices: u32) -> Vec<&Device> {
 
 /// Something that is done so many times in a step.
 struct Work {
-    effort: Effort,
+    op_cost: OpCost,
     dtype: Dtype,
     times: f64,
     /// Whether the device's host may do it instead.
-    may_be_away: bool,
+    may_be_offloaded: bool,
 }
 
 impl Work {
     /// Without what it takes to start it, which several devices may do at once.
     fn on(&self, device: &Device) -> f64 {
-        let here = (device.seconds(self.effort, self.dtype) - device.overhead).max(0.0);
-        let away = if self.may_be_away { device.seconds_on_host(self.effort.bytes) } else { here };
-        self.times * here.min(away)
+        let here = (device.seconds(self.op_cost, self.dtype) - device.overhead).max(0.0);
+        let offload = if self.may_be_offloaded { device.seconds_on_host(self.op_cost.bytes) } else { here };
+        self.times * here.min(offload)
     }
 }
 
@@ -78,15 +78,15 @@ fn work(question: &Question<'_>) -> Result<Vec<Work>> {
         let dtype = graph.computes_in(op).unwrap_or(Dtype::F32);
         let mut add = |operations: u64, bytes: compiler::Bytes| {
             let bytes = share * (bytes.read + bytes.written) as f64;
-            let effort = Effort { operations: share * operations as f64, bytes };
-            found.push(Work { effort, dtype, times: f64::from(question.batches), may_be_away: false });
+            let op_cost = OpCost { operations: share * operations as f64, bytes };
+            found.push(Work { op_cost, dtype, times: f64::from(question.batches), may_be_offloaded: false });
         };
         add(cost.flops, cost.forward);
         add(cost.gradients.iter().sum(), cost.backward);
     }
     let bytes = updated(trained(graph, question.masters, &needs_grad), question.optimizer)? as f64;
-    let effort = Effort { operations: 0.0, bytes };
-    found.push(Work { effort, dtype: Dtype::F32, times: 1.0, may_be_away: true });
+    let op_cost = OpCost { operations: 0.0, bytes };
+    found.push(Work { op_cost, dtype: Dtype::F32, times: 1.0, may_be_offloaded: true });
     Ok(found)
 }
 
@@ -99,8 +99,8 @@ fn is_triangle(question: &Question<'_>, op: OpId, costs: &mut Costs<'_>) -> bool
     let whole = costs.whole().cost.flops;
     let halved = |at: usize| OpPlan { splits: vec![Split { on: On::Loop(at), parts: 2 }], devices: vec![] };
     placed.map(|(at, _)| halved(at)).any(|plan| {
-        let halves = [0, 1].map(|part| costs.part(&plan, part).cost.flops);
-        halves.iter().sum::<u64>() < whole
+        let split_backward = [0, 1].map(|part| costs.part(&plan, part).cost.flops);
+        split_backward.iter().sum::<u64>() < whole
     })
 }
 

@@ -79,6 +79,6 @@ pub(crate) fn named(name: &str, change: &str) -> String {
 }
 
 /// The name of a plan that does not compute again what it does.
-pub(crate) fn without_again(name: &str) -> String {
+pub(crate) fn without_recompute(name: &str) -> String {
     name.replace(" x recompute:selective", "").replace(" x recompute", "")
 }

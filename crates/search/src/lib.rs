@@ -3,22 +3,22 @@
 //! The space is that of the well-known plans in all their shapes ([`space`]): so many stages, copies and ways of
 //! `megatron` as fill the devices, with parameters whole or divided, and as little recomputed as fits. Each is lowered,
 //! proved and simulated: what is claimed of a plan is what its program takes. Where only the quickest are wanted, plans are
-//! passed over of which it is known before ([`least`]) that they are not among them ([`queue`]). Plans of one block that have
-//! no name are found operator by operator ([`inside`]), and the best pipelines in orders that have none ([`ordered`]). [`bound`] is what no plan can beat, in this space or any other, under
+//! passed over of which it is known before ([`lower_bound`]) that they are not among them ([`best_first`]). Plans of one block that have
+//! no name are found operator by operator ([`spmd`]), and the best pipelines in orders that have none ([`schedule_orders`]). [`bound`] is what no plan can beat, in this space or any other, under
 //! the same costs.
 
-mod away;
+mod best_first;
 mod bound;
 mod constraints;
-pub mod inside;
 mod layers;
-mod least;
-mod ordered;
-mod partly;
-mod queue;
+mod lower_bound;
+mod offload;
+mod partial_recompute;
+pub mod pipeline;
 mod reason;
+mod schedule_orders;
 mod space;
-pub mod stages;
+pub mod spmd;
 mod stop;
 
 use std::cell::RefCell;
@@ -35,10 +35,10 @@ use rules::Analysis;
 
 pub use bound::bound;
 pub use constraints::Constraints;
-pub use inside::{Claim, Told};
-pub use least::{Least, Leasts};
+pub use lower_bound::{LowerBound, LowerBounds};
 pub use reason::{Reason, Why, why};
 pub use space::{Shape, shapes};
+pub use spmd::{Claim, Stats};
 pub use stop::Stop;
 
 /// What is asked.
@@ -89,7 +89,7 @@ impl Question<'_> {
 
 /// A plan that was looked at.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct Evaluated {
     pub plan: Plan,
     pub estimate: Estimate,
     /// The rank that uses most of its memory: how much it needs, and how much there is.
@@ -110,7 +110,7 @@ pub struct Row {
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// What fits before what does not, and the quickest first.
-    pub rows: Vec<Row>,
+    pub rows: Vec<Evaluated>,
     /// Plans of the space that are none for this model, and why.
     pub passed_over: Vec<(String, String)>,
     /// Seconds of a step that no plan can beat.
@@ -118,9 +118,9 @@ pub struct Found {
     /// How many shapes were looked at, of how many.
     pub tried: (usize, usize),
     /// Of plans of one block, operator by operator, if these were looked at.
-    pub inside: Option<Told>,
+    pub inside: Option<Stats>,
     /// Of pipelines whose stages are found, if these were looked at.
-    pub stages: Option<stages::Told>,
+    pub stages: Option<pipeline::Stats>,
     /// How many plans were not lowered, because they are not among those that were wanted.
     pub left_out: usize,
     /// How many constraints all of them respect.
@@ -141,7 +141,7 @@ impl Wanted {
     pub const ALL: Self = Self { count: usize::MAX, below: f64::INFINITY };
 }
 
-impl Row {
+impl Evaluated {
     pub fn seconds(&self) -> f64 {
         self.estimate.simulation.seconds
     }
@@ -151,14 +151,14 @@ impl Row {
     }
 
     /// Seconds in which some rank computes again, at most.
-    fn again(&self) -> f64 {
-        self.estimate.simulation.ranks.iter().map(|rank| rank.again).fold(0.0, f64::max)
+    fn recomputed(&self) -> f64 {
+        self.estimate.simulation.ranks.iter().map(|rank| rank.recomputed).fold(0.0, f64::max)
     }
 }
 
 /// Seconds of the quickest that fits.
-pub(crate) fn least_of(rows: &[Row]) -> f64 {
-    rows.iter().filter(|row| row.fits()).map(Row::seconds).fold(f64::INFINITY, f64::min)
+pub(crate) fn least_of(rows: &[Evaluated]) -> f64 {
+    rows.iter().filter(|candidate| candidate.fits()).map(Evaluated::seconds).fold(f64::INFINITY, f64::min)
 }
 
 /// Looks at all plans of the space, until the deadline; `watch` is told each by name.
@@ -190,11 +190,11 @@ pub fn quickest(
 fn looked_for(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
     let mut found = of_all_kinds(question, wanted, watch)?;
     // Of those that were found operator by operator that was looked at before.
-    let others = found.rows.iter().filter(|row| row.claim.is_none());
-    let away = away::rows(question, others, least_of(&found.rows), watch)?;
-    found.rows.extend(away);
-    found.rows.extend(partly::rows(question, &found.rows, watch)?);
-    let ordered = ordered::rows(question, &found.rows, watch)?;
+    let others = found.rows.iter().filter(|candidate| candidate.claim.is_none());
+    let offload = offload::rows(question, others, least_of(&found.rows), watch)?;
+    found.rows.extend(offload);
+    found.rows.extend(partial_recompute::rows(question, &found.rows, watch)?);
+    let ordered = schedule_orders::rows(question, &found.rows, watch)?;
     found.rows.extend(ordered.rows);
     found.passed_over.extend(ordered.passed_over);
     found.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));
@@ -205,20 +205,20 @@ fn looked_for(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&st
 fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
     // Ranks that are given their own rows of a batch can run plans with names: others may read any part of it.
     if question.devices == 1 || question.boundary.inputs == Inputs::Local {
-        return queue::search(question, wanted, watch);
+        return best_first::search(question, wanted, watch);
     }
-    let (mut looked, told) = inside::rows(question, watch)?;
-    let away = away::rows(question, looked.rows.iter(), least_of(&looked.rows), watch)?;
-    looked.rows.extend(away);
+    let (mut looked, stats) = spmd::rows(question, watch)?;
+    let offload = offload::rows(question, looked.rows.iter(), least_of(&looked.rows), watch)?;
+    looked.rows.extend(offload);
     let only_one = wanted.count == 1;
     let best = wanted.below.min(least_of(&looked.rows));
     let below = if only_one { best } else { wanted.below };
     let watch = RefCell::new(watch);
     let mut tell = |name: &str| watch.borrow_mut()(name);
-    let is_enough = |looked: &Looked| question.stop.is_late() && looked.rows.iter().any(Row::fits);
+    let is_enough = |looked: &Evaluations| question.stop.is_late() && looked.rows.iter().any(Evaluated::fits);
     let mut named = match is_enough(&looked) {
         true => None,
-        false => Some(queue::Search::new(question, Wanted { below, ..wanted }, &mut tell)?),
+        false => Some(best_first::Search::new(question, Wanted { below, ..wanted }, &mut tell)?),
     };
     let with_stages = question.constraints.and_then(Constraints::stages).is_none_or(|most| most > 1);
     if let Some(named) = named.as_mut().filter(|_| only_one && with_stages) {
@@ -230,8 +230,8 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
         let times = if only_one { 1.0 } else { FARTHEST };
         let known = named.as_ref().map_or(best, |named| best.min(named.quickest()));
         let mut tell = |name: &str| watch.borrow_mut()(name);
-        let (more, told) = stages::rows(question, wanted.below.min(times * known), &mut tell)?;
-        stages = Some(told);
+        let (more, stats) = pipeline::rows(question, wanted.below.min(times * known), &mut tell)?;
+        stages = Some(stats);
         looked.rows.extend(more.rows);
         looked.passed_over.extend(more.passed_over);
     }
@@ -239,11 +239,11 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
     let mut found = match named {
         Some(named) if is_enough(&looked) => named.so_far(),
         Some(named) => named.finish(below)?,
-        None => queue::nothing(question)?,
+        None => best_first::nothing(question)?,
     };
     found.rows.extend(looked.rows);
     found.passed_over.extend(looked.passed_over);
-    Ok(Found { inside: Some(told), stages, ..found })
+    Ok(Found { inside: Some(stats), stages, ..found })
 }
 
 /// Refuses no devices, and more than there are; and as many micro-batches as no step has.
@@ -282,7 +282,7 @@ pub fn best(
             return Err(error);
         }
     }
-    let over = |row: &&Row| (row.memory.1 <= row.memory.2, row.memory.1);
+    let over = |candidate: &&Evaluated| (candidate.memory.1 <= candidate.memory.2, candidate.memory.1);
     let least = found.rows.iter().min_by_key(over).expect("there is one");
     Err(fits_in_no_way(question, least, found.tried))
 }
@@ -290,7 +290,7 @@ pub fn best(
 const MORE: &str = "more devices or devices with more memory, or smaller micro-batches";
 
 /// `tried` are the shapes that were looked at, of how many.
-fn fits_in_no_way(question: &Question<'_>, least: &Row, (tried, all): (usize, usize)) -> Error {
+fn fits_in_no_way(question: &Question<'_>, least: &Evaluated, (tried, all): (usize, usize)) -> Error {
     let on_device = least.memory.1 > least.memory.2;
     let (rank, needed, there) = if on_device { least.memory } else { least.host };
     let size = compiler::size;
@@ -338,7 +338,7 @@ impl Own {
     }
 }
 
-impl Row {
+impl Evaluated {
     /// Another plan, which is this one changed.
     pub(crate) fn with(&self, plan: Plan) -> Own {
         Own { reason: self.reason.clone(), ..Own::of(plan) }
@@ -347,12 +347,12 @@ impl Row {
 
 /// Plans that were looked at, and those that are none for the model, and why.
 #[derive(Default)]
-pub struct Looked {
-    pub rows: Vec<Row>,
+pub struct Evaluations {
+    pub rows: Vec<Evaluated>,
     pub passed_over: Vec<(String, String)>,
 }
 
-impl Looked {
+impl Evaluations {
     /// Lowers and simulates plans, where it is late no more than one in all; `watch` is told each.
     pub(crate) fn at(
         &mut self,
@@ -366,9 +366,9 @@ impl Looked {
             }
             watch(&plan.name);
             let name = plan.name.clone();
-            match row(question, plan) {
+            match candidate(question, plan) {
                 Err(error) if is_refusal(&error) => self.passed_over.push((name, error.what)),
-                other => self.rows.push(Row { claim, piped, reason, ..other? }),
+                other => self.rows.push(Evaluated { claim, piped, reason, ..other? }),
             }
         }
         Ok(())
@@ -393,7 +393,7 @@ fn estimated(question: &Question<'_>, plan: &Plan) -> Result<Estimate> {
 }
 
 /// A plan, lowered and simulated. One that does not respect the constraints is a bug of whoever made it.
-pub(crate) fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
+pub(crate) fn candidate(question: &Question<'_>, plan: Plan) -> Result<Evaluated> {
     if let Some(constraints) = question.constraints {
         constraints.confirm(&plan, question.graph, question.analysis)?;
     }
@@ -401,7 +401,7 @@ pub(crate) fn row(question: &Question<'_>, plan: Plan) -> Result<Row> {
     let of_host = |rank: u32| question.cluster.device(rank).host_memory;
     let memory = fullest(&estimate.memory, Memory::total, |rank| question.there(rank));
     let host = fullest(&estimate.memory, |memory| memory.offloaded, of_host);
-    Ok(Row { plan, memory, host, estimate, claim: None, piped: None, reason: None, order: None })
+    Ok(Evaluated { plan, memory, host, estimate, claim: None, piped: None, reason: None, order: None })
 }
 
 /// The rank that needs most of what it has, with how much it needs and how much there is.

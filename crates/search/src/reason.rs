@@ -6,19 +6,19 @@ use diag::Result;
 use graph::OpId;
 use plan::Plan;
 
-use crate::inside::{self, Claim, Explanation};
-use crate::stages::{self, Claimed};
-use crate::{Question, Row};
+use crate::pipeline::{self, Claimed};
+use crate::spmd::{self, Claim, Explanation};
+use crate::{Evaluated, Question};
 
 /// What a plan is least in that was found, by its name: also of one that is this one changed.
 #[derive(Clone, Debug)]
 pub struct Reason {
     pub plan: String,
-    least: Least,
+    least: Bound,
 }
 
 #[derive(Clone, Debug)]
-enum Least {
+enum Bound {
     Block(Claim),
     /// Each by itself.
     Blocks(Arc<[Claimed]>),
@@ -26,11 +26,11 @@ enum Least {
 
 impl Reason {
     pub(crate) fn of_block(plan: &Plan, claim: Claim) -> Self {
-        Self { plan: plan.name.clone(), least: Least::Block(claim) }
+        Self { plan: plan.name.clone(), least: Bound::Block(claim) }
     }
 
     pub(crate) fn of_blocks(plan: &Plan, blocks: Arc<[Claimed]>) -> Self {
-        Self { plan: plan.name.clone(), least: Least::Blocks(blocks) }
+        Self { plan: plan.name.clone(), least: Bound::Blocks(blocks) }
     }
 }
 
@@ -42,16 +42,16 @@ pub struct Why {
 }
 
 /// Of a plan that was found, and at most so many ways; none where nothing is known of them.
-pub fn why(question: &Question<'_>, row: &Row, op: OpId, most: usize) -> Result<Option<Why>> {
-    let Some(reason) = &row.reason else { return Ok(None) };
+pub fn why(question: &Question<'_>, candidate: &Evaluated, op: OpId, most: usize) -> Result<Option<Why>> {
+    let Some(reason) = &candidate.reason else { return Ok(None) };
     match &reason.least {
-        Least::Block(claim) => {
-            let found = inside::explain(question, claim, op, most)?;
+        Bound::Block(claim) => {
+            let found = spmd::explain(question, claim, op, most)?;
             Ok(found.map(|explanation| Why { explanation, block: None }))
         }
-        Least::Blocks(blocks) => {
-            let number = row.plan.block(op) as usize;
-            let found = stages::explain(question, &blocks[number], op, most)?;
+        Bound::Blocks(blocks) => {
+            let number = candidate.plan.block(op) as usize;
+            let found = pipeline::explain(question, &blocks[number], op, most)?;
             let block = Some((number, blocks.len(), blocks[number].run.devices));
             Ok(found.map(|explanation| Why { explanation, block }))
         }

@@ -13,11 +13,11 @@ pub(crate) const WAYS: &str = "megatron";
 /// How parameters are held where there are copies, from what sends least to what needs least.
 const HELD: [&str; 3] = ["data", "zero1", "zero3"];
 /// What is computed again, from nothing to everything, and that in turns.
-const AGAIN: [&str; 4] = ["", "recompute:selective", "recompute", "coshard x recompute"];
+const RECOMPUTED: [&str; 4] = ["", "recompute:selective", "recompute", "coshard x recompute"];
 /// What is on the host instead of computed again.
 const KEPT: &str = "offload:activations";
 /// What is on the host besides, where nothing else fits.
-const AWAY: [&str; 3] = [
+const OFFLOADS: [&str; 3] = [
     "recompute x offload:activations",
     "recompute x offload:state",
     "recompute x offload:activations x offload:state",
@@ -38,7 +38,7 @@ pub fn shapes(devices: u32, batches: u32) -> Vec<Shape> {
 impl Shape {
     /// For each way to hold parameters names of plans, each of which needs less memory than the one before.
     pub fn ladders(&self) -> Vec<Vec<String>> {
-        self.held().iter().map(|held| self.ladder(held, USUAL)).collect()
+        self.held().iter().map(|held| self.fallbacks(held, USUAL)).collect()
     }
 
     /// The ways to hold parameters.
@@ -46,18 +46,18 @@ impl Shape {
         if self.copies > 1 { &HELD } else { &HELD[..1] }
     }
 
-    pub(crate) fn ladder(&self, held: &str, schedule: &str) -> Vec<String> {
-        AGAIN.iter().map(|again| self.name(held, schedule, again)).collect()
+    pub(crate) fn fallbacks(&self, held: &str, schedule: &str) -> Vec<String> {
+        RECOMPUTED.iter().map(|recomputed| self.name(held, schedule, recomputed)).collect()
     }
 
     /// With what layers keep on the host, if all that does not fit on the devices.
-    pub(crate) fn kept_away(plain: &str) -> String {
+    pub(crate) fn kept_offloaded(plain: &str) -> String {
         format!("{plain} x {KEPT}")
     }
 
     /// What is tried where none of that fits.
-    pub(crate) fn away(&self, held: &str) -> Vec<String> {
-        AWAY.iter().map(|away| self.name(held, USUAL, away)).collect()
+    pub(crate) fn offload(&self, held: &str) -> Vec<String> {
+        OFFLOADS.iter().map(|offload| self.name(held, USUAL, offload)).collect()
     }
 
     fn name(&self, held: &str, schedule: &str, saves: &str) -> String {

@@ -5,7 +5,7 @@ mod model;
 use cluster::{Cluster, named, read};
 use compiler::{Setting, estimate};
 use diag::Result;
-use search::{Constraints, Found, Leasts, Question, Wanted, best, bound, compare, quickest};
+use search::{Constraints, Found, LowerBounds, Question, Wanted, best, bound, compare, quickest};
 
 use model::Model;
 
@@ -75,8 +75,15 @@ fn nothing_is_quicker_than_what_is_chosen_nor_than_the_bound() {
         for batches in [1, 4] {
             let found = found(&model.question(&cluster, 4, batches));
             let first = &found.rows[0];
-            assert!(found.rows.iter().all(|row| row.seconds() >= first.seconds() || !row.fits()));
-            assert!(found.bound > 0.0 && found.rows.iter().all(|row| row.seconds() >= found.bound));
+            assert!(
+                found
+                    .rows
+                    .iter()
+                    .all(|candidate| candidate.seconds() >= first.seconds() || !candidate.fits())
+            );
+            assert!(
+                found.bound > 0.0 && found.rows.iter().all(|candidate| candidate.seconds() >= found.bound)
+            );
             assert_eq!(found.tried.0, found.tried.1);
         }
     }
@@ -87,7 +94,8 @@ fn what_is_left_out_is_not_quicker() {
     let model = Model::gpt();
     let cluster = devices(4, "1 GFLOP/s", "100 MB/s");
     let all = compare(&model.question(&cluster, 4, 4), None, &mut |_| ()).expect("plans");
-    let memory = all.rows.iter().map(|row| row.memory.1).collect::<std::collections::BTreeSet<u64>>();
+    let memory =
+        all.rows.iter().map(|candidate| candidate.memory.1).collect::<std::collections::BTreeSet<u64>>();
     for limit in memory.into_iter().step_by(3) {
         let question = Question { memory: Some(limit), ..model.question(&cluster, 4, 4) };
         let (all, first) = (compare(&question, None, &mut |_| ()).expect("plans"), found(&question));
@@ -132,8 +140,9 @@ fn slow_links_are_used_less() {
     let (slow, quick) = (devices(4, "10 GFLOP/s", "1 MB/s"), devices(4, "10 GFLOP/s", "100 GB/s"));
     let name = |cluster: &Cluster| {
         let found = compare(&model.question(cluster, 4, 4), None, &mut |_| ()).expect("plans");
-        let row = found.rows.iter().find(|row| row.claim.is_none()).expect("plans that have names");
-        (row.plan.name.clone(), row.seconds())
+        let candidate =
+            found.rows.iter().find(|candidate| candidate.claim.is_none()).expect("plans that have names");
+        (candidate.plan.name.clone(), candidate.seconds())
     };
     let (slow, quick) = (name(&slow), name(&quick));
     assert_ne!(slow.0, quick.0);
@@ -156,8 +165,8 @@ fn what_does_not_fit_is_divided_or_computed_again() {
     let model = Model::gpt();
     let cluster = devices(4, "1 GFLOP/s", "1 GB/s");
     let free = found(&model.question(&cluster, 4, 1));
-    let most = free.rows.iter().map(|row| row.memory.1).max().expect("plans");
-    let least = free.rows.iter().map(|row| row.memory.1).min().expect("plans");
+    let most = free.rows.iter().map(|candidate| candidate.memory.1).max().expect("plans");
+    let least = free.rows.iter().map(|candidate| candidate.memory.1).min().expect("plans");
     let limited = Question {
         memory: Some(u64::midpoint(least, free.rows[0].memory.1)),
         ..model.question(&cluster, 4, 1)
@@ -205,7 +214,7 @@ fn the_bound_of_unequal_devices_is_below_that_of_their_best_use() -> Result<()> 
     let quick = bound(&model.question(&mixed, 1, 1))?;
     assert!(both < quick && both > 0.3 * quick, "{both} {quick}");
     let found = found(&model.question(&mixed, 2, 1));
-    assert!(found.rows.iter().all(|row| row.seconds() >= both));
+    assert!(found.rows.iter().all(|candidate| candidate.seconds() >= both));
     Ok(())
 }
 
@@ -216,13 +225,13 @@ fn names(devices: u32, batches: u32) -> Vec<String> {
         search::shapes(devices, batches).iter().flat_map(search::Shape::ladders).flatten().collect();
     let piped = usual.iter().filter(|name| name.contains("1f1b"));
     let other = piped.flat_map(|name| others.map(|other| name.replace("1f1b", other)));
-    let away = usual.iter().filter(|name| name.ends_with("recompute"));
-    let away = away.flat_map(|name| {
+    let offload = usual.iter().filter(|name| name.ends_with("recompute"));
+    let offload = offload.flat_map(|name| {
         ["activations", "state", "parameters"].map(|what| format!("{name} x offload:{what}"))
     });
     let divided = usual.iter().filter(|name| name.contains("megatron") && !name.contains("stages"));
     let instead = divided.flat_map(|name| INSTEAD.map(|set| name.replace("megatron", set)));
-    usual.iter().cloned().chain(other).chain(away).chain(instead).collect()
+    usual.iter().cloned().chain(other).chain(offload).chain(instead).collect()
 }
 
 /// Sets that divide a model in the place of `megatron`.
@@ -260,7 +269,7 @@ fn nothing_takes_less_than_it_must() {
                 masters: question.masters,
                 compiled: false,
             };
-            let mut leasts = Leasts::new(&question);
+            let mut leasts = LowerBounds::new(&question);
             let of_any = bound(&question).expect("a bound");
             for name in names(cluster.devices(), batches) {
                 let Ok(plan) = plan::sets::named(&name, &model.graph, &model.analysis, question.devices)
@@ -268,12 +277,12 @@ fn nothing_takes_less_than_it_must() {
                     continue;
                 };
                 let least = leasts.of(&plan).expect("a least");
-                let Ok(told) = estimate((&model.graph, &model.analysis), &plan, &model.boundary, &setting)
+                let Ok(stats) = estimate((&model.graph, &model.analysis), &plan, &model.boundary, &setting)
                 else {
                     continue;
                 };
                 let (seconds, memory) =
-                    (told.simulation.seconds, told.memory.iter().map(check::Memory::total).max());
+                    (stats.simulation.seconds, stats.memory.iter().map(check::Memory::total).max());
                 let who = format!("{} under {name} on {}, {batches}", model.graph.model, cluster.name);
                 assert!(least.seconds <= seconds * (1.0 + 1e-9), "{who}: {} > {seconds}", least.seconds);
                 assert!(of_any <= seconds * (1.0 + 1e-9), "{who}: {of_any} > {seconds}");
@@ -305,8 +314,8 @@ fn under_gpipe_all_micro_batches_are_there_at_once() {
             compiled: false,
         };
         let plan = plan::sets::named(name, &model.graph, &model.analysis, 2).expect("a plan");
-        let told = estimate((&model.graph, &model.analysis), &plan, &model.boundary, &setting);
-        let memory = told.expect("it is proved").memory;
+        let stats = estimate((&model.graph, &model.analysis), &plan, &model.boundary, &setting);
+        let memory = stats.expect("it is proved").memory;
         memory.iter().map(check::Memory::total).max().expect("ranks")
     };
     let [four, five, six] = [4, 5, 6].map(|batches| most("stages:2 x gpipe", batches));
@@ -323,7 +332,12 @@ fn so_many_of_the_quickest_are_those_of_all() {
         let question = model.question(&cluster, cluster.devices(), batches);
         let all = compare(&question, None, &mut |_| ()).expect("plans");
         let first = |found: &Found| -> Vec<(String, f64)> {
-            found.rows.iter().take(3).map(|row| (row.plan.name.clone(), row.seconds())).collect()
+            found
+                .rows
+                .iter()
+                .take(3)
+                .map(|candidate| (candidate.plan.name.clone(), candidate.seconds()))
+                .collect()
         };
         let some = quickest(&question, Wanted { count: 3, below: f64::INFINITY }, None, &mut |_| ());
         let some = some.expect("plans");
@@ -331,7 +345,7 @@ fn so_many_of_the_quickest_are_those_of_all() {
         assert!(some.left_out > 0 && some.rows.len() < all.rows.len() && all.left_out == 0);
         let below = Wanted { count: 3, below: 0.0 };
         let none = quickest(&question, below, None, &mut |_| ()).expect("plans");
-        assert!(none.rows.iter().all(|row| row.claim.is_some()));
+        assert!(none.rows.iter().all(|candidate| candidate.claim.is_some()));
     }
 }
 
@@ -341,7 +355,7 @@ fn a_sequence_is_divided_where_the_batch_does_not_go_round() {
     let rows = |count: u32| {
         let cluster = devices(count, "1 TFLOP/s", "100 GB/s");
         let found = compare(&model.question(&cluster, count, 1), None, &mut |_| ()).expect("plans");
-        found.rows.into_iter().map(|row| row.plan.name).collect::<Vec<String>>()
+        found.rows.into_iter().map(|candidate| candidate.plan.name).collect::<Vec<String>>()
     };
     let has = |rows: &[String], set: &str| rows.iter().any(|name| name.contains(set));
     let (few, many) = (rows(2), rows(8));
@@ -357,8 +371,8 @@ fn another_schedule_is_taken_where_stages_wait() {
     let cluster = devices(4, "1 GFLOP/s", "1 MB/s");
     let found = compare(&model.question(&cluster, 4, 4), None, &mut |_| ()).expect("plans");
     let seconds = |name: &str| {
-        let row = found.rows.iter().find(|row| row.plan.name == name);
-        row.map(search::Row::seconds).expect("it was looked at")
+        let candidate = found.rows.iter().find(|candidate| candidate.plan.name == name);
+        candidate.map(search::Evaluated::seconds).expect("it was looked at")
     };
     assert!(seconds("stages:4 x zb-h1") < seconds("stages:4 x 1f1b"));
     assert!(!found.rows[0].plan.name.contains("1f1b"), "{}", found.rows[0].plan.name);
@@ -374,11 +388,11 @@ fn where_a_layer_does_not_fit_its_parts_take_turns() {
         let Question { optimizer, masters, .. } = question;
         let setting = Setting { cluster: &cluster, batches: 1, optimizer, masters, compiled: false };
         let of = (question.graph, question.analysis);
-        let told = estimate(of, &plan, question.boundary, &setting).expect("an estimate");
-        told.memory[0].total()
+        let stats = estimate(of, &plan, question.boundary, &setting).expect("an estimate");
+        stats.memory[0].total()
     };
-    let (again, turns) = (needs("replicate x recompute"), needs("replicate x coshard x recompute"));
-    assert!(turns < again, "{turns} {again}");
+    let (recomputed, turns) = (needs("replicate x recompute"), needs("replicate x coshard x recompute"));
+    assert!(turns < recomputed, "{turns} {recomputed}");
     let tight = Question { memory: Some(turns), ..question };
     let chosen = &found(&tight).rows[0];
     assert!(chosen.fits() && chosen.plan.name == "replicate x coshard x recompute", "{}", chosen.plan.name);
@@ -389,13 +403,17 @@ fn what_fits_in_no_other_way_is_on_the_host() {
     let model = Model::gpt();
     let cluster = devices(1, "1 GFLOP/s", "1 GB/s");
     let free = compare(&model.question(&cluster, 1, 1), None, &mut |_| ()).expect("plans");
-    assert!(free.rows.iter().all(|row| !row.plan.name.contains("offload")));
+    assert!(free.rows.iter().all(|candidate| !candidate.plan.name.contains("offload")));
     let tight = |memory: u64| {
         let question = Question { memory: Some(memory), ..model.question(&cluster, 1, 1) };
         compare(&question, None, &mut |_| ()).expect("plans")
     };
-    let least =
-        tight(1).rows.iter().filter(|row| !row.plan.name.contains("offload")).map(|row| row.memory.1).min();
+    let least = tight(1)
+        .rows
+        .iter()
+        .filter(|candidate| !candidate.plan.name.contains("offload"))
+        .map(|candidate| candidate.memory.1)
+        .min();
     let found = tight(least.expect("plans") - 1);
     assert!(
         found.rows[0].fits() && found.rows[0].plan.name.contains("offload"),
@@ -409,7 +427,13 @@ fn a_deadline_that_is_over_gives_what_fits_and_how_far_it_can_be() {
     let model = Model::gpt();
     let cluster = devices(8, "1 GFLOP/s", "1 GB/s");
     let all = compare(&model.question(&cluster, 8, 4), None, &mut |_| ()).expect("plans");
-    let least = all.rows.iter().filter(|row| row.fits()).map(|row| row.memory.1).min().expect("plans");
+    let least = all
+        .rows
+        .iter()
+        .filter(|candidate| candidate.fits())
+        .map(|candidate| candidate.memory.1)
+        .min()
+        .expect("plans");
     let tight = Question { memory: Some(least), ..model.question(&cluster, 8, 4) };
     let found = best(&tight, Some(std::time::Duration::ZERO), &mut |_| ()).expect("a plan");
     assert!(found.rows[0].fits() && found.bound > 0.0 && found.rows[0].seconds() >= found.bound);

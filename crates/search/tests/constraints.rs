@@ -5,8 +5,8 @@ mod model;
 use cluster::{Cluster, named};
 use diag::{Error, Result};
 use plan::{On, Plan, Split, sets};
-use search::inside::{Count, find, member, tables};
-use search::{Constraints, Question, Row, best, compare};
+use search::spmd::{Count, find, member, tables};
+use search::{Constraints, Evaluated, Question, best, compare};
 
 use model::Model;
 
@@ -102,9 +102,9 @@ fn what_is_found_respects_them_and_is_no_better_than_without() {
     let free = model.question(&cluster, 4, 2);
     let best_of = |question: &Question<'_>| best(question, None, &mut |_| ()).expect("a plan").rows;
     // Of pipelines those are looked at that promise most, which may be others under constraints.
-    let least = |rows: &[Row]| {
-        let own = rows.iter().filter(|row| row.fits() && row.plan.block_count() == 1);
-        own.map(Row::seconds).fold(f64::INFINITY, f64::min)
+    let least = |rows: &[Evaluated]| {
+        let own = rows.iter().filter(|candidate| candidate.fits() && candidate.plan.block_count() == 1);
+        own.map(Evaluated::seconds).fold(f64::INFINITY, f64::min)
     };
     let without = least(&best_of(&free));
     for lines in [
@@ -121,7 +121,9 @@ fn what_is_found_respects_them_and_is_no_better_than_without() {
         let constraints = read(&model, &cluster, lines).expect(lines);
         let question = Question { constraints: Some(&constraints), ..free };
         let rows = best_of(&question);
-        rows.iter().for_each(|row| assert!(broken(&constraints, &model, &row.plan).is_empty(), "{lines}"));
+        rows.iter().for_each(|candidate| {
+            assert!(broken(&constraints, &model, &candidate.plan).is_empty(), "{lines}")
+        });
         assert!(least(&rows) >= without * (1.0 - 1e-9), "{lines}");
     }
 }
@@ -134,7 +136,7 @@ fn a_tie_makes_fewer_decisions_which_are_equal_everywhere() {
     let constraints = read(&model, &cluster, "tie \"*\"").expect("it reads");
     let question = Question { constraints: Some(&constraints), ..free };
     let (all, tied) = (find(&free).expect("plans"), find(&question).expect("plans"));
-    assert!(tied.told.decisions < all.told.decisions);
+    assert!(tied.stats.decisions < all.stats.decisions);
     assert!(!tied.plans.is_empty());
     let mut seed = 3_u64;
     let mut pick = |count: usize| {
@@ -202,7 +204,7 @@ fn refusal(lines: &str, batches: u32) -> Error {
 /// Of all that is said only what clashes is named, and each of it is needed.
 #[test]
 fn a_smallest_set_that_clashes_is_named() {
-    for (lines, told) in [
+    for (lines, stats) in [
         ("pin \"h.0.mlp.c_fc\": split inner 3", &[2][..]),
         (
             "forbid recompute\npin \"h.*\": split batch\nforbid \"h.1.*\": split batch\nlimit stages 1",
@@ -218,7 +220,7 @@ fn a_smallest_set_that_clashes_is_named() {
         let why = error.why.expect("a reason");
         let named: Vec<usize> =
             (2..9).filter(|line| why.contains(&format!("(mine.constraints, line {line})"))).collect();
-        assert_eq!((error.code, &named[..]), ("SW0333", told), "{why}");
+        assert_eq!((error.code, &named[..]), ("SW0333", stats), "{why}");
     }
 }
 
@@ -227,8 +229,8 @@ fn memory_that_clashes_is_named() {
     let model = Model::gpt();
     let cluster = named("cpu:4").expect("known");
     let free = compare(&model.question(&cluster, 4, 1), None, &mut |_| ()).expect("plans");
-    let whole = free.rows.iter().find(|row| row.plan.name == "data:4").expect("a row").memory.1;
-    let least = free.rows.iter().map(|row| row.memory.1).min().expect("plans");
+    let whole = free.rows.iter().find(|candidate| candidate.plan.name == "data:4").expect("a row").memory.1;
+    let least = free.rows.iter().map(|candidate| candidate.memory.1).min().expect("plans");
     let between = u64::midpoint(least, whole);
     let error =
         refusal(&format!("forbid offload\nlimit memory {between}\nuse \"replicate:4\"\nforbid recompute"), 1);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 use search::Stop;
-use search::stages::{Ask, Costs, Flow, Run, Stage, cut};
+use search::pipeline::{Ask, Costs, Flow, Run, Stage, cut};
 
 fn stage((forward, backward, tail): (u32, u32, u32)) -> Stage {
     let seconds = |it: u32| f64::from(it);

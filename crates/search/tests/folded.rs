@@ -7,7 +7,7 @@ use cluster::{Cluster, named, read};
 use compiler::{Estimate, Setting, estimate, estimate_one_by_one};
 use plan::{Plan, sets};
 use search::Question;
-use search::inside::{Count, find, member};
+use search::spmd::{Count, find, member};
 use simulate::Lane;
 
 use model::Model;
@@ -85,11 +85,11 @@ fn both(question: &Question<'_>, plan: &Plan) -> bool {
         compiled: false,
     };
     let of = (question.graph, question.analysis);
-    let told = |estimate: diag::Result<Estimate>| {
+    let stats = |estimate: diag::Result<Estimate>| {
         estimate.unwrap_or_else(|error| panic!("{}: {error:?}", plan.name))
     };
-    let few = told(estimate(of, plan, question.boundary, &setting));
-    let all = told(estimate_one_by_one(of, plan, question.boundary, &setting));
+    let few = stats(estimate(of, plan, question.boundary, &setting));
+    let all = stats(estimate_one_by_one(of, plan, question.boundary, &setting));
     let called = format!("{} on {}", plan.name, question.cluster.name);
     let numbers = |it: &Estimate| [it.simulation.seconds, it.operations, it.utilisation].map(f64::to_bits);
     assert_eq!(numbers(&few), numbers(&all), "{called}");
@@ -129,8 +129,8 @@ fn a_step_of_few_ranks_is_that_of_all() {
             for candidate in find(&question).expect("plans").plans {
                 found[usize::from(both(&question, &candidate.plan))] += 1;
             }
-            let again = ["", "recompute"][pick(2)];
-            if let Some(plan) = member(&question, again, 0.0, Count::Least, &mut pick).expect("a plan") {
+            let recomputed = ["", "recompute"][pick(2)];
+            if let Some(plan) = member(&question, recomputed, 0.0, Count::Least, &mut pick).expect("a plan") {
                 any[usize::from(both(&question, &plan.plan))] += 1;
             }
         }

@@ -5,7 +5,7 @@ mod model;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cluster::{Cluster, named};
-use search::{Constraints, Found, Question, Stop, best, compare, inside};
+use search::{Constraints, Found, Question, Stop, best, compare, spmd};
 
 use model::Model;
 
@@ -27,7 +27,7 @@ fn places(looks: usize) -> Vec<usize> {
 }
 
 fn named_of(found: &Found) -> Vec<(String, u64)> {
-    found.rows.iter().map(|row| (row.plan.name.clone(), row.seconds().to_bits())).collect()
+    found.rows.iter().map(|candidate| (candidate.plan.name.clone(), candidate.seconds().to_bits())).collect()
 }
 
 fn gpt(cluster: &Cluster, lines: Option<&str>, check: impl Fn(&Question<'_>, usize)) {
@@ -53,7 +53,7 @@ fn wherever_it_is_stopped_there_is_a_plan() {
                 let found = found.unwrap_or_else(|error| panic!("{at} of {looks}: {error}"));
                 assert!(found.rows[0].fits(), "{at} of {looks}");
                 assert!(found.rows[0].seconds() >= whole.rows[0].seconds(), "{at}");
-                let bound = found.inside.map_or(0.0, |told| told.bound);
+                let bound = found.inside.map_or(0.0, |stats| stats.bound);
                 assert!(
                     found.bound <= found.rows[0].seconds()
                         && bound <= whole.inside.map_or(0.0, |it| it.bound)
@@ -82,7 +82,7 @@ fn where_memory_is_short_what_fits_is_found_soon() {
     let cluster = named("ethernet-25g:2x2").expect("known");
     gpt(&cluster, None, |question, _| {
         let all = compare(question, None, &mut |_| ()).expect("plans");
-        let mut needed: Vec<u64> = all.rows.iter().map(|row| row.memory.1).collect();
+        let mut needed: Vec<u64> = all.rows.iter().map(|candidate| candidate.memory.1).collect();
         needed.sort_unstable();
         let tight = Question { memory: Some(needed[needed.len() / 8]), ..*question };
         let lowered = AtomicUsize::new(0);
@@ -133,11 +133,11 @@ fn what_is_not_stopped_is_the_same_each_time() {
 fn plans_of_one_block_are_those_of_a_search_that_ends() {
     let cluster = named("cpu:4").expect("known");
     gpt(&cluster, None, |question, _| {
-        let (whole, looks) = stopped(question, usize::MAX, |it| inside::find(it).expect("plans"));
+        let (whole, looks) = stopped(question, usize::MAX, |it| spmd::find(it).expect("plans"));
         for at in places(looks) {
-            let (found, _) = stopped(question, at, |it| inside::find(it).expect("plans"));
+            let (found, _) = stopped(question, at, |it| spmd::find(it).expect("plans"));
             assert!(found.plans.len() <= whole.plans.len());
-            assert!(found.told.bound == 0.0 || found.told.bound == whole.told.bound, "{at}");
+            assert!(found.stats.bound == 0.0 || found.stats.bound == whole.stats.bound, "{at}");
         }
     });
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use cluster::{Cluster, named};
 use plan::Plan;
-use search::{Constraints, Question, Row, best, stages};
+use search::{Constraints, Evaluated, Question, best, pipeline};
 
 use model::Model;
 use narrow::{narrow, untied};
@@ -19,25 +19,25 @@ fn constraints(model: &Model, cluster: &Cluster, lines: &str) -> Constraints {
 }
 
 /// All pipelines that are found. None was made that breaks a constraint, to be left out then.
-fn piped(question: &Question<'_>) -> Vec<Row> {
-    let (looked, _) = stages::rows(question, f64::INFINITY, &mut |_| ()).expect("pipelines");
+fn piped(question: &Question<'_>) -> Vec<Evaluated> {
+    let (looked, _) = pipeline::rows(question, f64::INFINITY, &mut |_| ()).expect("pipelines");
     assert_eq!(looked.passed_over, []);
     looked.rows
 }
 
 /// The same under some lines, each of which respects them.
-fn under(model: &Model, question: &Question<'_>, lines: &str) -> Vec<Row> {
+fn under(model: &Model, question: &Question<'_>, lines: &str) -> Vec<Evaluated> {
     let own = constraints(model, question.cluster, lines);
     let rows = piped(&Question { constraints: Some(&own), ..*question });
-    for row in &rows {
-        let broken = own.broken(&row.plan, &model.graph, &model.analysis);
-        assert_eq!(broken, BTreeSet::new(), "{lines}: {}", row.plan.name);
+    for candidate in &rows {
+        let broken = own.broken(&candidate.plan, &model.graph, &model.analysis);
+        assert_eq!(broken, BTreeSet::new(), "{lines}: {}", candidate.plan.name);
     }
     rows
 }
 
-fn quickest(rows: &[Row]) -> f64 {
-    rows.iter().filter(|row| row.fits()).map(Row::seconds).fold(f64::INFINITY, f64::min)
+fn quickest(rows: &[Evaluated]) -> f64 {
+    rows.iter().filter(|candidate| candidate.fits()).map(Evaluated::seconds).fold(f64::INFINITY, f64::min)
 }
 
 /// The devices of each stage.
@@ -103,14 +103,16 @@ fn what_runs_on_some_devices_has_its_stage_there() {
     let model = untied();
     let cluster = narrow();
     let free = model.question(&cluster, 4, 8);
-    let first = |rows: &[Row]| rows.iter().map(|row| devices(&row.plan)[0].len()).collect::<BTreeSet<_>>();
+    let first = |rows: &[Evaluated]| {
+        rows.iter().map(|candidate| devices(&candidate.plan)[0].len()).collect::<BTreeSet<_>>()
+    };
     assert!(first(&piped(&free)).contains(&2));
     // Who may be on one device only has a stage there.
     assert_eq!(first(&under(&model, &free, "pin \"wte\": on 0..1")), BTreeSet::from([1]));
-    for row in under(&model, &free, "pin \"h.0.*\": on 2..4") {
+    for candidate in under(&model, &free, "pin \"h.0.*\": on 2..4") {
         let op = model.graph.op_ids().find(|op| model.graph.op(*op).module == "h.0.mlp.c_fc").expect("one");
-        assert!(row.plan.op(op).devices.iter().all(|device| *device >= 2));
-        assert!(devices(&row.plan)[0].iter().all(|device| *device < 2));
+        assert!(candidate.plan.op(op).devices.iter().all(|device| *device >= 2));
+        assert!(devices(&candidate.plan)[0].iter().all(|device| *device < 2));
     }
 }
 
@@ -119,14 +121,14 @@ fn no_more_stages_than_are_asked_for() {
     let model = untied();
     let cluster = named("cpu:4").expect("known");
     let free = model.question(&cluster, 4, 8);
-    let most = |rows: &[Row]| rows.iter().map(|row| devices(&row.plan).len()).max();
+    let most = |rows: &[Evaluated]| rows.iter().map(|candidate| devices(&candidate.plan).len()).max();
     assert!(most(&piped(&free)) > Some(2));
     assert_eq!(most(&under(&model, &free, "limit stages 2\nlimit stages 3")), Some(2));
     let own = constraints(&model, &cluster, "limit stages 1");
     let question = Question { constraints: Some(&own), ..free };
     assert_eq!(most(&piped(&question)), None);
     let found = best(&question, None, &mut |_| ()).expect("a plan");
-    assert!(found.stages.is_none() && found.rows.iter().all(|row| devices(&row.plan).len() == 1));
+    assert!(found.stages.is_none() && found.rows.iter().all(|candidate| devices(&candidate.plan).len() == 1));
 }
 
 /// Layers of different stages are tied, too, and stages that have some of them have equally many devices.
@@ -135,13 +137,14 @@ fn what_is_tied_is_divided_alike_in_all_stages() {
     let model = untied();
     let cluster = named("cpu:4").expect("known");
     let free = model.question(&cluster, 4, 8);
-    let differ = |rows: &[Row]| {
-        rows.iter()
-            .any(|row| splits(&model, &row.plan, "h.0.mlp.c_fc") != splits(&model, &row.plan, "h.1.mlp.c_fc"))
+    let differ = |rows: &[Evaluated]| {
+        rows.iter().any(|candidate| {
+            splits(&model, &candidate.plan, "h.0.mlp.c_fc") != splits(&model, &candidate.plan, "h.1.mlp.c_fc")
+        })
     };
     assert!(differ(&piped(&free)));
     let tied = under(&model, &free, "tie \"h.*\"");
-    assert!(!differ(&tied) && tied.iter().any(|row| devices(&row.plan).len() == 4));
+    assert!(!differ(&tied) && tied.iter().any(|candidate| devices(&candidate.plan).len() == 4));
     // In one stage and nowhere else they are as is best there.
     assert!(!under(&model, &free, "tie \"h.*\"\npin \"h.*\": on 1..4").is_empty());
 }
@@ -151,14 +154,17 @@ fn where_nothing_is_computed_again_it_must_fit_without() {
     let model = untied();
     let cluster = narrow();
     let free = model.question(&cluster, 4, 8);
-    let needed = |row: &Row| row.memory.1;
-    let most = piped(&free).iter().filter(|row| row.piped.is_some()).map(needed).min().expect("one");
+    let needed = |candidate: &Evaluated| candidate.memory.1;
+    let most =
+        piped(&free).iter().filter(|candidate| candidate.piped.is_some()).map(needed).min().expect("one");
     let tight = Question { memory: Some(most * 8 / 10), ..free };
-    assert!(piped(&tight).iter().any(|row| row.fits() && !row.plan.recompute.is_empty()));
-    assert!(under(&model, &tight, "forbid recompute").iter().all(|row| row.plan.recompute.is_empty()));
+    assert!(piped(&tight).iter().any(|candidate| candidate.fits() && !candidate.plan.recompute.is_empty()));
+    assert!(
+        under(&model, &tight, "forbid recompute").iter().all(|candidate| candidate.plan.recompute.is_empty())
+    );
     // The same by a line.
     let rows = under(&model, &free, &format!("limit memory {}", most * 8 / 10));
-    assert!(rows.iter().any(|row| row.fits() && row.memory.2 == most * 8 / 10));
+    assert!(rows.iter().any(|candidate| candidate.fits() && candidate.memory.2 == most * 8 / 10));
 }
 
 /// What must be divided among all nodes is so in no stage.

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use check::Deed;
-use cluster::Effort;
+use check::InstrCost;
+use cluster::OpCost;
 use diag::{Error, Result};
-use program::{Away, Body, BufId, CallId, ExchangeId, Instr, Kind, Pass, RankId, Which};
+use program::{Body, BufId, CallId, ExchangeId, Instr, Kind, Offloaded, Pass, RankId, Which};
 
 use crate::kinds::step;
-use crate::meeting::{Key, Meeting};
 use crate::passes::lasting;
 use crate::price::{Groups, Price, prices};
-use crate::rank::{Rank, Turn};
+use crate::rank::{Rank, Tick};
+use crate::rendezvous::{Key, Rendezvous};
 use crate::{Lane, Scene, Simulation, Span, What};
 
 /// So many scatters may be on their way while a further one is sent.
@@ -21,7 +21,7 @@ const SCATTERS: usize = 1;
 const WATCHED: usize = 64;
 
 /// What one rank sends another: the table, the micro-batch, and both.
-type Letter = (ExchangeId, u32, RankId, RankId);
+type Message = (ExchangeId, u32, RankId, RankId);
 
 pub(crate) struct Engine<'s> {
     pub(crate) scene: Scene<'s>,
@@ -39,24 +39,27 @@ pub(crate) struct Engine<'s> {
     /// For each exchange and rank, the followed ranks from which something comes.
     pub(crate) senders: BTreeMap<(ExchangeId, RankId), Vec<RankId>>,
     /// With the message that each is, until all members know when it ends.
-    pub(crate) meetings: BTreeMap<Key, (Meeting, Option<usize>)>,
+    pub(crate) open: BTreeMap<Key, (Rendezvous, Option<usize>)>,
     /// The message that each is, when it left, and when it arrived: until it is received.
-    pub(crate) letters: BTreeMap<Letter, (Option<usize>, f64, f64)>,
+    pub(crate) letters: BTreeMap<Message, (Option<usize>, f64, f64)>,
     /// Ranks that wait for a letter.
-    pub(crate) expecting: BTreeMap<Letter, Vec<usize>>,
+    pub(crate) expecting: BTreeMap<Message, Vec<usize>>,
     pub(crate) ready: VecDeque<usize>,
     pub(crate) found: Simulation,
 }
 
 impl<'s> Engine<'s> {
     pub(crate) fn new(scene: &Scene<'s>, is_noted: bool) -> Self {
-        let mut ranks: Vec<Rank<'s>> =
-            scene.courses.iter().map(|course| Rank::new(scene.program, course, scene.batches)).collect();
+        let mut ranks: Vec<Rank<'s>> = scene
+            .rank_traces
+            .iter()
+            .map(|rank_trace| Rank::new(scene.program, rank_trace, scene.batches))
+            .collect();
         for rank in &mut ranks {
-            rank.takes(scene.cluster.device(rank.course.rank.0).runtime.step);
+            rank.takes(scene.cluster.device(rank.rank_trace.rank.0).runtime.step);
         }
         let places: BTreeMap<RankId, usize> =
-            scene.courses.iter().enumerate().map(|(at, course)| (course.rank, at)).collect();
+            scene.rank_traces.iter().enumerate().map(|(at, rank_trace)| (rank_trace.rank, at)).collect();
         let mut senders: BTreeMap<(ExchangeId, RankId), Vec<RankId>> = BTreeMap::new();
         for (at, table) in scene.program.exchanges.iter().enumerate() {
             for piece in &table.pieces {
@@ -81,7 +84,7 @@ impl<'s> Engine<'s> {
             ranks,
             places,
             senders,
-            meetings: BTreeMap::new(),
+            open: BTreeMap::new(),
             letters: BTreeMap::new(),
             expecting: BTreeMap::new(),
             found: Simulation::default(),
@@ -89,10 +92,10 @@ impl<'s> Engine<'s> {
     }
 
     /// Each rank to the beginning of a turn; whether all of them come so far without what others do later.
-    pub(crate) fn goes_to(&mut self, turn: impl Fn(&Rank<'s>) -> usize) -> bool {
+    pub(crate) fn goes_to(&mut self, tick: impl Fn(&Rank<'s>) -> usize) -> bool {
         for (at, rank) in self.ranks.iter_mut().enumerate() {
             self.ready.extend(rank.is_at_its_end().then_some(at));
-            rank.until = turn(rank);
+            rank.until = tick(rank);
         }
         self.go_on();
         self.ranks.iter().all(Rank::is_at_its_end)
@@ -106,9 +109,9 @@ impl<'s> Engine<'s> {
 
     /// To the end of the step.
     pub(crate) fn end(mut self) -> Result<Simulation> {
-        self.goes_to(|rank| rank.turns.len());
-        if let Some(rank) = self.ranks.iter().find(|rank| rank.turn().is_some()) {
-            let what = format!("in the simulation rank {} waits for ever", rank.course.rank.0);
+        self.goes_to(|rank| rank.iterations.len());
+        if let Some(rank) = self.ranks.iter().find(|rank| rank.tick().is_some()) {
+            let what = format!("in the simulation rank {} waits for ever", rank.rank_trace.rank.0);
             return Err(Error::new("SW0911", what)
                 .why("the program was proved to end: this is a bug of the simulation")
                 .fix("report it, with the model and the plan"));
@@ -130,18 +133,18 @@ impl<'s> Engine<'s> {
 
     /// As far as a rank comes by itself.
     fn advance(&mut self, at: usize) {
-        while let Some(turn) = self.ranks[at].turn().filter(|_| !self.ranks[at].is_at_its_end()) {
+        while let Some(tick) = self.ranks[at].tick().filter(|_| !self.ranks[at].is_at_its_end()) {
             let (body, instr) = (self.ranks[at].body, self.ranks[at].at.1);
-            let Some(next) = body.codes[turn.code].instrs.get(instr) else {
-                if !self.settle(at, turn, 0) {
+            let Some(next) = body.codes[tick.code].instrs.get(instr) else {
+                if !self.sync_grads(at, tick, 0) {
                     return;
                 }
                 let rank = &mut self.ranks[at];
                 rank.at = (rank.at.0 + 1, 0);
                 continue;
             };
-            let skipped = next.settles() && !turn.settles;
-            if !skipped && !self.instruction(at, turn, next) {
+            let skipped = next.settles() && !tick.settles;
+            if !skipped && !self.instruction(at, tick, next) {
                 return;
             }
             self.ranks[at].at.1 += 1;
@@ -149,67 +152,67 @@ impl<'s> Engine<'s> {
     }
 
     /// Whether it is over; if not, the rank is asked again once what it waits for is there.
-    fn instruction(&mut self, at: usize, turn: Turn, instr: &'s Instr) -> bool {
+    fn instruction(&mut self, at: usize, tick: Tick, instr: &'s Instr) -> bool {
         match instr {
-            Instr::Call(call) => self.has_copies(at, || &call.inputs) && self.local(at, turn),
+            Instr::Call(call) => self.has_copies(at, || &call.inputs) && self.local(at, tick),
             Instr::Grad(grad) => {
-                self.fetched(at, Away::Call(grad.call));
-                let read = self.inputs[self.ranks[at].course.role].get(&grad.call).copied();
+                self.fetched(at, Offloaded::Call(grad.call));
+                let read = self.inputs[self.ranks[at].rank_trace.role].get(&grad.call).copied();
                 self.has_copies(at, || read.unwrap_or_default())
                     && match grad.which {
-                        Which::Weights => self.second_half(at, turn),
-                        Which::Both | Which::Inputs => self.local(at, turn),
+                        Which::Weights => self.second_half(at, tick),
+                        Which::Both | Which::Inputs => self.local(at, tick),
                     }
             }
-            Instr::Fetch { what } => self.fetch(at, turn, *what),
+            Instr::Fetch { what } => self.fetch(at, tick, *what),
             Instr::Take { id, .. } => {
-                self.fetched(at, Away::Kept(*id));
+                self.fetched(at, Offloaded::Kept(*id));
                 true
             }
             Instr::Collective(message) if message.overlaps => {
-                self.ranks[at].in_flight = self.goes_on(at, turn, instr);
+                self.ranks[at].in_flight = self.goes_on(at, tick, instr);
                 true
             }
-            Instr::Collective(_) => self.meets(at, turn, instr),
+            Instr::Collective(_) => self.meets(at, tick, instr),
             Instr::ReduceShards { .. } | Instr::Exchange { .. } | Instr::ExchangeGradients { .. } => {
-                self.settle(at, turn, 0) && self.meets(at, turn, instr)
+                self.sync_grads(at, tick, 0) && self.meets(at, tick, instr)
             }
             Instr::Gather { copies, .. } => {
-                let host = self.price(at, turn).host;
+                let host = self.price(at, tick).host;
                 self.ranks[at].brings(host, copies);
-                if let Some(key) = self.goes_on(at, turn, instr) {
+                if let Some(key) = self.goes_on(at, tick, instr) {
                     self.ranks[at].coming.push((key, copies.clone()));
                 }
                 true
             }
             Instr::Scatter { .. } | Instr::ReduceGradients { .. } => {
                 let allowed = if instr.kind() == Kind::Scatter { SCATTERS } else { usize::MAX };
-                self.settle(at, turn, allowed) && {
-                    match self.goes_on(at, turn, instr) {
+                self.sync_grads(at, tick, allowed) && {
+                    match self.goes_on(at, tick, instr) {
                         Some(key) => {
                             let rank = &mut self.ranks[at];
                             rank.settling.push((key, rank.at.1));
                         }
-                        None => _ = self.local(at, turn),
+                        None => _ = self.local(at, tick),
                     }
                     true
                 }
             }
-            Instr::Send { exchange, .. } => self.send(at, turn, *exchange),
-            Instr::Receive { exchange, .. } => self.receive(at, turn, *exchange),
+            Instr::Send { exchange, .. } => self.send(at, tick, *exchange),
+            Instr::Receive { exchange, .. } => self.receive(at, tick, *exchange),
             Instr::Slice(_)
             | Instr::Add { .. }
             | Instr::Part { .. }
             | Instr::Release { .. }
             | Instr::Update { .. }
-            | Instr::Keep { .. } => self.local(at, turn),
+            | Instr::Keep { .. } => self.local(at, tick),
         }
     }
 
     /// The second half of a backward, and the message that runs beside it.
-    fn second_half(&mut self, at: usize, turn: Turn) -> bool {
+    fn second_half(&mut self, at: usize, tick: Tick) -> bool {
         if !std::mem::replace(&mut self.ranks[at].is_computed, true) {
-            self.local(at, turn);
+            self.local(at, tick);
         }
         if self.ranks[at].in_flight.is_some_and(|key| !self.awaits(at, key)) {
             return false;
@@ -218,53 +221,53 @@ impl<'s> Engine<'s> {
         true
     }
 
-    fn price(&self, at: usize, turn: Turn) -> Price {
+    fn price(&self, at: usize, tick: Tick) -> Price {
         let rank = &self.ranks[at];
-        self.prices[at][rank.number(turn, rank.at.1)]
+        self.prices[at][rank.number(tick, rank.at.1)]
     }
 
-    pub(crate) fn deed(&self, at: usize, turn: Turn) -> &'s Deed {
+    pub(crate) fn instr_cost(&self, at: usize, tick: Tick) -> &'s InstrCost {
         let rank = &self.ranks[at];
-        &rank.course.deeds[rank.number(turn, rank.at.1)]
+        &rank.rank_trace.instr_costs[rank.number(tick, rank.at.1)]
     }
 
-    pub(crate) fn local(&mut self, at: usize, turn: Turn) -> bool {
-        self.does(at, turn, self.ranks[at].at.1);
+    pub(crate) fn local(&mut self, at: usize, tick: Tick) -> bool {
+        self.does(at, tick, self.ranks[at].at.1);
         true
     }
 
     /// What an instruction of the code that runs takes of the device itself, and what goes to the host after it.
-    pub(crate) fn does(&mut self, at: usize, turn: Turn, instr: usize) {
-        let adds = turn.batch > 0;
+    pub(crate) fn does(&mut self, at: usize, tick: Tick, instr: usize) {
+        let adds = tick.batch > 0;
         let rank = &mut self.ranks[at];
-        let price = self.prices[at][rank.number(turn, instr)];
+        let price = self.prices[at][rank.number(tick, instr)];
         let work = price.work + if adds { price.added } else { 0.0 };
-        let (pass, kind) = (rank.pass(turn), rank.body.codes[turn.code].instrs[instr].kind());
+        let (pass, kind) = (rank.pass(tick), rank.body.codes[tick.code].instrs[instr].kind());
         let spent = match kind {
             Kind::Call if pass == Pass::Forward => &mut rank.lane.forward,
-            Kind::Call => &mut rank.lane.again,
+            Kind::Call => &mut rank.lane.recomputed,
             Kind::Grad => &mut rank.lane.backward,
             _ => &mut rank.lane.copies,
         };
         *spent += work;
-        self.spends(at, turn, What::Instr(kind, instr), work);
-        self.ranks[at].is_told(price.starts);
+        self.spends(at, tick, What::Instr(kind, instr), work);
+        self.ranks[at].launches(price.starts);
         if price.host > 0.0 {
             let sums = if adds { price.added_on_host } else { 0.0 };
-            self.ranks[at].sends_away(price.host, sums);
+            self.ranks[at].offloads(price.host, sums);
         }
     }
 
     /// Brings something from the host, while the device goes on.
-    fn fetch(&mut self, at: usize, turn: Turn, what: Away) -> bool {
-        let price = self.price(at, turn);
+    fn fetch(&mut self, at: usize, tick: Tick, what: Offloaded) -> bool {
+        let price = self.price(at, tick);
         let rank = &mut self.ranks[at];
         let end = rank.copies_for(price.host);
         rank.fetching.push((what, end));
         true
     }
 
-    fn fetched(&mut self, at: usize, what: Away) {
+    fn fetched(&mut self, at: usize, what: Offloaded) {
         let rank = &mut self.ranks[at];
         let Some(place) = rank.fetching.iter().position(|(other, _)| *other == what) else { return };
         let (_, end) = rank.fetching.remove(place);
@@ -274,11 +277,11 @@ impl<'s> Engine<'s> {
     /// The optimizer's step: of what is on the device, and then of what is on the host.
     fn update(&mut self, at: usize) {
         let rank = &mut self.ranks[at];
-        let id = rank.course.rank;
+        let id = rank.rank_trace.rank;
         let device = self.scene.cluster.device(id.0);
         let updates = self.scene.updates.get(id.index()).copied().unwrap_or_default();
-        let effort = Effort { operations: 0.0, bytes: updates.here as f64 };
-        let mut seconds = device.seconds_of(effort, step());
+        let op_cost = OpCost { operations: 0.0, bytes: updates.here as f64 };
+        let mut seconds = device.seconds_of(op_cost, step());
         let comes = device.seconds_to_host(updates.comes as f64);
         if comes > 0.0 {
             seconds += rank.copies_for(comes) - rank.clock + comes;
@@ -287,28 +290,28 @@ impl<'s> Engine<'s> {
             let gradients = (rank.sums - rank.clock - seconds).max(0.0);
             seconds += gradients + device.seconds_on_host(updates.on_host as f64);
         }
-        let last = Turn { code: 0, batch: self.scene.batches.saturating_sub(1), settles: true };
+        let last = Tick { code: 0, batch: self.scene.batches.saturating_sub(1), settles: true };
         self.ranks[at].lane.update += seconds;
         self.spends(at, last, What::Update, seconds);
     }
 
-    fn spends(&mut self, at: usize, turn: Turn, what: What, seconds: f64) {
+    fn spends(&mut self, at: usize, tick: Tick, what: What, seconds: f64) {
         let before = self.ranks[at].clock;
         self.ranks[at].clock += seconds;
         if seconds > 0.0 {
-            self.span(at, turn, what, before);
+            self.span(at, tick, what, before);
         }
     }
 
     /// Notes what a rank did since a moment.
-    pub(crate) fn span(&mut self, at: usize, turn: Turn, what: What, start: f64) {
+    pub(crate) fn span(&mut self, at: usize, tick: Tick, what: What, start: f64) {
         let rank = &self.ranks[at];
-        let Some(code) = rank.body.codes.get(turn.code).filter(|_| self.watched[at]) else { return };
+        let Some(code) = rank.body.codes.get(tick.code).filter(|_| self.watched[at]) else { return };
         if self.is_noted {
-            let (rank, end, block, pass) = (rank.course.rank, rank.clock, code.block, code.pass);
-            self.found.spans.push(Span { rank, what, pass, block, batch: turn.batch, start, end });
+            let (rank, end, block, pass) = (rank.rank_trace.rank, rank.clock, code.block, code.pass);
+            self.found.spans.push(Span { rank, what, pass, block, batch: tick.batch, start, end });
         }
-        self.ranks[at].spends(turn, start);
+        self.ranks[at].spends(tick, start);
     }
 }
 
@@ -327,5 +330,5 @@ fn call_inputs(body: &Body) -> BTreeMap<CallId, &[BufId]> {
 fn watched(ranks: &[Rank<'_>]) -> Vec<bool> {
     let mut roles = BTreeSet::new();
     let all = ranks.len() <= WATCHED;
-    ranks.iter().map(|rank| roles.insert(rank.course.role) || all).collect()
+    ranks.iter().map(|rank| roles.insert(rank.rank_trace.role) || all).collect()
 }

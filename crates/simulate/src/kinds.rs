@@ -1,6 +1,6 @@
 //! What the operators of a graph are, as clusters call what was measured.
 
-use cluster::{COPIES, Sort, Way};
+use cluster::{COPIES, Direction, Sort};
 use graph::{Dtype, Graph, OpId};
 use rules::families::family_of;
 
@@ -30,10 +30,10 @@ impl Kinds {
     }
 
     /// What work of an operator is; of none it is a copy.
-    pub fn sort(&self, op: Option<OpId>, dtype: Dtype, way: Way) -> Sort<'_> {
+    pub fn sort(&self, op: Option<OpId>, dtype: Dtype, direction: Direction) -> Sort<'_> {
         let known = op.and_then(|op| self.names.get(op.index()));
         let kinds = known.map_or([COPIES, COPIES], |[own, family]| [own, family]);
-        Sort { kinds, dtype, way }
+        Sort { kinds, dtype, direction }
     }
 
     /// What of an operator's bytes moves.
@@ -45,7 +45,7 @@ impl Kinds {
 
 /// That of an optimizer's step.
 pub(crate) fn step() -> Sort<'static> {
-    Sort { kinds: [OPTIMIZER, OPTIMIZER], dtype: Dtype::F32, way: Way::Forward }
+    Sort { kinds: [OPTIMIZER, OPTIMIZER], dtype: Dtype::F32, direction: Direction::Forward }
 }
 
 /// Without the overload: `aten.gelu`, and `pointwise`.

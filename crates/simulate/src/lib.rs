@@ -1,6 +1,6 @@
 //! How long a step of a program takes on a cluster, who waits for whom, and what is sent when.
 //!
-//! A watcher of the check: it goes through what ranks were proved to do ([`check::Course`]), in the order of their
+//! A watcher of the check: it goes through what ranks were proved to do ([`check::RankTrace`]), in the order of their
 //! timetables, and knows of each instruction what it takes. So it is about the program as it was lowered, whoever made
 //! it and however.
 //!
@@ -11,44 +11,44 @@
 //! themselves. What is not counted: that messages take bandwidth from each other unless a link is shared, the ranks'
 //! agreement on a step, and what Python does.
 //!
-//! Of ranks that are [`alike`] those are followed that the proof followed.
+//! Of ranks that are [`symmetric`] those are followed that the proof followed.
 
-mod alike;
 mod engine;
 mod fused;
 mod held;
 mod kinds;
 mod manifest;
-mod meeting;
 mod passes;
 mod periods;
 mod price;
 mod rank;
+mod rendezvous;
 mod shares;
+mod symmetric;
 mod table;
 mod talk;
 mod trace;
 
-use check::Course;
+use check::RankTrace;
 use cluster::Cluster;
 use diag::{Error, Result};
 use graph::{Dtype, OpId};
 use program::{Kind, Pass, Program, RankId};
 
-pub use alike::alike;
 pub use held::{Held, Stretch};
 pub use kinds::Kinds;
-pub use manifest::{Told, manifest};
+pub use manifest::{Scope, manifest};
 pub use passes::Lasts;
 pub use price::SUM;
 pub use shares::{Share, Shares, shares};
+pub use symmetric::symmetric;
 pub use trace::trace;
 
 /// What is simulated.
 #[derive(Clone, Copy)]
 pub struct Scene<'s> {
     pub program: &'s Program,
-    pub courses: &'s [Course],
+    pub rank_traces: &'s [RankTrace],
     pub cluster: &'s Cluster,
     /// Of the graph that the program's numbers are of.
     pub kinds: &'s Kinds,
@@ -95,7 +95,7 @@ pub struct Lane {
     pub forward: f64,
     pub backward: f64,
     /// What backward computes a second time.
-    pub again: f64,
+    pub recomputed: f64,
     /// Slices, sums, what goes to the host, and what the runtime and messages take of the device meanwhile.
     pub copies: f64,
     /// It waits for a communication that goes on.
@@ -162,7 +162,7 @@ impl Lane {
             rank,
             forward: 0.0,
             backward: 0.0,
-            again: 0.0,
+            recomputed: 0.0,
             copies: 0.0,
             exposed: 0.0,
             idle: 0.0,
@@ -175,7 +175,7 @@ impl Lane {
         [
             &mut self.forward,
             &mut self.backward,
-            &mut self.again,
+            &mut self.recomputed,
             &mut self.copies,
             &mut self.exposed,
             &mut self.idle,
@@ -189,7 +189,7 @@ impl Lane {
         [
             ("forward", self.forward),
             ("backward", self.backward),
-            ("again", self.again),
+            ("again", self.recomputed),
             ("copies", self.copies),
             ("exposed", self.exposed),
             ("idle", self.idle),

@@ -14,9 +14,9 @@ use crate::{Part, Scene, Simulation, What};
 
 const FORMAT: u32 = 1;
 
-/// Of which ranks it is told.
+/// Which ranks it lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Scope {
     /// The first of each role.
     Roles,
     /// All that were followed.
@@ -24,24 +24,24 @@ pub enum Told {
 }
 
 /// `graph` is the one that the program's numbers are of.
-pub fn manifest(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, told: Told) -> Value {
+pub fn manifest(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, scope: Scope) -> Value {
     let program = scene.program;
     let mut seen = vec![false; program.roles.len()];
     let mut roles = vec![];
-    for (at, course) in scene.courses.iter().enumerate() {
-        if std::mem::replace(&mut seen[course.role], true) && told == Told::Roles {
+    for (at, rank_trace) in scene.rank_traces.iter().enumerate() {
+        if std::mem::replace(&mut seen[rank_trace.role], true) && scope == Scope::Roles {
             continue;
         }
-        let ranks = match told {
-            Told::Roles => ranges(&program.roles[course.role].ranks),
-            Told::Ranks => ranges(&[course.rank]),
+        let ranks = match scope {
+            Scope::Roles => ranges(&program.roles[rank_trace.role].ranks),
+            Scope::Ranks => ranges(&[rank_trace.rank]),
         };
-        let computed = computed(simulation, course.rank);
+        let computed = computed(simulation, rank_trace.rank);
         let messages = simulation.parts[at].iter().map(|part| message(graph, simulation, part, &computed));
         roles.push(json!({
-            "role": course.role,
+            "role": rank_trace.role,
             "ranks": ranks,
-            "rank": course.rank.0,
+            "rank": rank_trace.rank.0,
             "communications": messages.collect::<Vec<_>>(),
         }));
     }
@@ -58,23 +58,23 @@ pub fn manifest(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, told:
 }
 
 fn message(graph: &Graph, simulation: &Simulation, part: &Part, computed: &[Computed]) -> Value {
-    let told = &simulation.messages[part.message];
+    let message = &simulation.messages[part.message];
     json!({
         "kind": part.kind.name(),
-        "group": told.group.iter().map(|rank| rank.0).collect::<Vec<_>>(),
-        "bytes": told.bytes,
+        "group": message.group.iter().map(|rank| rank.0).collect::<Vec<_>>(),
+        "bytes": message.bytes,
         "bytes_expected": part.op.is_some_and(|op| makes_rows(&graph.op(op).target)),
-        "dtype": told.dtype.map(graph::Dtype::short),
+        "dtype": message.dtype.map(graph::Dtype::short),
         "pass": part.pass.name(),
         "block": part.block,
         "micro_batch": part.batch,
         "instruction": part.instr,
         "operator": part.op.map(|op| graph.describe(op)),
-        "start_seconds": told.start,
-        "expected_seconds": told.end - told.start,
+        "start_seconds": message.start,
+        "expected_seconds": message.end - message.start,
         "exposed_seconds": part.exposed,
-        "share_of_link": told.share,
-        "overlaps": overlaps(computed, told.start, told.end),
+        "share_of_link": message.share,
+        "overlaps": overlaps(computed, message.start, message.end),
     })
 }
 
@@ -94,8 +94,8 @@ fn overlaps(computed: &[Computed], start: f64, end: f64) -> Vec<Value> {
     for (begin, until, code) in computed[from..].iter().take_while(|(begin, _, _)| *begin < end) {
         *found.entry(*code).or_default() += until.min(end) - begin.max(start);
     }
-    let told = |((pass, block, batch), seconds): ((Pass, u32, u32), f64)| json!({ "pass": pass.name(), "block": block, "micro_batch": batch, "seconds": seconds });
-    found.into_iter().map(told).collect()
+    let entry = |((pass, block, batch), seconds): ((Pass, u32, u32), f64)| json!({ "pass": pass.name(), "block": block, "micro_batch": batch, "seconds": seconds });
+    found.into_iter().map(entry).collect()
 }
 
 /// `[[0, 3], [8, 11]]` are the ranks 0 to 3 and 8 to 11.

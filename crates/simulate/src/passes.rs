@@ -39,7 +39,7 @@ impl Spent {
     }
 
     /// Seconds without those for which it waits for other blocks, and those of their messages.
-    fn told(&self) -> Option<(f64, f64)> {
+    fn by_itself(&self) -> Option<(f64, f64)> {
         let own = |seconds: f64| self.exposed.iter().fold(seconds, |left, exposed| left - exposed);
         self.seconds.map(|seconds| (own(seconds), self.receives))
     }
@@ -52,15 +52,15 @@ pub(crate) fn lasting(ranks: &[Rank<'_>]) -> Vec<Lasts> {
         let known = most.entry(of).or_default();
         *known = (known.0.max(seconds), known.1.max(receives));
     }
-    let told = |((block, pass), (seconds, receives))| Lasts { block, pass, seconds, receives };
-    most.into_iter().filter(|((_, pass), _)| !matches!(pass, Pass::Begin | Pass::End)).map(told).collect()
+    let lasts = |((block, pass), (seconds, receives))| Lasts { block, pass, seconds, receives };
+    most.into_iter().filter(|((_, pass), _)| !matches!(pass, Pass::Begin | Pass::End)).map(lasts).collect()
 }
 
 fn least(rank: &Rank<'_>) -> BTreeMap<(u32, Pass), (f64, f64)> {
     let mut least = BTreeMap::new();
-    for (turn, spent) in rank.turns.iter().zip(&rank.spent) {
-        let Some((seconds, receives)) = spent.told() else { continue };
-        let code = &rank.body.codes[turn.code];
+    for (tick, spent) in rank.iterations.iter().zip(&rank.spent) {
+        let Some((seconds, receives)) = spent.by_itself() else { continue };
+        let code = &rank.body.codes[tick.code];
         let known = least.entry((code.block, code.pass)).or_insert((f64::INFINITY, f64::INFINITY));
         *known = (known.0.min(seconds), known.1.min(receives));
     }

@@ -8,7 +8,7 @@ use diag::Result;
 use program::{Body, ExchangeId, Pass, Program, RankId};
 
 use crate::engine::Engine;
-use crate::rank::{Rank, Turn, turns};
+use crate::rank::{Rank, Tick, iterations};
 use crate::{Lane, Scene, Simulation};
 
 /// So many periods are gone through, for ranks to come to stand to each other as they do ever after.
@@ -43,8 +43,8 @@ struct Shorter {
 impl Shorter {
     /// None where it is not much shorter.
     fn of(program: &Program, batches: u32, periods: u32) -> Option<Self> {
-        let all: Vec<(&Body, Vec<Turn>)> =
-            program.roles.iter().map(|role| (&role.body, turns(&role.body, batches))).collect();
+        let all: Vec<(&Body, Vec<Tick>)> =
+            program.roles.iter().map(|role| (&role.body, iterations(&role.body, batches))).collect();
         let is_period = |period: u32, at: u32| all.iter().all(|(body, all)| repeats(body, all, at, period));
         let middle = batches / 2;
         let period = (1..=LONGEST.min(batches / 4)).find(|period| is_period(*period, middle))?;
@@ -58,8 +58,8 @@ impl Shorter {
     }
 
     /// Whether a rank's turns are those of the whole step without the periods that are left out.
-    fn is_without(&self, body: &Body, whole: &[Turn]) -> bool {
-        let few = turns(body, self.batches);
+    fn is_without(&self, body: &Body, whole: &[Tick]) -> bool {
+        let few = iterations(body, self.batches);
         let (from, to) = (end_of(body, &few, self.first), end_of(body, &few, self.first + self.period));
         let again = (1..=self.left_out).flat_map(|times| later(body, &few[from..to], times * self.period));
         let rest = later(body, &few[to..], self.left_out * self.period);
@@ -72,7 +72,7 @@ impl Shorter {
         let mut moments: Vec<Option<Moment>> = vec![];
         for number in 0..=self.periods {
             let batches = self.first + number * self.period;
-            let all_are_there = engine.goes_to(|rank| end_of(rank.body, &rank.turns, batches));
+            let all_are_there = engine.goes_to(|rank| end_of(rank.body, &rank.iterations, batches));
             moments.push(all_are_there.then(|| Moment::of(&engine, batches)).flatten());
         }
         let Some((one, periods)) = again(&moments) else { return Ok(None) };
@@ -106,28 +106,30 @@ fn again(moments: &[Option<Moment>]) -> Option<(Stretch, u32)> {
 }
 
 /// Whether what follows the first so many micro-batches comes again after a period, for later ones.
-fn repeats(body: &Body, turns: &[Turn], at: u32, period: u32) -> bool {
-    let [from, to, end] = [at, at + period, at + 2 * period].map(|count| end_of(body, turns, count));
-    from < to && to < end && later(body, &turns[from..to], period).eq(turns[to..end].iter().copied())
+fn repeats(body: &Body, iterations: &[Tick], at: u32, period: u32) -> bool {
+    let [from, to, end] = [at, at + period, at + 2 * period].map(|count| end_of(body, iterations, count));
+    from < to
+        && to < end
+        && later(body, &iterations[from..to], period).eq(iterations[to..end].iter().copied())
 }
 
 /// The place after all turns of the first so many micro-batches.
-fn end_of(body: &Body, turns: &[Turn], batches: u32) -> usize {
-    let is_of = |turn: &Turn| turn.batch < batches && !is_once(body, turn);
-    turns.iter().rposition(is_of).map_or(0, |last| last + 1)
+fn end_of(body: &Body, iterations: &[Tick], batches: u32) -> usize {
+    let is_of = |tick: &Tick| tick.batch < batches && !is_once(body, tick);
+    iterations.iter().rposition(is_of).map_or(0, |last| last + 1)
 }
 
 /// The same for micro-batches that are so many later.
-fn later(body: &Body, turns: &[Turn], batches: u32) -> impl Iterator<Item = Turn> {
-    turns.iter().map(move |turn| match is_once(body, turn) {
-        true => *turn,
-        false => Turn { batch: turn.batch + batches, ..*turn },
+fn later(body: &Body, iterations: &[Tick], batches: u32) -> impl Iterator<Item = Tick> {
+    iterations.iter().map(move |tick| match is_once(body, tick) {
+        true => *tick,
+        false => Tick { batch: tick.batch + batches, ..*tick },
     })
 }
 
 /// Whether it is of the step, and of no micro-batch.
-fn is_once(body: &Body, turn: &Turn) -> bool {
-    matches!(body.codes[turn.code].pass, Pass::Begin | Pass::End)
+fn is_once(body: &Body, tick: &Tick) -> bool {
+    matches!(body.codes[tick.code].pass, Pass::Begin | Pass::End)
 }
 
 /// How ranks stand to each other while nobody waits for anything.
@@ -152,13 +154,13 @@ struct Stretch {
 impl Moment {
     /// Once so many micro-batches are over; none where something goes on but letters.
     fn of(engine: &Engine<'_>, batches: u32) -> Option<Self> {
-        if !engine.meetings.is_empty() || !engine.ranks.iter().all(Rank::is_free) {
+        if !engine.open.is_empty() || !engine.ranks.iter().all(Rank::is_free) {
             return None;
         }
         let mut ahead = vec![];
         for rank in &engine.ranks {
             ahead.extend(
-                [rank.lines[0], rank.lines[1], rank.sent, rank.host, rank.away, rank.sums]
+                [rank.lines[0], rank.lines[1], rank.sent, rank.host, rank.offloaded, rank.sums]
                     .map(|time| (time - rank.clock).max(0.0)),
             );
         }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use check::{Course, Deed, Work};
-use cluster::{Cluster, Crowd, Device, Effort, Pattern, Way};
+use check::{InstrCost, RankTrace, Work};
+use cluster::{Cluster, Contention, Device, Direction, OpCost, Pattern};
 use graph::Dtype;
 use program::{Exchange, ExchangeId, GroupingId, Instr, Kind, Piece, Program, RankId, Which};
 
@@ -27,55 +27,56 @@ pub(crate) struct Price {
 
 /// For each rank its prices; ranks that do the same on devices of one kind share them.
 pub(crate) fn prices(scene: &Scene<'_>) -> Vec<Rc<Vec<Price>>> {
-    let (courses, cluster) = (scene.courses, scene.cluster);
+    let (rank_traces, cluster) = (scene.rank_traces, scene.cluster);
     let mut known = BTreeMap::new();
-    let of = |course: &Course| {
-        let device = cluster.device(course.rank.0);
-        let made = known.entry((Rc::as_ptr(&course.deeds), &device.name)).or_insert_with(|| {
-            let instrs = scene.program.roles[course.role].body.instrs();
-            let price = |(deed, instr): (&Deed, &Instr)| price(deed, instr, device, scene.kinds);
-            Rc::new(course.deeds.iter().zip(instrs).map(price).collect())
+    let of = |rank_trace: &RankTrace| {
+        let device = cluster.device(rank_trace.rank.0);
+        let made = known.entry((Rc::as_ptr(&rank_trace.instr_costs), &device.name)).or_insert_with(|| {
+            let instrs = scene.program.roles[rank_trace.role].body.instrs();
+            let price =
+                |(instr_cost, instr): (&InstrCost, &Instr)| price(instr_cost, instr, device, scene.kinds);
+            Rc::new(rank_trace.instr_costs.iter().zip(instrs).map(price).collect())
         });
         Rc::clone(made)
     };
-    courses.iter().map(of).collect()
+    rank_traces.iter().map(of).collect()
 }
 
-fn price(deed: &Deed, instr: &Instr, device: &Device, kinds: &Kinds) -> Price {
+fn price(instr_cost: &InstrCost, instr: &Instr, device: &Device, kinds: &Kinds) -> Price {
     let kind = instr.kind();
     let runtime = device.runtime;
     let around = match instr {
         Instr::Grad(grad) if grad.which == Which::Weights => {
-            runtime.call + deed.work.len() as f64 * runtime.apart
+            runtime.call + instr_cost.work.len() as f64 * runtime.apart
         }
         Instr::Call(_) | Instr::Grad(_) => runtime.call,
         _ => 0.0,
     };
-    let works: Vec<f64> = deed.work.iter().map(|work| seconds_of(work, kind, device, kinds)).collect();
+    let works: Vec<f64> = instr_cost.work.iter().map(|work| seconds_of(work, kind, device, kinds)).collect();
     let (around, starts) = match runtime.launch {
         Some(launch) => {
             (0.0, around + launch * works.iter().filter(|seconds| **seconds > 0.0).count() as f64)
         }
         None => (around, 0.0),
     };
-    let sum = Effort { operations: 0.0, bytes: SUM * deed.added as f64 };
+    let sum = OpCost { operations: 0.0, bytes: SUM * instr_cost.added as f64 };
     Price {
         work: around + works.iter().sum::<f64>(),
-        host: device.seconds_to_host(deed.to_host as f64),
-        added: device.seconds_of(sum, kinds.sort(None, Dtype::F32, Way::Forward)),
-        added_on_host: device.seconds_on_host(SUM * deed.added_on_host as f64),
+        host: device.seconds_to_host(instr_cost.to_host as f64),
+        added: device.seconds_of(sum, kinds.sort(None, Dtype::F32, Direction::Forward)),
+        added_on_host: device.seconds_on_host(SUM * instr_cost.added_on_host as f64),
         starts,
     }
 }
 
 /// A part of an instruction of a kind.
 pub(crate) fn seconds_of(work: &Work, kind: Kind, device: &Device, kinds: &Kinds) -> f64 {
-    let way = if kind == Kind::Grad { Way::Backward } else { Way::Forward };
+    let direction = if kind == Kind::Grad { Direction::Backward } else { Direction::Forward };
     let moved = kinds.moved(work.op);
     // What moves nothing is a part of another kernel.
     let operations = if moved > 0.0 { work.operations as f64 } else { 0.0 };
-    let effort = Effort { operations, bytes: work.bytes as f64 * moved };
-    device.seconds_of(effort, kinds.sort(work.op, work.dtype, way))
+    let op_cost = OpCost { operations, bytes: work.bytes as f64 * moved };
+    device.seconds_of(op_cost, kinds.sort(work.op, work.dtype, direction))
 }
 
 /// The groups of a program's collectives, as the cluster sees them.
@@ -84,9 +85,9 @@ pub(crate) struct Groups<'s> {
     cluster: &'s Cluster,
     /// For each grouping the group of each rank.
     of: Vec<BTreeMap<RankId, u32>>,
-    crowds: Vec<Crowd>,
+    crowds: Vec<Contention>,
     /// Of each exchange.
-    sent: Vec<Crowd>,
+    sent: Vec<Contention>,
     known: BTreeMap<(GroupingId, u32, Pattern, u64), f64>,
 }
 
@@ -96,16 +97,16 @@ impl<'s> Groups<'s> {
             let each = groups.iter().zip(0..);
             each.flat_map(|(group, at)| group.iter().map(move |rank| (*rank, at))).collect()
         };
-        let crowd = |groups: &Vec<Vec<RankId>>| {
+        let contention = |groups: &Vec<Vec<RankId>>| {
             let devices: Vec<Vec<u32>> = groups.iter().map(|group| devices(group)).collect();
-            cluster.crowd(devices.iter().map(Vec::as_slice))
+            cluster.contention(devices.iter().map(Vec::as_slice))
         };
         Self {
             program,
             cluster,
             of: program.groupings.iter().map(of).collect(),
-            crowds: program.groupings.iter().map(crowd).collect(),
-            sent: program.exchanges.iter().map(|exchange| crowd_of(exchange, cluster)).collect(),
+            crowds: program.groupings.iter().map(contention).collect(),
+            sent: program.exchanges.iter().map(|exchange| contention_of(exchange, cluster)).collect(),
             known: BTreeMap::new(),
         }
     }
@@ -120,36 +121,37 @@ impl<'s> Groups<'s> {
     }
 
     /// How many messages of an exchange share the network of a node.
-    pub(crate) fn crowd_of(&self, exchange: ExchangeId) -> Crowd {
+    pub(crate) fn contention_of(&self, exchange: ExchangeId) -> Contention {
         self.sent[exchange.index()]
     }
 
     /// Seconds of a collective of which the bytes alone take up the slowest link that it crosses.
     pub(crate) fn least(&self, message: &Message) -> f64 {
-        let least =
-            |pattern| self.cluster.least(pattern, &devices(&message.group), Crowd(1), message.bytes as f64);
+        let least = |pattern| {
+            self.cluster.least(pattern, &devices(&message.group), Contention(1), message.bytes as f64)
+        };
         pattern(message.kind).map_or(0.0, least)
     }
 
     pub(crate) fn seconds(&mut self, grouping: GroupingId, number: u32, kind: Kind, bytes: u64) -> f64 {
         let Some(pattern) = pattern(kind) else { return 0.0 };
-        let (group, crowd) = (self.group(grouping, number), self.crowds[grouping.index()]);
-        let seconds = || self.cluster.collective(pattern, &devices(group), crowd, bytes as f64);
+        let (group, contention) = (self.group(grouping, number), self.crowds[grouping.index()]);
+        let seconds = || self.cluster.collective(pattern, &devices(group), contention, bytes as f64);
         *self.known.entry((grouping, number, pattern, bytes)).or_insert_with(seconds)
     }
 }
 
 /// Ranks that send to several others do so one after another. Pieces are many, and looked at only where a network is
 /// shared.
-fn crowd_of(exchange: &Exchange, cluster: &Cluster) -> Crowd {
+fn contention_of(exchange: &Exchange, cluster: &Cluster) -> Contention {
     if !cluster.network.shared {
-        return Crowd(1);
+        return Contention(1);
     }
     let ends = |piece: &Piece| [exchange.sources[piece.from].0.0, exchange.targets[piece.to].0.0];
     let mut seen = BTreeSet::new();
     let is_first = |[from, to]: &[u32; 2]| cluster.node(*from) != cluster.node(*to) && seen.insert(*from);
     let pairs: Vec<[u32; 2]> = exchange.pieces.iter().map(ends).filter(is_first).collect();
-    cluster.crowd(pairs.iter().map(<[u32; 2]>::as_slice))
+    cluster.contention(pairs.iter().map(<[u32; 2]>::as_slice))
 }
 
 fn devices(group: &[RankId]) -> Vec<u32> {

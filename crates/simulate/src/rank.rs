@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use check::Course;
-use program::{Away, Body, BufId, ExchangeId, GroupingId, Of, Pass, Program};
+use check::RankTrace;
+use program::{Body, BufId, ExchangeId, GroupingId, Of, Offloaded, Pass, Program};
 
-use crate::meeting::Key;
 use crate::passes::Spent;
+use crate::rendezvous::Key;
 use crate::{Lane, Part};
 
 /// A code that runs, for a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub(crate) struct Tick {
     pub(crate) code: usize,
     pub(crate) batch: u32,
     /// Whether what communicates sums of gradients runs.
@@ -19,9 +19,9 @@ pub(crate) struct Turn {
 }
 
 pub(crate) struct Rank<'s> {
-    pub(crate) course: &'s Course,
+    pub(crate) rank_trace: &'s RankTrace,
     pub(crate) body: &'s Body,
-    pub(crate) turns: Vec<Turn>,
+    pub(crate) iterations: Vec<Tick>,
     /// Of each turn, where the rank is watched.
     pub(crate) spent: Vec<Spent>,
     /// The number of each code's first instruction.
@@ -42,9 +42,9 @@ pub(crate) struct Rank<'s> {
     pub(crate) queues: [VecDeque<Key>; 2],
     /// When the last that went to the host or came from there is over, and what comes from there.
     pub(crate) host: f64,
-    pub(crate) fetching: Vec<(Away, f64)>,
+    pub(crate) fetching: Vec<(Offloaded, f64)>,
     /// When what went there last is there, and when the host has added up the gradients that it has.
-    pub(crate) away: f64,
+    pub(crate) offloaded: f64,
     pub(crate) sums: f64,
     /// Copies that come from there, and when they are here.
     pub(crate) brought: Vec<(f64, Vec<usize>)>,
@@ -55,7 +55,7 @@ pub(crate) struct Rank<'s> {
     /// The message that runs beside the second half of a backward, and whether that has computed.
     pub(crate) in_flight: Option<Key>,
     pub(crate) is_computed: bool,
-    /// The meeting at which it is, once it has come.
+    /// The collective at which it is, once it has come.
     pub(crate) came: Option<Key>,
     /// How often it came to each group and exchange.
     groups: BTreeMap<GroupingId, usize>,
@@ -65,10 +65,10 @@ pub(crate) struct Rank<'s> {
 }
 
 impl<'s> Rank<'s> {
-    pub(crate) fn new(program: &'s Program, course: &'s Course, batches: u32) -> Self {
-        let role = &program.roles[course.role];
+    pub(crate) fn new(program: &'s Program, rank_trace: &'s RankTrace, batches: u32) -> Self {
+        let role = &program.roles[rank_trace.role];
         let body = &role.body;
-        let place = role.ranks.iter().position(|rank| *rank == course.rank).unwrap_or(0);
+        let place = role.ranks.iter().position(|rank| *rank == rank_trace.rank).unwrap_or(0);
         let mut first = vec![];
         let mut all = 0;
         for code in &body.codes {
@@ -82,13 +82,13 @@ impl<'s> Rank<'s> {
         };
         let mut copies: Vec<(BufId, usize)> = body.leaves.iter().enumerate().filter_map(copy).collect();
         copies.sort_unstable();
-        let turns = turns(body, batches);
+        let iterations = iterations(body, batches);
         Self {
-            course,
+            rank_trace,
             body,
             copies,
-            spent: vec![Spent::default(); turns.len()],
-            turns,
+            spent: vec![Spent::default(); iterations.len()],
+            iterations,
             first,
             at: (0, 0),
             until: 0,
@@ -99,7 +99,7 @@ impl<'s> Rank<'s> {
             queues: Default::default(),
             host: 0.0,
             fetching: vec![],
-            away: 0.0,
+            offloaded: 0.0,
             sums: 0.0,
             brought: vec![],
             coming: vec![],
@@ -109,14 +109,14 @@ impl<'s> Rank<'s> {
             came: None,
             groups: BTreeMap::new(),
             exchanges: BTreeMap::new(),
-            lane: Lane::of(course.rank),
+            lane: Lane::of(rank_trace.rank),
             parts: vec![],
         }
     }
 
     /// The turn that it is in; none once the step is over.
-    pub(crate) fn turn(&self) -> Option<Turn> {
-        self.turns.get(self.at.0).copied()
+    pub(crate) fn tick(&self) -> Option<Tick> {
+        self.iterations.get(self.at.0).copied()
     }
 
     pub(crate) fn is_at_its_end(&self) -> bool {
@@ -135,12 +135,12 @@ impl<'s> Rank<'s> {
     }
 
     /// The number of an instruction of the code that runs, over all codes.
-    pub(crate) fn number(&self, turn: Turn, instr: usize) -> usize {
-        self.first[turn.code] + instr
+    pub(crate) fn number(&self, tick: Tick, instr: usize) -> usize {
+        self.first[tick.code] + instr
     }
 
-    pub(crate) fn pass(&self, turn: Turn) -> Pass {
-        self.body.codes[turn.code].pass
+    pub(crate) fn pass(&self, tick: Tick) -> Pass {
+        self.body.codes[tick.code].pass
     }
 
     /// How often it has come to a group or an exchange, before.
@@ -154,10 +154,11 @@ impl<'s> Rank<'s> {
     }
 
     /// In a turn it did something, or waited, since a moment.
-    pub(crate) fn spends(&mut self, turn: Turn, start: f64) {
-        let is_same = |other: &Turn| (other.code, other.batch) == (turn.code, turn.batch);
+    pub(crate) fn spends(&mut self, tick: Tick, start: f64) {
+        let is_same = |other: &Tick| (other.code, other.batch) == (tick.code, tick.batch);
         // The optimizer's step comes after all turns, as a part of one that is over.
-        let at = if self.turn().is_some() { Some(self.at.0) } else { self.turns.iter().position(is_same) };
+        let at =
+            if self.tick().is_some() { Some(self.at.0) } else { self.iterations.iter().position(is_same) };
         if let Some(at) = at {
             self.spent[at].does(self.clock - start);
         }
@@ -170,7 +171,7 @@ impl<'s> Rank<'s> {
     }
 
     /// The host starts something in so many seconds; the device is not done with it before.
-    pub(crate) fn is_told(&mut self, seconds: f64) {
+    pub(crate) fn launches(&mut self, seconds: f64) {
         self.started += seconds;
         if seconds > 0.0 {
             self.takes((self.started - self.clock).max(0.0));
@@ -179,10 +180,10 @@ impl<'s> Rank<'s> {
 
     /// Something goes to the host, beside what is computed, once what went there before is there: so no more than that is
     /// on its way. Once it is there, the host adds it to what it has in so many seconds.
-    pub(crate) fn sends_away(&mut self, seconds: f64, sums: f64) {
-        self.waits_until(self.away);
-        self.away = self.copies_for(seconds);
-        self.sums = self.sums.max(self.away) + sums;
+    pub(crate) fn offloads(&mut self, seconds: f64, sums: f64) {
+        self.waits_until(self.offloaded);
+        self.offloaded = self.copies_for(seconds);
+        self.sums = self.sums.max(self.offloaded) + sums;
     }
 
     /// Waits for what is copied meanwhile.
@@ -228,15 +229,15 @@ impl<'s> Rank<'s> {
 }
 
 /// What a rank runs in a step, one after the other.
-pub(crate) fn turns(body: &Body, batches: u32) -> Vec<Turn> {
+pub(crate) fn iterations(body: &Body, batches: u32) -> Vec<Tick> {
     let code =
         |block: u32, pass: Pass| body.codes.iter().position(|code| (code.block, code.pass) == (block, pass));
-    let once = |pass: Pass| code(0, pass).map(|code| Turn { code, batch: 0, settles: true });
-    let mut turns: Vec<Turn> = once(Pass::Begin).into_iter().collect();
-    turns.extend(body.timetable.tasks(batches).filter_map(|(task, batch)| {
+    let once = |pass: Pass| code(0, pass).map(|code| Tick { code, batch: 0, settles: true });
+    let mut iterations: Vec<Tick> = once(Pass::Begin).into_iter().collect();
+    iterations.extend(body.timetable.tasks(batches).filter_map(|(task, batch)| {
         let code = code(task.block, task.pass())?;
-        Some(Turn { code, batch, settles: task.settles().is(batch, batches) })
+        Some(Tick { code, batch, settles: task.settles().is(batch, batches) })
     }));
-    turns.extend(once(Pass::End));
-    turns
+    iterations.extend(once(Pass::End));
+    iterations
 }

@@ -3,7 +3,7 @@
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 
-use check::Deed;
+use check::InstrCost;
 use program::{Kind, Pass, RankId};
 
 use crate::price::seconds_of;
@@ -63,27 +63,27 @@ impl Sum for Share {
 pub fn shares(scene: &Scene<'_>, operators: usize, simulation: &Simulation) -> Vec<Shares> {
     let mut seen = vec![false; scene.program.roles.len()];
     let is_first = |role: usize| !std::mem::replace(&mut seen[role], true);
-    let followed = scene.courses.iter().zip(&simulation.parts);
-    let mut is_wanted = followed.clone().map(|(course, _)| course.role).map(is_first);
+    let followed = scene.rank_traces.iter().zip(&simulation.parts);
+    let mut is_wanted = followed.clone().map(|(rank_trace, _)| rank_trace.role).map(is_first);
     let firsts = followed.filter(|_| is_wanted.next().unwrap_or(false));
     firsts
-        .map(|(course, parts)| {
+        .map(|(rank_trace, parts)| {
             let none = Share::default();
             let mut shares =
-                Shares { rank: course.rank, of: vec![none; operators], between: none, rest: none };
-            let codes = &scene.program.roles[course.role].body.codes;
+                Shares { rank: rank_trace.rank, of: vec![none; operators], between: none, rest: none };
+            let codes = &scene.program.roles[rank_trace.role].body.codes;
             let instrs =
                 codes.iter().flat_map(|code| code.instrs.iter().map(move |instr| (code.pass, instr)));
-            for ((pass, instr), deed) in instrs.zip(course.deeds.iter()) {
-                shares.works(scene, deed, instr.kind(), pass);
+            for ((pass, instr), instr_cost) in instrs.zip(rank_trace.instr_costs.iter()) {
+                shares.works(scene, instr_cost, instr.kind(), pass);
             }
             for part in parts {
-                let told = &simulation.messages[part.message];
+                let message = &simulation.messages[part.message];
                 let share = Share {
                     works: 0.0,
-                    moves: told.end - told.start,
+                    moves: message.end - message.start,
                     exposed: part.exposed,
-                    bytes: told.bytes,
+                    bytes: message.bytes,
                 };
                 *match part.kind {
                     Kind::Send | Kind::Receive => &mut shares.between,
@@ -96,10 +96,10 @@ pub fn shares(scene: &Scene<'_>, operators: usize, simulation: &Simulation) -> V
 }
 
 impl Shares {
-    fn works(&mut self, scene: &Scene<'_>, deed: &Deed, kind: Kind, pass: Pass) {
+    fn works(&mut self, scene: &Scene<'_>, instr_cost: &InstrCost, kind: Kind, pass: Pass) {
         let times = if matches!(pass, Pass::Begin | Pass::End) { 1 } else { scene.batches };
         let device = scene.cluster.device(self.rank.0);
-        for work in &deed.work {
+        for work in &instr_cost.work {
             let works = seconds_of(work, kind, device, scene.kinds) * f64::from(times);
             *self.whose(work.op) += Share { works, ..Share::default() };
         }

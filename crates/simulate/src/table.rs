@@ -57,9 +57,9 @@ impl Simulation {
             let mut of: Vec<(char, f64)> = vec![];
             for span in spans[from..].iter().take_while(|span| span.start < end) {
                 let share = span.end.min(end) - span.start.max(start);
-                match of.iter_mut().find(|(letter, _)| *letter == letter_of(span)) {
+                match of.iter_mut().find(|(letter, _)| *letter == message_of(span)) {
                     Some((_, sum)) => *sum += share,
-                    None => of.push((letter_of(span), share)),
+                    None => of.push((message_of(span), share)),
                 }
             }
             let idle = width - of.iter().map(|(_, share)| share).sum::<f64>();
@@ -72,7 +72,7 @@ impl Simulation {
     }
 }
 
-fn letter_of(span: &Span) -> char {
+fn message_of(span: &Span) -> char {
     match (span.what, span.pass) {
         (What::Wait, _) => '-',
         (What::Update, _) => 'U',

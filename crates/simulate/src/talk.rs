@@ -1,13 +1,13 @@
-//! What ranks have to do with each other: meetings, messages, and waiting for them.
+//! What ranks have to do with each other: communication and waiting for them.
 
-use cluster::Crowd;
+use cluster::Contention;
 use program::{BufId, ExchangeId, Instr, Kind, RankId};
 
-use check::Deed;
+use check::InstrCost;
 
 use crate::engine::Engine;
-use crate::meeting::{Key, Meeting};
-use crate::rank::Turn;
+use crate::rank::Tick;
+use crate::rendezvous::{Key, Rendezvous};
 use crate::{Message, Part, What};
 
 impl<'s> Engine<'s> {
@@ -30,25 +30,25 @@ impl<'s> Engine<'s> {
     }
 
     /// Waits until at most so many are on their way of what ends with the code. What has come is added to what is there.
-    pub(crate) fn settle(&mut self, at: usize, turn: Turn, left: usize) -> bool {
+    pub(crate) fn sync_grads(&mut self, at: usize, tick: Tick, left: usize) -> bool {
         while self.ranks[at].settling.len() > left {
             let (key, instr) = self.ranks[at].settling[0];
             if !self.awaits(at, key) {
                 return false;
             }
             self.ranks[at].settling.remove(0);
-            self.does(at, turn, instr);
+            self.does(at, tick, instr);
         }
         true
     }
 
     /// A communication that the rank waits for.
-    pub(crate) fn meets(&mut self, at: usize, turn: Turn, instr: &'s Instr) -> bool {
+    pub(crate) fn meets(&mut self, at: usize, tick: Tick, instr: &'s Instr) -> bool {
         let key = match self.ranks[at].came {
             Some(key) => key,
-            None => match self.come(at, turn, instr, 1.0) {
+            None => match self.come(at, tick, instr, 1.0) {
                 Some(key) => key,
-                None => return self.local(at, turn),
+                None => return self.local(at, tick),
             },
         };
         self.ranks[at].came = Some(key);
@@ -56,19 +56,19 @@ impl<'s> Engine<'s> {
             return false;
         }
         self.ranks[at].came = None;
-        self.local(at, turn)
+        self.local(at, tick)
     }
 
     /// Comes to what goes on while the rank computes, and holds the device up for a part of its time.
-    pub(crate) fn goes_on(&mut self, at: usize, turn: Turn, instr: &'s Instr) -> Option<Key> {
-        let rank = self.ranks[at].course.rank;
-        self.come(at, turn, instr, self.scene.cluster.device(rank.0).runtime.hidden)
+    pub(crate) fn goes_on(&mut self, at: usize, tick: Tick, instr: &'s Instr) -> Option<Key> {
+        let rank = self.ranks[at].rank_trace.rank;
+        self.come(at, tick, instr, self.scene.cluster.device(rank.0).runtime.hidden)
     }
 
-    /// Comes to a meeting, and gives its key; none where there is nobody to meet. What of its time is not hidden this rank
+    /// Comes to a collective, and gives its key; none where there is nobody to meet. What of its time is not hidden this rank
     /// spends at once, while it goes on.
-    fn come(&mut self, at: usize, turn: Turn, instr: &'s Instr, hidden: f64) -> Option<Key> {
-        let (deed, id) = (self.deed(at, turn), self.ranks[at].course.rank);
+    fn come(&mut self, at: usize, tick: Tick, instr: &'s Instr, hidden: f64) -> Option<Key> {
+        let (instr_cost, id) = (self.instr_cost(at, tick), self.ranks[at].rank_trace.rank);
         let key = match (instr.group(), instr.exchange()) {
             (Some(grouping), _) => {
                 let number = self.groups.number(grouping, id)?;
@@ -78,33 +78,33 @@ impl<'s> Engine<'s> {
             (None, None) => return None,
         };
         // Who comes first says who is expected: groups are large, and all of them come.
-        if !self.meetings.contains_key(&key) {
-            self.begin(key, instr.kind(), deed)?;
+        if !self.open.contains_key(&key) {
+            self.begin(key, instr.kind(), instr_cost)?;
         }
         let (seconds, least) = match key {
             Key::Group(grouping, number, _) => {
-                (self.groups.seconds(grouping, number, instr.kind(), deed.moved), 0.0)
+                (self.groups.seconds(grouping, number, instr.kind(), instr_cost.moved), 0.0)
             }
-            Key::Exchange(exchange, _) => self.leaves(exchange, id, deed),
+            Key::Exchange(exchange, _) => self.leaves(exchange, id, instr_cost),
         };
         let runtime = self.scene.cluster.device(id.0).runtime;
-        self.ranks[at].is_told(runtime.launch.map_or(0.0, |_| runtime.call));
+        self.ranks[at].launches(runtime.launch.map_or(0.0, |_| runtime.call));
         let clock = self.ranks[at].clock;
         self.ranks[at].takes((1.0 - hidden) * seconds);
-        let (meeting, message) = self.meetings.get_mut(&key).expect("it was begun");
-        meeting.here.push((at, clock));
-        meeting.seconds = meeting.seconds.max(seconds);
-        meeting.least = meeting.least.max(least);
-        meeting.bytes = meeting.bytes.max(deed.moved);
-        let (message, line) = (*message, meeting.line);
-        self.takes_part(at, turn, message, instr.kind());
+        let (rendezvous, message) = self.open.get_mut(&key).expect("it was begun");
+        rendezvous.here.push((at, clock));
+        rendezvous.seconds = rendezvous.seconds.max(seconds);
+        rendezvous.least = rendezvous.least.max(least);
+        rendezvous.bytes = rendezvous.bytes.max(instr_cost.moved);
+        let (message, line) = (*message, rendezvous.line);
+        self.takes_part(at, tick, message, instr.kind());
         self.ranks[at].queues[line].push_back(key);
         self.hold(key);
         Some(key)
     }
 
-    /// A meeting to which somebody comes; none where there is nobody to meet.
-    fn begin(&mut self, key: Key, kind: Kind, deed: &Deed) -> Option<()> {
+    /// A collective to which somebody comes; none where there is nobody to meet.
+    fn begin(&mut self, key: Key, kind: Kind, instr_cost: &InstrCost) -> Option<()> {
         let members = match key {
             Key::Group(grouping, number, _) => self.groups.group(grouping, number).to_vec(),
             Key::Exchange(exchange, _) => self.members(exchange),
@@ -115,9 +115,9 @@ impl<'s> Engine<'s> {
         let expected = members.iter().filter(|rank| self.places.contains_key(rank)).count();
         let node = |rank: &RankId| self.scene.cluster.node(rank.0);
         let line = usize::from(members.iter().any(|rank| node(rank) != node(&members[0])));
-        let message = self.notes(|| Message::of(kind, members, deed));
-        let meeting = Meeting { expected, line, ..Meeting::default() };
-        self.meetings.insert(key, (meeting, message));
+        let message = self.notes(|| Message::of(kind, members, instr_cost));
+        let rendezvous = Rendezvous { expected, line, ..Rendezvous::default() };
+        self.open.insert(key, (rendezvous, message));
         Some(())
     }
 
@@ -129,13 +129,13 @@ impl<'s> Engine<'s> {
         })
     }
 
-    fn takes_part(&mut self, at: usize, turn: Turn, message: Option<usize>, kind: Kind) {
+    fn takes_part(&mut self, at: usize, tick: Tick, message: Option<usize>, kind: Kind) {
         let Some(message) = message else { return };
-        let op = self.deed(at, turn).op;
+        let op = self.instr_cost(at, tick).op;
         let rank = &mut self.ranks[at];
-        let code = &rank.body.codes[turn.code];
+        let code = &rank.body.codes[tick.code];
         let (block, pass, instr) = (code.block, code.pass, rank.at.1);
-        rank.parts.push(Part { message, kind, block, pass, instr, batch: turn.batch, op, exposed: 0.0 });
+        rank.parts.push(Part { message, kind, block, pass, instr, batch: tick.batch, op, exposed: 0.0 });
     }
 
     /// All ranks of an exchange.
@@ -149,56 +149,56 @@ impl<'s> Engine<'s> {
     }
 
     /// How long a rank sends in an exchange, and how long its bytes alone take.
-    fn leaves(&self, exchange: ExchangeId, from: RankId, deed: &Deed) -> (f64, f64) {
-        let (cluster, crowd) = (self.scene.cluster, self.groups.crowd_of(exchange));
+    fn leaves(&self, exchange: ExchangeId, from: RankId, instr_cost: &InstrCost) -> (f64, f64) {
+        let (cluster, contention) = (self.scene.cluster, self.groups.contention_of(exchange));
         let one = |(to, bytes): &(RankId, u64)| {
             let bytes = *bytes as f64;
-            let least = cluster.least_of_message(from.0, to.0, Crowd(1), bytes);
-            (cluster.message(from.0, to.0, crowd, bytes), least)
+            let least = cluster.least_of_message(from.0, to.0, Contention(1), bytes);
+            (cluster.message(from.0, to.0, contention, bytes), least)
         };
-        deed.sent.iter().map(one).fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1))
+        instr_cost.sent.iter().map(one).fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1))
     }
 
-    /// Holds a meeting if all are there and have nothing before it, and then those that waited for it.
+    /// Holds a collective if all are there and have nothing before it, and then those that waited for it.
     fn hold(&mut self, key: Key) {
         let mut open = vec![key];
         while let Some(key) = open.pop() {
-            let Some((meeting, message)) = self.meetings.get_mut(&key) else { continue };
-            let line = meeting.line;
+            let Some((rendezvous, message)) = self.open.get_mut(&key) else { continue };
+            let line = rendezvous.line;
             let first = |(at, _): &(usize, f64)| self.ranks[*at].queues[line].front() == Some(&key);
-            if !meeting.is_full() || meeting.time.is_some() || !meeting.here.iter().all(first) {
+            if !rendezvous.is_full() || rendezvous.time.is_some() || !rendezvous.here.iter().all(first) {
                 continue;
             }
-            let free = meeting.here.iter().map(|(at, came)| came.max(self.ranks[*at].lines[line]));
+            let free = rendezvous.here.iter().map(|(at, came)| came.max(self.ranks[*at].lines[line]));
             let start = free.fold(0.0, f64::max);
-            let end = start + meeting.seconds;
-            meeting.time = Some((start, end));
-            self.ready.extend(std::mem::take(&mut meeting.waiting));
-            for (at, _) in &meeting.here {
+            let end = start + rendezvous.seconds;
+            rendezvous.time = Some((start, end));
+            self.ready.extend(std::mem::take(&mut rendezvous.waiting));
+            for (at, _) in &rendezvous.here {
                 let rank = &mut self.ranks[*at];
                 (rank.lines[line], rank.lane.communication) =
-                    (end, rank.lane.communication + meeting.seconds);
+                    (end, rank.lane.communication + rendezvous.seconds);
                 rank.queues[line].pop_front();
                 open.extend(rank.queues[line].front());
             }
             let Some(message) = *message else { continue };
-            let told = &mut self.found.messages[message];
-            (told.start, told.end, told.bytes) = (start, end, meeting.bytes);
-            told.uses(meeting.least.max(self.groups.least(told)));
+            let entry = &mut self.found.messages[message];
+            (entry.start, entry.end, entry.bytes) = (start, end, rendezvous.bytes);
+            entry.uses(rendezvous.least.max(self.groups.least(entry)));
         }
     }
 
-    /// Waits for the end of a meeting.
+    /// Waits for the end of a collective.
     pub(crate) fn awaits(&mut self, at: usize, key: Key) -> bool {
-        let Some((meeting, message)) = self.meetings.get_mut(&key) else { return true };
-        let Some((start, end)) = meeting.time else {
-            meeting.waiting.push(at);
+        let Some((rendezvous, message)) = self.open.get_mut(&key) else { return true };
+        let Some((start, end)) = rendezvous.time else {
+            rendezvous.waiting.push(at);
             return false;
         };
         let message = *message;
-        meeting.told += 1;
-        if meeting.told == meeting.expected {
-            self.meetings.remove(&key);
+        rendezvous.informed += 1;
+        if rendezvous.informed == rendezvous.expected {
+            self.open.remove(&key);
         }
         let exposed = self.waits(at, start, end);
         self.exposes(at, message, exposed);
@@ -215,7 +215,7 @@ impl<'s> Engine<'s> {
 
     /// A rank waits for what goes on from one moment to another; gives for how long while it goes on.
     fn waits(&mut self, at: usize, start: f64, end: f64) -> f64 {
-        let id = self.ranks[at].course.rank;
+        let id = self.ranks[at].rank_trace.rank;
         let wake = self.scene.cluster.device(id.0).runtime.wake;
         let rank = &mut self.ranks[at];
         let (clock, begins) = (rank.clock, start.max(rank.clock));
@@ -225,48 +225,48 @@ impl<'s> Engine<'s> {
         rank.lane.idle += begins - clock + wake;
         rank.lane.exposed += end - begins;
         rank.clock = end + wake;
-        if let Some(turn) = rank.turn() {
-            self.span(at, turn, What::Wait, begins);
+        if let Some(tick) = rank.tick() {
+            self.span(at, tick, What::Wait, begins);
         }
         end - begins
     }
 
-    pub(crate) fn send(&mut self, at: usize, turn: Turn, exchange: ExchangeId) -> bool {
-        let (deed, from) = (self.deed(at, turn), self.ranks[at].course.rank);
-        let crowd = self.groups.crowd_of(exchange);
-        for &(to, bytes) in &deed.sent {
-            let seconds = self.scene.cluster.message(from.0, to.0, crowd, bytes as f64);
+    pub(crate) fn send(&mut self, at: usize, tick: Tick, exchange: ExchangeId) -> bool {
+        let (instr_cost, from) = (self.instr_cost(at, tick), self.ranks[at].rank_trace.rank);
+        let contention = self.groups.contention_of(exchange);
+        for &(to, bytes) in &instr_cost.sent {
+            let seconds = self.scene.cluster.message(from.0, to.0, contention, bytes as f64);
             let hidden = self.scene.cluster.device(from.0).runtime.hidden * seconds;
             let rank = &mut self.ranks[at];
             rank.takes(seconds - hidden);
             let start = rank.sent.max(rank.clock) - (seconds - hidden);
             (rank.sent, rank.lane.communication) = (start + seconds, rank.lane.communication + seconds);
-            let (letter, end) = ((exchange, turn.batch, from, to), start + seconds);
+            let (letter, end) = ((exchange, tick.batch, from, to), start + seconds);
             let cluster = self.scene.cluster;
             let message = self.notes(|| {
-                let of = Message::of(Kind::Send, vec![from, to], deed);
-                let mut told = Message { bytes, start, end, ..of };
-                told.uses(cluster.least_of_message(from.0, to.0, Crowd(1), bytes as f64));
-                told
+                let of = Message::of(Kind::Send, vec![from, to], instr_cost);
+                let mut entry = Message { bytes, start, end, ..of };
+                entry.uses(cluster.least_of_message(from.0, to.0, Contention(1), bytes as f64));
+                entry
             });
-            self.takes_part(at, turn, message, Kind::Send);
+            self.takes_part(at, tick, message, Kind::Send);
             self.letters.insert(letter, (message, start, end));
             self.ready.extend(self.expecting.remove(&letter).into_iter().flatten());
         }
         true
     }
 
-    pub(crate) fn receive(&mut self, at: usize, turn: Turn, exchange: ExchangeId) -> bool {
-        let to = self.ranks[at].course.rank;
+    pub(crate) fn receive(&mut self, at: usize, tick: Tick, exchange: ExchangeId) -> bool {
+        let to = self.ranks[at].rank_trace.rank;
         let from = self.senders.get(&(exchange, to)).cloned().unwrap_or_default();
-        let letter = |from: &RankId| (exchange, turn.batch, *from, to);
+        let letter = |from: &RankId| (exchange, tick.batch, *from, to);
         if let Some(missing) = from.iter().map(letter).find(|letter| !self.letters.contains_key(letter)) {
             self.expecting.entry(missing).or_default().push(at);
             return false;
         }
         for from in &from {
             let (message, start, end) = self.letters.remove(&letter(from)).expect("none is missing");
-            self.takes_part(at, turn, message, Kind::Receive);
+            self.takes_part(at, tick, message, Kind::Receive);
             let exposed = self.waits(at, start, end);
             self.exposes(at, message, exposed);
             let rank = &mut self.ranks[at];
@@ -278,8 +278,16 @@ impl<'s> Engine<'s> {
 
 impl Message {
     /// Before it is known when it is.
-    fn of(kind: Kind, group: Vec<RankId>, deed: &Deed) -> Self {
-        Self { kind, group, bytes: deed.moved, dtype: deed.dtype, start: 0.0, end: 0.0, share: 0.0 }
+    fn of(kind: Kind, group: Vec<RankId>, instr_cost: &InstrCost) -> Self {
+        Self {
+            kind,
+            group,
+            bytes: instr_cost.moved,
+            dtype: instr_cost.dtype,
+            start: 0.0,
+            end: 0.0,
+            share: 0.0,
+        }
     }
 
     /// Its bytes alone take up its slowest link for so long. What was measured may be quicker than that.

@@ -25,19 +25,19 @@ pub fn trace(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, held: &[
         let operator = |span: &Span| of_span(scene, graph, at, span);
         events.extend(spans.into_iter().map(|span| computed(span, &operator(span))));
         events.extend(simulation.parts[at].iter().map(|part| {
-            let told = &simulation.messages[part.message];
-            let group: Vec<u32> = told.group.iter().map(|rank| rank.0).collect();
+            let message = &simulation.messages[part.message];
+            let group: Vec<u32> = message.group.iter().map(|rank| rank.0).collect();
             json!({
                 "name": part.kind.name(),
                 "cat": part.pass.name(),
                 "ph": "X",
                 "pid": rank,
                 "tid": COMMUNICATES,
-                "ts": micro(told.start),
-                "dur": micro(told.end - told.start),
+                "ts": micro(message.start),
+                "dur": micro(message.end - message.start),
                 "args": {
                     "operator": part.op.map(|op| graph.describe(op)),
-                    "bytes": told.bytes,
+                    "bytes": message.bytes,
                     "group": group,
                     "block": part.block,
                     "micro_batch": part.batch,
@@ -94,8 +94,9 @@ fn computed(span: &Span, operator: &str) -> Value {
 /// The operator with which what a rank does begins.
 fn of_span(scene: &Scene<'_>, graph: &Graph, at: usize, span: &Span) -> String {
     let What::Instr(_, instr) = span.what else { return String::new() };
-    let course = &scene.courses[at];
-    let op = first(scene.program, course.role, span).and_then(|first| course.deeds[first + instr].op);
+    let rank_trace = &scene.rank_traces[at];
+    let op = first(scene.program, rank_trace.role, span)
+        .and_then(|first| rank_trace.instr_costs[first + instr].op);
     op.map_or_else(String::new, |op: OpId| graph.describe(op))
 }
 

@@ -1,14 +1,14 @@
 //! Calls: what their operators make and keep, and how that goes again in their backward.
 
-use program::{Away, BufId, Call, CallId, Grad, LocalOp, Which};
+use program::{BufId, Call, CallId, Grad, LocalOp, Offloaded, Which};
 
 use crate::calls::needing;
 use crate::held::Part;
 use crate::purpose::Purpose;
 
-use super::halves::Waits;
 use super::ledger::Block;
 use super::lives;
+use super::split_backward::Waits;
 use super::walk::Walk;
 
 impl<'a> Walk<'_, 'a> {
@@ -27,7 +27,7 @@ impl<'a> Walk<'_, 'a> {
         }
         self.own_results(call);
         if call.offloads {
-            self.send(Away::Call(call.id), saved.iter().flatten());
+            self.send(Offloaded::Call(call.id), saved.iter().flatten());
         }
         self.saved.insert(call.id.0, saved);
     }
@@ -51,7 +51,7 @@ impl<'a> Walk<'_, 'a> {
         }
         let inputs = cost.kept.inputs.iter().filter_map(|input| buf_of(*input));
         let outputs = cost.kept.outputs.iter().filter_map(|output| local.outputs[*output]);
-        let kept = inputs.chain(outputs).filter(|buf| !self.is_forgotten(*buf, call));
+        let kept = inputs.chain(outputs).filter(|buf| !self.is_dropped(*buf, call));
         let blocks: Vec<Block> = kept.filter_map(|buf| self.values[buf.index()]).collect();
         let mut kept: Vec<Block> = blocks.into_iter().map(|block| self.ledger.keep(block)).collect();
         if cost.kept.more > 0 {
@@ -63,7 +63,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Whether backward is given it again: an argument of the call that is no leaf, or a view of all of it.
-    fn is_forgotten(&self, buf: BufId, call: &Call) -> bool {
+    fn is_dropped(&self, buf: BufId, call: &Call) -> bool {
         let same = |input: &&BufId| {
             self.values[input.index()] == self.values[buf.index()] && self.bytes(**input) == self.bytes(buf)
         };
@@ -87,7 +87,7 @@ impl<'a> Walk<'_, 'a> {
         let mut saved = self.saved.remove(&call.id.0).unwrap_or_default();
         let first_half = (grad.which == Which::Inputs).then(|| (call.id, self.waits(index, call)));
         if first_half.is_some() {
-            self.leave_again(grad);
+            self.leave_recomputed(grad);
         }
         let results = needing(self.cx, self.rank, call.outputs.iter().copied()).unwrap_or_default();
         for (buf, from) in results.iter().zip(&grad.from) {
@@ -101,7 +101,7 @@ impl<'a> Walk<'_, 'a> {
                 self.back((offset, local, &part), &mut saved[offset], first_half.as_ref());
             }
         }
-        saved.into_iter().flatten().for_each(|block| self.ledger.forget(block));
+        saved.into_iter().flatten().for_each(|block| self.ledger.drop_block(block));
         self.give(call, grad);
     }
 
@@ -136,7 +136,7 @@ impl<'a> Walk<'_, 'a> {
         self.ledger.meanwhile(if arrives { cost.meanwhile.backward } else { 0 }, Purpose::Working);
         match first_half.filter(|_| !left.is_empty()) {
             Some((call, _)) => self.leave_op(*call, (offset, left), &given, std::mem::take(saved)),
-            None => saved.drain(..).for_each(|block| self.ledger.forget(block)),
+            None => saved.drain(..).for_each(|block| self.ledger.drop_block(block)),
         }
         given.into_iter().flatten().for_each(|block| self.ledger.release(block));
         for (buf, block) in made {

@@ -8,7 +8,7 @@ use crate::purpose::Purpose;
 use crate::region::numel;
 
 use super::communication::TOGETHER;
-use super::gradients::alike;
+use super::gradients::symmetric;
 use super::ledger::Block;
 use super::walk::Walk;
 
@@ -57,7 +57,7 @@ impl Walk<'_, '_> {
     }
 
     pub(super) fn gather(&mut self, copies: &[usize]) {
-        for copies in alike(copies.iter().copied(), |copy| self.read_as(copy)) {
+        for copies in symmetric(copies.iter().copied(), |copy| self.read_as(copy)) {
             let mut gathering = Gathering { copies, sent: vec![], received: vec![] };
             for message in self.apart(&gathering.copies, |copy| copy) {
                 let forms: Vec<Form> = message.iter().map(|copy| self.form(*copy)).collect();

@@ -85,7 +85,9 @@ impl Walk<'_, '_> {
     }
 
     pub(super) fn by_dtype(&self, leaves: &[LeafId]) -> Vec<Vec<usize>> {
-        alike(leaves.iter().map(|leaf| leaf.index()), |leaf| self.held_as(self.rank.body.leaves[leaf].tensor))
+        symmetric(leaves.iter().map(|leaf| leaf.index()), |leaf| {
+            self.held_as(self.rank.body.leaves[leaf].tensor)
+        })
     }
 
     /// Gradients of leaves are given up for gradients of shards.
@@ -122,7 +124,10 @@ impl Walk<'_, '_> {
 }
 
 /// Those of one dtype together, in the order of what comes first.
-pub(super) fn alike(items: impl Iterator<Item = usize>, dtype: impl Fn(usize) -> Dtype) -> Vec<Vec<usize>> {
+pub(super) fn symmetric(
+    items: impl Iterator<Item = usize>,
+    dtype: impl Fn(usize) -> Dtype,
+) -> Vec<Vec<usize>> {
     let mut found: Vec<(Dtype, Vec<usize>)> = vec![];
     for item in items {
         let own = dtype(item);

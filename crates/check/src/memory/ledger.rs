@@ -33,8 +33,8 @@ pub(super) struct Ledger {
     /// Of each purpose.
     pub(super) most: [u64; Purpose::COUNT],
     /// Bytes on the host, now and at most.
-    away: u64,
-    pub(super) most_away: u64,
+    offloaded: u64,
+    pub(super) most_offloaded: u64,
     /// All together at most, since [`Ledger::mark`].
     pub(super) high: u64,
 }
@@ -84,7 +84,7 @@ impl Ledger {
         self.hold(block)
     }
 
-    pub(super) fn forget(&mut self, block: Block) {
+    pub(super) fn drop_block(&mut self, block: Block) {
         self.change(block, |state| state.kept -= 1);
         self.release(block);
     }
@@ -96,13 +96,13 @@ impl Ledger {
 
     /// As many bytes are on the host.
     pub(super) fn send(&mut self, bytes: u64) {
-        self.away += bytes;
-        self.most_away = self.away.max(self.most_away);
+        self.offloaded += bytes;
+        self.most_offloaded = self.offloaded.max(self.most_offloaded);
     }
 
     /// They come from there into a block with one holder.
     pub(super) fn bring(&mut self, bytes: u64) -> Block {
-        self.away -= bytes;
+        self.offloaded -= bytes;
         self.make(bytes, Purpose::Working)
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use graph::{Dtype, Source, TensorId};
-use program::{Arg, Away, Body, BufId, Instr, Of, Pass, Program, Slice};
+use program::{Arg, Body, BufId, Instr, Of, Offloaded, Pass, Program, Slice};
 use rules::{Cost, Interval, Region};
 
 use crate::cuts::extents;
@@ -15,11 +15,11 @@ use crate::region::numel;
 use crate::state::{Code, Context, Rank};
 use crate::timetable::enough;
 
-use super::away::{AwayBytes, Sent};
 use super::divided::{Gathering, Scattering};
-use super::halves::Left;
 use super::ledger::{Block, Ledger};
 use super::lives::Lives;
+use super::offloaded::{OffloadedBytes, Sent};
+use super::split_backward::Left;
 
 pub(super) struct Walk<'w, 'a> {
     pub(super) cx: &'w mut Context<'a>,
@@ -52,9 +52,9 @@ pub(super) struct Walk<'w, 'a> {
     /// For each number the values that are kept as it.
     pub(super) kept: Map<u32, Vec<Vec<Block>>>,
     /// What is on the host.
-    pub(super) away: BTreeMap<Away, Sent>,
+    pub(super) offloaded: BTreeMap<Offloaded, Sent>,
     /// What was sent there with the last micro-batch.
-    pub(super) sent: AwayBytes,
+    pub(super) sent: OffloadedBytes,
     /// For each reduction of gradients, by its instruction, the messages that are kept from step to step, until they are used.
     pub(super) messages: Map<usize, Option<Vec<Block>>>,
     /// The gradients inside of a call, while its backward runs.
@@ -89,22 +89,22 @@ impl<'w, 'a> Walk<'w, 'a> {
             left: Map::default(),
             in_flight: None,
             kept: Map::default(),
-            away: BTreeMap::new(),
-            sent: AwayBytes::new(),
+            offloaded: BTreeMap::new(),
+            sent: OffloadedBytes::new(),
             messages: Map::default(),
             arriving: vec![None; bufs],
             seen: vec![false; bufs],
         }
     }
 
-    pub(super) fn step(mut self, asked: u32) -> (Memory, AwayBytes) {
+    pub(super) fn step(mut self, asked: u32) -> (Memory, OffloadedBytes) {
         if self.rank.body.timetable.goes_on() {
             return self.steps();
         }
         self.begin();
-        self.turns(batches(self.cx.program, self.rank.body, asked));
+        self.iterations(batches(self.cx.program, self.rank.body, asked));
         self.take_gradients();
-        self.told()
+        self.report()
     }
 
     /// What is there in each turn of a step of so many micro-batches; nothing where steps go on into the next.
@@ -113,11 +113,11 @@ impl<'w, 'a> Walk<'w, 'a> {
             return vec![];
         }
         self.begin();
-        self.turns(batches);
+        self.iterations(batches);
         self.phases
     }
 
-    fn turns(&mut self, batches: u32) {
+    fn iterations(&mut self, batches: u32) {
         let body = self.rank.body;
         let leaves = self.values.clone();
         let mut lanes: BTreeMap<u32, Lane> = BTreeMap::new();
@@ -186,7 +186,7 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     pub(super) fn enter(&mut self, lane: Lane) {
         (self.values, self.saved, self.left) = (lane.values, lane.saved, lane.left);
-        (self.kept, self.away) = (lane.kept, lane.away);
+        (self.kept, self.offloaded) = (lane.kept, lane.offloaded);
     }
 
     pub(super) fn leave(&mut self) -> Lane {
@@ -195,7 +195,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             saved: std::mem::take(&mut self.saved),
             left: std::mem::take(&mut self.left),
             kept: std::mem::take(&mut self.kept),
-            away: std::mem::take(&mut self.away),
+            offloaded: std::mem::take(&mut self.offloaded),
         }
     }
 
@@ -207,9 +207,9 @@ impl<'w, 'a> Walk<'w, 'a> {
                 _ => Purpose::Buffers,
             };
             let bytes = self.bytes_of_shard(number);
-            let away = if self.is_on_host(number) { bytes } else { 0 };
-            self.ledger.send(away);
-            self.shards.push(self.ledger.make(bytes - away, purpose));
+            let offloaded = if self.is_on_host(number) { bytes } else { 0 };
+            self.ledger.send(offloaded);
+            self.shards.push(self.ledger.make(bytes - offloaded, purpose));
         }
         self.make_copies();
         for (number, leaf) in self.rank.body.leaves.iter().enumerate() {
@@ -261,7 +261,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                 let held = from.iter().filter_map(|buf| self.values[buf.index()]);
                 let kept: Vec<Block> = held.map(|block| self.ledger.keep(block)).collect();
                 if *offloads {
-                    self.send(Away::Kept(*id), kept.iter());
+                    self.send(Offloaded::Kept(*id), kept.iter());
                 }
                 self.kept.insert(id.0, vec![kept]);
             }
@@ -269,7 +269,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                 let kept = self.kept.remove(&id.0).into_iter().flatten().flatten();
                 for (buf, block) in to.iter().zip(kept) {
                     self.values[buf.index()] = Some(self.ledger.hold(block));
-                    self.ledger.forget(block);
+                    self.ledger.drop_block(block);
                 }
             }
             Instr::Fetch { what } => self.fetch(*what),
@@ -373,7 +373,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// What was found.
-    pub(super) fn told(self) -> (Memory, AwayBytes) {
+    pub(super) fn report(self) -> (Memory, OffloadedBytes) {
         let (graph, (peak, at)) = (self.cx.facts.graph, self.ledger.peak);
         let (pass, index) = (self.rank.body.pass_at(at.instr), self.rank.body.locate(at.instr).1);
         let moment = self.rank.body.instrs().nth(at.instr).map(|instr| {
@@ -384,7 +384,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             let operator = op.map(|op| graph.describe(op));
             Moment { pass: pass.name(), instruction: (instr.kind().name(), index), operator }
         });
-        let (offloaded, end) = (self.ledger.most_away, self.ledger.now);
+        let (offloaded, end) = (self.ledger.most_offloaded, self.ledger.now);
         let program = self.cx.program;
         let lives = |tensor: TensorId| program.lives_on_host(tensor);
         let comes = |tensor: TensorId| program.state_on_host.binary_search(&tensor).is_ok();
@@ -420,7 +420,7 @@ pub(super) struct Lane {
     saved: Map<u32, Vec<Vec<Block>>>,
     left: Map<u32, Left>,
     kept: Map<u32, Vec<Vec<Block>>>,
-    away: BTreeMap<Away, Sent>,
+    offloaded: BTreeMap<Offloaded, Sent>,
 }
 
 /// So many micro-batches have all at once that a step of as many as are asked for ever has. With one block the second
@@ -428,7 +428,7 @@ pub(super) struct Lane {
 /// are all, and at least as many as there are blocks.
 pub(super) fn batches(program: &Program, body: &Body, asked: u32) -> u32 {
     let last = program.roles.iter().flat_map(|role| &role.body.codes).map(|code| code.block).max();
-    let loops_for_all = body.timetable.loops.iter().filter(|it| it.turns.is_none()).count();
+    let loops_for_all = body.timetable.loops.iter().filter(|it| it.iterations.is_none()).count();
     match last.unwrap_or(0) {
         0 => asked.clamp(1, 2),
         last if loops_for_all > 1 => asked.max(last + 1),

@@ -267,7 +267,7 @@ impl<'a> Reader<'a> {
         let values: Vec<i64> = values.split(' ').map(|value| value.parse().unwrap()).collect();
         let role = self.role();
         role.body.holes.push(name.into());
-        role.table.constants.push(Column::of(values));
+        role.table.constants.push(PerRank::of(values));
     }
 
     fn shard(&mut self, rest: &str, leaf: bool) {
@@ -275,7 +275,7 @@ impl<'a> Reader<'a> {
         let (name, tensor) = (words.next().unwrap(), self.tensor(words.next().unwrap()));
         let regions = self.regions(tensor, words.next().unwrap_or(""));
         let index = self.role().table.shards.len();
-        self.role().table.shards.push(Shard { tensor, region: Column::of(regions.clone()) });
+        self.role().table.shards.push(Shard { tensor, region: PerRank::of(regions.clone()) });
         self.shards.insert(name.into(), index);
         if leaf {
             self.new_leaf(name, Of::Shard(index), tensor, regions);
@@ -299,7 +299,7 @@ impl<'a> Reader<'a> {
         let tensor = self.role().table.shards[shard].tensor;
         let regions = self.regions(tensor, words.next().unwrap_or(""));
         let index = self.role().table.copies.len();
-        let region = Column::of(regions.clone());
+        let region = PerRank::of(regions.clone());
         self.role().table.copies.push(Gathered { shard, region, factor, parts });
         self.copies.insert(name.into(), index);
         self.new_leaf(name, Of::Copy(index), tensor, regions);
@@ -315,7 +315,7 @@ impl<'a> Reader<'a> {
         let number = body.leaves.iter().filter(|leaf| leaf.tensor == tensor).count() as u32;
         let id = LeafId::new(body.leaves.len());
         body.leaves.push(Leaf { tensor, number, buf });
-        self.role().table.leaves.push((of, Column::of(regions)));
+        self.role().table.leaves.push((of, PerRank::of(regions)));
         self.leaves.insert(name.into(), id);
     }
 
@@ -325,7 +325,7 @@ impl<'a> Reader<'a> {
         let regions = self.regions(tensor, words.next().unwrap_or(""));
         self.body().inputs.push(tensor);
         self.code(Pass::Forward).takes.push(buf);
-        self.role().table.inputs.push(Column::of(regions));
+        self.role().table.inputs.push(PerRank::of(regions));
     }
 
     fn output(&mut self, rest: &str) {
@@ -344,7 +344,7 @@ impl<'a> Reader<'a> {
         });
         let buf = has.map(|_| self.buf(name));
         self.code(Pass::Forward).gives.push(buf);
-        self.role().table.outputs.push(regions.map(Column::of));
+        self.role().table.outputs.push(regions.map(PerRank::of));
         let all = &mut self.program.boundary.outputs;
         if number == all.len() {
             all.push(asked);
@@ -383,7 +383,7 @@ impl<'a> Reader<'a> {
         let op = OpId(op.parse().unwrap());
         let tensor = self.graph.op(op).outputs[0].unwrap();
         let regions = self.regions(tensor, regions);
-        self.role().table.random.push((op, vec![Column::of(regions)]));
+        self.role().table.random.push((op, vec![PerRank::of(regions)]));
     }
 
     fn exchange_table(&mut self, rest: &str) {
@@ -484,7 +484,7 @@ impl<'a> Reader<'a> {
                     which: Which::Both,
                     from: self.optional(left),
                     to: self.optional(right),
-                    again,
+                    recomputed: again,
                 })
             }
             "keep" | "keep_away" => Instr::Keep {
@@ -496,7 +496,8 @@ impl<'a> Reader<'a> {
                 self.pass = Pass::Backward;
                 let number = number.parse().unwrap();
                 let kept = word == "fetch_kept";
-                let what = if kept { Away::Kept(KeepId(number)) } else { Away::Call(CallId(number)) };
+                let what =
+                    if kept { Offloaded::Kept(KeepId(number)) } else { Offloaded::Call(CallId(number)) };
                 Instr::Fetch { what }
             }
             "take" => {
@@ -541,13 +542,13 @@ impl<'a> Reader<'a> {
                 let leaves = names(left).iter().map(|name| self.leaves[name]).collect();
                 let shards = names(right).iter().map(|name| self.shards[name]).collect();
                 let exchange = ExchangeId::new(at(&self.tables, &number));
-                Instr::ExchangeGradients { exchange, leaves, shards, when: Settle::Last }
+                Instr::ExchangeGradients { exchange, leaves, shards, when: GradSync::Last }
             }
             "gather" => Instr::Gather { group, copies: Self::all(&self.copies, left) },
             "release" => Instr::Release { copies: Self::all(&self.copies, left) },
             "scatter" | "scatter_last" | "part" => {
                 let leaves = left.split(',').map(|name| self.leaves[name.trim()]).collect();
-                let when = if word == "scatter_last" { Settle::Last } else { Settle::Each };
+                let when = if word == "scatter_last" { GradSync::Last } else { GradSync::Each };
                 match word {
                     "part" => Instr::Part { leaves, when },
                     _ => Instr::Scatter { group, leaves, when },

@@ -3,7 +3,7 @@
 
 use graph::Graph;
 use plan::sets;
-use program::{Column, Program};
+use program::{PerRank, Program};
 use rules::Analysis;
 
 pub fn graph() -> Graph {
@@ -54,13 +54,13 @@ pub fn apart(program: &mut Program, role: usize) -> usize {
     assert_eq!(first, 1, "of two");
     for (at, role) in [(0, &mut program.roles[role]), (at, &mut last)] {
         let table = &mut role.table;
-        table.constants.iter_mut().for_each(|column| *column = Column::Same(*column.get(at)));
+        table.constants.iter_mut().for_each(|column| *column = PerRank::Same(*column.get(at)));
         let shards = table.shards.iter_mut().map(|shard| &mut shard.region);
         let leaves = table.leaves.iter_mut().map(|leaf| &mut leaf.1);
         let random = table.random.iter_mut().flat_map(|(_, slots)| slots);
         let ends = table.inputs.iter_mut().chain(table.outputs.iter_mut().flatten());
         let all = shards.chain(leaves).chain(random).chain(ends);
-        all.for_each(|column| *column = Column::Same(column.get(at).clone()));
+        all.for_each(|column| *column = PerRank::Same(column.get(at).clone()));
     }
     program.roles.push(last);
     program.roles.len() - 1

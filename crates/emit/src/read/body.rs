@@ -6,11 +6,11 @@ use diag::Result;
 use graph::Graph;
 use program::{Body, BufId, Code, Instr, Leaf, Pass, Program, Timetable};
 
+use super::iterations::{iterations, one_by_one};
 use super::methods::Methods;
 use super::reader::{Reader, Scope};
 use super::tables::RoleTable;
 use super::timetable::timetable;
-use super::turns::{in_turn, turns};
 use crate::hints::Hints;
 use crate::leaves::{names_of, written};
 use crate::names::{code_of, is_reserved};
@@ -276,10 +276,11 @@ impl<'a> Reader<'a> {
                 }
                 StmtKind::For { target, values, body } => {
                     let outside = std::mem::replace(&mut self.in_loop, true);
-                    for value in turns(self, scope, (target, values, body), stmt.line)? {
+                    for value in iterations(self, scope, (target, values, body), stmt.line)? {
                         self.spend(body.len().max(1), stmt.line)?;
-                        let turn: Vec<Stmt<'a>> = body.iter().map(|s| in_turn(s, target, value)).collect();
-                        found.extend(self.instrs(scope, &turn, sizes)?);
+                        let iteration: Vec<Stmt<'a>> =
+                            body.iter().map(|s| one_by_one(s, target, value)).collect();
+                        found.extend(self.instrs(scope, &iteration, sizes)?);
                     }
                     self.in_loop = outside;
                 }

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use diag::{Error, Result};
 use graph::TensorId;
 use program::{
-    Arg, Away, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GroupingId, How, Instr, KeepId,
-    LeafId, Of, Settle, Slice, Which,
+    Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, Grad, GradSync, GroupingId, How, Instr, KeepId,
+    LeafId, Of, Offloaded, Slice, Which,
 };
 use rules::Reduction;
 
@@ -84,8 +84,8 @@ impl<'a> Methods<'a, '_> {
             "grad_weights" => {
                 let call = CallId(self.id(args.args.next())?);
                 self.end(targets, 0, unpack, &args)?;
-                let (from, to, again) = Default::default();
-                Ok(Instr::Grad(Grad { call, which: Which::Weights, from, to, again }))
+                let (from, to, recomputed) = Default::default();
+                Ok(Instr::Grad(Grad { call, which: Which::Weights, from, to, recomputed }))
             }
             "exchange" => self.exchange(targets, unpack, &mut args),
             "send" => {
@@ -155,8 +155,8 @@ impl<'a> Methods<'a, '_> {
             "take" => self.take(targets, unpack, &mut args),
             "fetch" => {
                 let what = match call.kwargs[..] {
-                    [("call", ref call)] => Away::Call(CallId(self.id(Some(call))?)),
-                    [("keep", ref kept)] => Away::Kept(KeepId(self.id(Some(kept))?)),
+                    [("call", ref call)] => Offloaded::Call(CallId(self.id(Some(call))?)),
+                    [("keep", ref kept)] => Offloaded::Kept(KeepId(self.id(Some(kept))?)),
                     _ => {
                         return Err(
                             self.misuse("`run.fetch` brings back one call or what is kept as one number")
@@ -170,8 +170,8 @@ impl<'a> Methods<'a, '_> {
         }
     }
 
-    fn when(&self) -> Settle {
-        if self.last { Settle::Last } else { Settle::Each }
+    fn when(&self) -> GradSync {
+        if self.last { GradSync::Last } else { GradSync::Each }
     }
 
     /// Copies by a leaf of each.
@@ -287,11 +287,11 @@ impl<'a> Methods<'a, '_> {
         for (name, tensor) in targets.iter().zip(tensors) {
             to.push(if *name == "_" { None } else { Some(self.new_buf(name, tensor, true)?) });
         }
-        let again = match args.named("again") {
+        let recomputed = match args.named("again") {
             None => vec![],
             some => self.list(some, |item| self.buf(item))?,
         };
-        Ok(Instr::Grad(Grad { call, which, from, to, again }))
+        Ok(Instr::Grad(Grad { call, which, from, to, recomputed }))
     }
 
     fn exchange(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {

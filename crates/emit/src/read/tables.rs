@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, HashSet};
 use diag::{Error, Result};
 use graph::{Graph, OpId, TensorId};
 use program::{
-    Boundary, Column, Exchange, Gathered, Inputs, Of, Output, Piece, Program, RankId, Shard, Table, Update,
+    Boundary, Exchange, Gathered, Inputs, Of, Output, PerRank, Piece, Program, RankId, Shard, Table, Update,
 };
 use rules::{Reduction, Region, Rewriting, Slices};
 use serde_json::Value;
 
-use super::columns::{self, Regions};
 use super::json::{Node, Place, int, string};
+use super::per_rank::{self, Regions};
 use crate::templates::DEVICE;
 use crate::write::tables::{FORMAT, plain_factors};
 
@@ -96,7 +96,7 @@ pub(super) fn read(
         factors: reader.factors(graph, &top)?,
         state_on_host: on_host(&top, &reader, "state_on_host")?,
         held_on_host: on_host(&top, &reader, "held_on_host")?,
-        groupings: top.get("groups")?.list(|grouping| columns::grouping(grouping, world))?,
+        groupings: top.get("groups")?.list(|grouping| per_rank::grouping(grouping, world))?,
         exchanges: top.get("exchanges")?.list(|node| reader.exchange(node, world))?,
         updates: updates(&top, &reader, world)?,
         roles: vec![],
@@ -210,10 +210,10 @@ impl Reader {
     }
 
     fn role(&self, node: &Node<'_>, world: u32) -> Result<RoleTable> {
-        let ranks = columns::ranks(&node.get("ranks")?, world)?;
+        let ranks = per_rank::ranks(&node.get("ranks")?, world)?;
         let (mut table, mut gives) = (Table::default(), vec![]);
-        let regions = |node: &Node<'_>| self.regions.column(node, ranks.len());
-        table.constants = node.get("constants")?.list(|node| columns::numbers(node, ranks.len()))?;
+        let regions = |node: &Node<'_>| self.regions.per_rank(node, ranks.len());
+        table.constants = node.get("constants")?.list(|node| per_rank::numbers(node, ranks.len()))?;
         table.shards = node.get("shards")?.list(|node| {
             let [tensor, region] = node.tuple()?;
             Ok(Shard { tensor: self.tensor(&tensor)?, region: regions(&region)? })
@@ -280,8 +280,8 @@ impl Reader {
     fn output(
         &self,
         node: &Node<'_>,
-        regions: &impl Fn(&Node<'_>) -> Result<Column<Region>>,
-    ) -> Result<Option<(Gives, Column<Region>)>> {
+        regions: &impl Fn(&Node<'_>) -> Result<PerRank<Region>>,
+    ) -> Result<Option<(Gives, PerRank<Region>)>> {
         if node.is_null() {
             return Ok(None);
         }

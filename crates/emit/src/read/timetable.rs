@@ -42,7 +42,7 @@ pub(super) fn timetable(reader: &Reader<'_>, step: &Function<'_>) -> Result<Time
             tasks.push(task.ok_or_else(|| reader.misuse(stmt.line, "this is no task of a timetable"))?);
         }
         let every = every(values).unwrap_or(1);
-        let it = Loop { every, turns: turns(values, every), tasks };
+        let it = Loop { every, iterations: iterations(values, every), tasks };
         if words_of_range(&it, found.steps) != *values {
             return Err(reader.misuse(stmt.line, "this range is another one than that of the tasks in it"));
         }
@@ -63,7 +63,7 @@ fn every(values: &Expr<'_>) -> Option<u32> {
 }
 
 /// Of a range that ends at a number.
-fn turns(values: &Expr<'_>, every: u32) -> Option<u32> {
+fn iterations(values: &Expr<'_>, every: u32) -> Option<u32> {
     let Expr::Call(call) = values else { return None };
     let ([Expr::Int(end)] | [_, Expr::Int(end), ..]) = call.args[..] else { return None };
     u32::try_from(end).ok().map(|end| end / every)

@@ -119,7 +119,7 @@ fn arguments<'a>(
             }
             Expr::Place(place) if place.splat => {
                 let items: Vec<_> = args.by_ref().cloned().collect();
-                spreads(&items) && taken.put(*place, Expr::List(items))
+                shardings(&items) && taken.put(*place, Expr::List(items))
             }
             _ => args.next().is_some_and(|arg| unify(pattern, arg, taken)),
         };
@@ -142,7 +142,7 @@ fn arguments<'a>(
 }
 
 /// Whether a list may stand as several arguments: PyTorch takes numbers so, and not none of them.
-fn spreads(items: &[Expr<'_>]) -> bool {
+fn shardings(items: &[Expr<'_>]) -> bool {
     !items.is_empty() && items.iter().all(|item| is_kind('i', item))
 }
 
@@ -187,7 +187,7 @@ fn build_arguments<'a>(
         match pattern {
             Expr::Rest(_) => args.extend(taken.rest.iter().cloned()),
             Expr::Place(place) if place.splat => match taken.get(place.key)? {
-                Expr::List(items) if spreads(items) => args.extend(items.iter().cloned()),
+                Expr::List(items) if shardings(items) => args.extend(items.iter().cloned()),
                 _ => return None,
             },
             _ => args.push(build(pattern, taken)?),

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use program::{
-    Arg, Away, BufId, CallId, Collective, Cut, Grad, GroupingId, How, Instr, LeafId, Of, Slice, Table, Which,
+    Arg, BufId, CallId, Collective, Cut, Grad, GroupingId, How, Instr, LeafId, Of, Offloaded, Slice, Table,
+    Which,
 };
 use rules::Reduction;
 
@@ -100,8 +101,8 @@ impl<'n> Words<'n> {
             }
             Instr::Fetch { what } => {
                 let (key, number) = match what {
-                    Away::Call(call) => ("call", call.0),
-                    Away::Kept(kept) => ("keep", kept.0),
+                    Offloaded::Call(call) => ("call", call.0),
+                    Offloaded::Kept(kept) => ("keep", kept.0),
                 };
                 statement(vec![], false, method("fetch", vec![], vec![(key, id(number))]))
             }
@@ -140,14 +141,14 @@ impl<'n> Words<'n> {
         let args = std::iter::once(call_id(grad.call)).chain(from).collect();
         let targets: Vec<_> = grad.to.iter().map(|buf| buf.map_or("_", |buf| self.name(buf))).collect();
         let unpack = targets.len() > 1;
-        let again = grad.again.iter().map(|buf| self.buf(*buf)).collect::<Vec<_>>();
-        let again = (!again.is_empty()).then_some(("again", Expr::List(again)));
+        let recomputed = grad.recomputed.iter().map(|buf| self.buf(*buf)).collect::<Vec<_>>();
+        let recomputed = (!recomputed.is_empty()).then_some(("again", Expr::List(recomputed)));
         let name = match grad.which {
             Which::Both => "grad",
             Which::Inputs => "grad_inputs",
             Which::Weights => "grad_weights",
         };
-        statement(targets, unpack, method(name, args, again.into_iter().collect()))
+        statement(targets, unpack, method(name, args, recomputed.into_iter().collect()))
     }
 
     fn slice(&self, slice: &'n Slice) -> Stmt<'n> {

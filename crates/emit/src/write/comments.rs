@@ -10,7 +10,7 @@ use rules::Reduction;
 
 use super::modules::Modules;
 use super::naming::is_made_up;
-use super::spread::Spreads;
+use super::sharding::Shardings;
 use crate::names;
 use crate::python::print;
 
@@ -92,7 +92,7 @@ pub(crate) struct Comments<'a> {
     pub(crate) program: &'a Program,
     pub(crate) role: &'a Role,
     pub(crate) modules: &'a Modules<'a>,
-    pub(crate) spreads: &'a Spreads<'a>,
+    pub(crate) shardings: &'a Shardings<'a>,
     /// What bufs are called, but for numbers.
     pub(crate) wanted: &'a [String],
 }
@@ -107,7 +107,7 @@ impl Comments<'_> {
                 self.across(instr, *exchange)?
             }
             Instr::Slice(slice) => {
-                let part = self.spreads.shape(slice.to).map_or(String::new(), |shape| format!(", {shape}"));
+                let part = self.shardings.shape(slice.to).map_or(String::new(), |shape| format!(", {shape}"));
                 format!("the part that is needed here{part}")
             }
             Instr::Add { from, .. } => format!("sum over {} uses", from.len()),
@@ -148,7 +148,7 @@ impl Comments<'_> {
 
     fn collective(&self, it: &Collective) -> String {
         let together = if it.from.len() > 1 { ", in one message" } else { "" };
-        let bytes: Option<i64> = it.from.iter().map(|buf| self.spreads.bytes(*buf)).sum();
+        let bytes: Option<i64> = it.from.iter().map(|buf| self.shardings.bytes(*buf)).sum();
         let bytes = bytes.map_or(String::new(), |bytes| format!(", {}", size(bytes)));
         let how = self.how(&it.how, it.group);
         let lies = match (&it.from[..], &it.to[..]) {
@@ -160,7 +160,7 @@ impl Comments<'_> {
 
     /// How it lies before and after, if that is another way.
     fn way(&self, from: BufId, to: BufId) -> Option<String> {
-        let (from, to) = (self.spreads.shape(from)?, self.spreads.shape(to)?);
+        let (from, to) = (self.shardings.shape(from)?, self.shardings.shape(to)?);
         Some(if from == to { to } else { format!("{from} to {to}") })
     }
 

@@ -196,10 +196,11 @@ fn place_in_doc<'n>(doc: &mut [String], notes: &[Note<'n>]) -> &'n str {
 
 /// What is said of an item that was not said just before.
 fn remark<'n>(note: &Note<'n>, last: &mut Note<'n>) -> Option<String> {
-    let spread = Some(&note.spread).filter(|spread| !spread.is_empty() && **spread != last.spread);
-    let said: Vec<String> = source(note.line, last.line).into_iter().chain(spread.cloned()).collect();
+    let sharding =
+        Some(&note.sharding).filter(|sharding| !sharding.is_empty() && **sharding != last.sharding);
+    let said: Vec<String> = source(note.line, last.line).into_iter().chain(sharding.cloned()).collect();
     last.line = if note.line.is_empty() { last.line } else { note.line };
-    last.spread.clone_from(&note.spread);
+    last.sharding.clone_from(&note.sharding);
     (!said.is_empty()).then(|| said.join(" "))
 }
 

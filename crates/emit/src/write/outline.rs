@@ -12,7 +12,7 @@ use program::{Arg, Body, BufId, Call, LocalOp};
 use super::group::{Group, Node, group, shared};
 use super::modules::{Modules, plain};
 use super::naming::{Naming, is_made_up, of_target};
-use super::spread::Spreads;
+use super::sharding::Shardings;
 use crate::leaves::{self, Leaves};
 use crate::names;
 use crate::templates;
@@ -96,7 +96,7 @@ pub(crate) struct Note<'a> {
     /// Where in the model it comes from.
     pub(crate) line: &'a str,
     /// How what it makes lies, where that is divided.
-    pub(crate) spread: String,
+    pub(crate) sharding: String,
 }
 
 /// One use of a function.
@@ -119,7 +119,7 @@ pub(crate) struct Outline<'a> {
     naming: Naming<'a>,
     body: &'a Body,
     pub(crate) leaves: &'a Leaves<'a>,
-    spreads: &'a Spreads<'a>,
+    shardings: &'a Shardings<'a>,
     pub(crate) leaf_of: Vec<Option<usize>>,
     /// The last operator of the current call that reads a buf; the largest number if it leaves.
     last_use: Vec<usize>,
@@ -146,7 +146,7 @@ impl<'a> Outline<'a> {
         modules: &'a Modules<'a>,
         body: &'a Body,
         leaves: &'a Leaves<'a>,
-        spreads: &'a Spreads<'a>,
+        shardings: &'a Shardings<'a>,
     ) -> Self {
         let mut leaf_of = vec![None; body.bufs.len()];
         for (index, leaf) in body.leaves.iter().enumerate() {
@@ -160,7 +160,7 @@ impl<'a> Outline<'a> {
             naming,
             body,
             leaves,
-            spreads,
+            shardings,
             leaf_of,
             last_use,
             known: HashMap::new(),
@@ -184,7 +184,7 @@ impl<'a> Outline<'a> {
         let tree = if group.complete && !group.path.is_empty() {
             plain(group.path)
         } else {
-            self.settle(call, &mut group)
+            self.sync_grads(call, &mut group)
         };
         let name = self.name(&call.ops, &group);
         let piece = self.modules.piece(&call.ops);
@@ -193,7 +193,7 @@ impl<'a> Outline<'a> {
 
     /// Part of a module, or parts of several, belong to the module that all leaves hang in, if there
     /// is one further inside. Gives the module that `p` stands for.
-    fn settle(&self, call: &Call, group: &mut Group<'a>) -> String {
+    fn sync_grads(&self, call: &Call, group: &mut Group<'a>) -> String {
         let read = call.ops.iter().flat_map(LocalOp::inputs).chain(call.outputs.iter().copied());
         let leaves: Vec<usize> = read.filter_map(|buf| self.leaf_of[buf.index()]).collect();
         let modules: Vec<&str> = leaves.iter().map(|leaf| self.leaves.module(*leaf)).collect();
@@ -332,7 +332,7 @@ impl<'a> Outline<'a> {
             outputs.map(|buf| buf.map(|buf| draft.define(buf, self.hint(op, buf, group.path)))).collect();
         let (target, no_grad) = (op.target.as_str(), op.no_grad);
         draft.shape.items.push(Item::Op { target, args, kwargs, outputs, no_grad });
-        draft.notes.push(Note { line: self.modules.line(op.op), spread: self.spread(&op.outputs) });
+        draft.notes.push(Note { line: self.modules.line(op.op), sharding: self.sharding(&op.outputs) });
     }
 
     fn nested(&mut self, draft: &mut Draft<'a>, ops: &'a [LocalOp], group: &Group<'a>) {
@@ -423,9 +423,9 @@ impl<'a> Outline<'a> {
         Value::Var(var)
     }
 
-    fn spread(&self, made: &[Option<BufId>]) -> String {
+    fn sharding(&self, made: &[Option<BufId>]) -> String {
         let [Some(only)] = made else { return String::new() };
-        self.spreads.divided(*only).unwrap_or_default()
+        self.shardings.divided(*only).unwrap_or_default()
     }
 
     /// What the result of an operator is called inside a module.
@@ -466,8 +466,8 @@ impl<'a> Outlined<'a> {
         }
         for (note, new) in self.notes.iter_mut().zip(&other.notes) {
             note.line = if note.line == new.line { new.line } else { "" };
-            if note.spread != new.spread {
-                note.spread.clear();
+            if note.sharding != new.sharding {
+                note.sharding.clear();
             }
         }
     }

@@ -12,7 +12,7 @@ use super::functions::{CallText, Names, Printer, statement};
 use super::modules::Modules;
 use super::naming::Naming;
 use super::outline::{Outline, Use};
-use super::spread::Spreads;
+use super::sharding::Shardings;
 use super::{rolled, timetable};
 use crate::leaves::Leaves;
 use crate::names::Scope;
@@ -29,8 +29,8 @@ pub(crate) fn text(
 ) -> String {
     let body = &role.body;
     let leaves = Leaves::new(graph, body);
-    let spreads = Spreads::new(graph, analysis, program, role);
-    let mut outline = Outline::new(graph, modules, body, &leaves, &spreads);
+    let shardings = Shardings::new(graph, analysis, program, role);
+    let mut outline = Outline::new(graph, modules, body, &leaves, &shardings);
     let uses: Vec<Use<'_>> = body.calls().map(|call| outline.call(call)).collect();
     let texts: Vec<CallText> = uses.iter().map(|used| CallText::new(used, &leaves)).collect();
     let (names, scope) = Names::new(&outline.functions);
@@ -38,12 +38,12 @@ pub(crate) fn text(
     let leaf_texts: Vec<String> = (0..body.leaves.len()).map(|leaf| leaves.full(leaf)).collect();
     let printer = Printer { functions: &outline.functions, names: &names, holes: &holes };
     let wanted = wanted(body, &Naming { graph, modules });
-    let comments = Comments { graph, program, role, modules, spreads: &spreads, wanted: &wanted };
+    let comments = Comments { graph, program, role, modules, shardings: &shardings, wanted: &wanted };
     let group_sizes: Vec<usize> = (0..program.groupings.len())
         .map(|id| group_of(program, role, program::GroupingId::new(id)).map_or(0, <[_]>::len))
         .collect();
 
-    let mut out = head(program, role, &spreads.held(&leaves));
+    let mut out = head(program, role, &shardings.held(&leaves));
     printer.text(&mut out);
     let mut used = uses.iter().zip(&texts);
     let several = program.roles.iter().flat_map(|role| &role.body.codes).any(|code| code.block > 0);

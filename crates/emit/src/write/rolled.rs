@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::turns::{Found, Lines, Slot, counted, visit};
+use super::iterations::{Found, Lines, Slot, counted, visit};
 use crate::names::{Scope, UNNAMED};
 use crate::python::parser::template;
 use crate::python::{Expr, Stmt, StmtKind};

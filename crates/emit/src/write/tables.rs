@@ -4,12 +4,12 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 
 use graph::{Arg, Graph, Op, OpId, Source, TensorId};
-use program::{Body, BufId, Column, Exchange, Instr, Of, Pass, Program, RankId, Role, Update, Which};
+use program::{Body, BufId, Exchange, Instr, Of, Pass, PerRank, Program, RankId, Role, Update, Which};
 use rules::{Region, Rewriting, Slices};
 use serde_json::Value;
 
-use super::columns::{self, Regions};
 use super::file_name;
+use super::per_rank::{self, Regions};
 use super::role::hole_names;
 use crate::hints::missed;
 
@@ -48,10 +48,10 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     list(&mut out, "rewritings", &rewritings, '[');
     let on_host = [("state_on_host", &program.state_on_host), ("held_on_host", &program.held_on_host)];
     for (key, tensors) in on_host.into_iter().filter(|(_, tensors)| !tensors.is_empty()) {
-        let away = joined(tensors, |tensor| tensor.0.to_string());
-        let _ = writeln!(out, "  \"{key}\": [{away}],");
+        let offloaded = joined(tensors, |tensor| tensor.0.to_string());
+        let _ = writeln!(out, "  \"{key}\": [{offloaded}],");
     }
-    list(&mut out, "groups", &program.groupings.iter().map(|g| columns::groups(g)).collect::<Vec<_>>(), '[');
+    list(&mut out, "groups", &program.groupings.iter().map(|g| per_rank::groups(g)).collect::<Vec<_>>(), '[');
     list(&mut out, "regions", &tables.regions.texts, '[');
     list(&mut out, "tensors", &tensors, '[');
     list(&mut out, "factors", &tables.factors(&listed), '{');
@@ -239,13 +239,13 @@ impl<'a> Tables<'a> {
     fn role(&mut self, role: &'a Role) -> String {
         let (body, table) = (&role.body, &role.table);
         let regions = &mut self.regions;
-        let shards = joined(&table.shards, |s| format!("[{}, {}]", s.tensor.0, regions.column(&s.region)));
+        let shards = joined(&table.shards, |s| format!("[{}, {}]", s.tensor.0, regions.per_rank(&s.region)));
         let copies = joined(&table.copies, |c| {
-            format!("[{}, {}, {}, {}]", c.shard, regions.column(&c.region), c.factor, c.parts)
+            format!("[{}, {}, {}, {}]", c.shard, regions.per_rank(&c.region), c.factor, c.parts)
         });
         let leaves: Vec<String> = (body.leaves.iter().zip(&table.leaves))
             .map(|(leaf, (of, region))| {
-                let (tensor, number, region) = (leaf.tensor.0, leaf.number, regions.column(region));
+                let (tensor, number, region) = (leaf.tensor.0, leaf.number, regions.per_rank(region));
                 let names = format!("\"tensor\": {tensor}, \"number\": {number}");
                 let of = match of {
                     Of::Shard(shard) => format!("\"shard\": {shard}"),
@@ -256,29 +256,29 @@ impl<'a> Tables<'a> {
             .collect();
         let inputs = body.inputs.iter().zip(&table.inputs);
         let inputs: Vec<String> =
-            inputs.map(|(input, region)| format!("[{}, {}]", input.0, regions.column(region))).collect();
+            inputs.map(|(input, region)| format!("[{}, {}]", input.0, regions.per_rank(region))).collect();
         let seeds = seeded(body);
         let mut output =
-            |((number, output), region): ((usize, Option<BufId>), &'a Option<Column<Region>>)| {
+            |((number, output), region): ((usize, Option<BufId>), &'a Option<PerRank<Region>>)| {
                 let (Some(output), Some(region)) = (output, region) else { return "null".to_owned() };
                 let tensor = body.buf(output).tensor;
                 let grad = seeds.contains(&number);
-                let region = regions.column(region);
+                let region = regions.per_rank(region);
                 format!("{{\"tensor\": {}, \"grad\": {grad}, \"region\": {region}}}", tensor.0)
             };
         let given = body.outputs().into_iter().chain(std::iter::repeat(None));
         let outputs: Vec<String> = given.enumerate().zip(&table.outputs).map(&mut output).collect();
         let random = joined(&table.random, |(op, slots)| {
-            format!("\"{}\": [{}]", op.0, joined(slots, |region| regions.column(region).to_string()))
+            format!("\"{}\": [{}]", op.0, joined(slots, |region| regions.per_rank(region).to_string()))
         });
         format!(
             "{{\"file\": {}, \"ranks\": {}, \"holes\": [{}], \"constants\": [{}], \"shards\": [{shards}], \
              \"copies\": [{copies}], \"leaves\": [{}], \"inputs\": [{}], \"outputs\": [{}], \"random\": {{{random}}}, \
              \"gradients\": [{}], \"grads\": {{{}}}{}}}",
             quoted(&file_name(role)),
-            columns::ranks(&role.ranks),
+            per_rank::ranks(&role.ranks),
             joined(&hole_names(body), |hole| quoted(hole)),
-            joined(&table.constants, columns::numbers),
+            joined(&table.constants, per_rank::numbers),
             leaves.join(", "),
             inputs.join(", "),
             outputs.join(", "),

@@ -46,7 +46,7 @@ pub(super) fn print(out: &mut String, step: &Step<'_>) {
     let Step { timetable, several, settles } = *step;
     let on = timetable.goes_on();
     let usual = *timetable == Timetable::in_turn(timetable.begins, true);
-    let early = timetable.loops.iter().any(|it| it.turns.is_some());
+    let early = timetable.loops.iter().any(|it| it.iterations.is_some());
     let ahead = !early && !on && timetable.loops.iter().any(|it| it.tasks.iter().any(|task| task.at != 0));
     let on = [(on && timetable.ends, ON), (on && !timetable.ends, ON_ALONE)];
     let doc = [(usual && settles, DOC), (usual && !settles, EACH), (ahead, AHEAD), (early, EARLY)];

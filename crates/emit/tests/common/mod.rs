@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use emit::{File, canonical, emit, read};
 use graph::{Graph, OpId, Source, TensorId};
 use program::{
-    Arg, Body, Boundary, Buf, BufId, Call, CallId, Column, Grad, Inputs, Instr, Leaf, LocalOp, Of, Output,
-    Pass, Program, RankId, Role, Shard, Table, Timetable, Which,
+    Arg, Body, Boundary, Buf, BufId, Call, CallId, Grad, Inputs, Instr, Leaf, LocalOp, Of, Output, Pass,
+    PerRank, Program, RankId, Role, Shard, Table, Timetable, Which,
 };
 use rules::Region;
 
@@ -182,17 +182,17 @@ impl<'g> Builder<'g> {
             which: Which::Both,
             from: some(from),
             to: some(to),
-            again: vec![],
+            recomputed: vec![],
         }));
     }
 
     /// A role for these ranks, each of which holds everything whole.
     pub(crate) fn role(mut self, ranks: std::ops::Range<u32>) -> Role {
         self.body.timetable = Timetable::in_turn(false, self.body.code(0, Pass::Backward).is_some());
-        let same = |tensor| Column::Same(whole(self.graph, tensor));
+        let same = |tensor| PerRank::Same(whole(self.graph, tensor));
         let table = Table {
             copies: vec![],
-            constants: vec![Column::Same(0); self.body.holes.len()],
+            constants: vec![PerRank::Same(0); self.body.holes.len()],
             shards: (self.body.leaves.iter())
                 .map(|leaf| Shard { tensor: leaf.tensor, region: same(leaf.tensor) })
                 .collect(),

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use graph::{OpId, TensorId};
-use program::{Arg, BufId, Call, CallId, Column, Grad, Instr, LocalOp, Which};
+use program::{Arg, BufId, Call, CallId, Grad, Instr, LocalOp, PerRank, Which};
 use rules::families::{self, View};
 use rules::local::{self, LocalArg};
 use rules::{Kind, Rule};
 
-use super::again::Begun;
-use super::columns::{Asked, NumbersId, agreed};
+use super::per_rank::{Asked, NumbersId, agreed};
+use super::recomputed::Begun;
 use super::{Made, Owner, Projector};
 use crate::place::Placement;
 use crate::uses::{Reader, UseId};
@@ -27,7 +27,7 @@ struct Item {
 #[derive(Default)]
 pub(super) struct Variants {
     known: HashMap<(*const Placement, usize, Vec<bool>), Rc<Alternatives>>,
-    columns: HashMap<(*const Alternatives, Vec<i64>), NumbersId>,
+    per_rank: HashMap<(*const Alternatives, Vec<i64>), NumbersId>,
 }
 
 /// Which of several things each rank's part executes.
@@ -51,7 +51,7 @@ impl Projector<'_> {
     fn items(&mut self, segment: usize) -> Asked<Vec<Item>> {
         let mut items = vec![];
         for &op in &self.global.segments.all[segment].ops {
-            let parts = self.alike.parts(&self.global.cx.placements[op.index()])?.parts.len();
+            let parts = self.role_ranks.parts(&self.global.cx.placements[op.index()])?.parts.len();
             items.extend((0..parts).map(|slot| Item { op, slot }));
         }
         Ok(items)
@@ -97,7 +97,7 @@ impl Projector<'_> {
     fn reads(&mut self, item: &Item) -> Asked<Vec<Option<(UseId, usize, bool)>>> {
         let cx = self.global.cx;
         let placement = &cx.placements[item.op.index()];
-        let here = self.alike.parts(placement)?;
+        let here = self.role_ranks.parts(placement)?;
         let reads = placement.inputs.iter().zip(&here.parts[item.slot].reads);
         let found = (cx.graph.op(item.op).inputs().into_iter().zip(reads)).map(|(tensor, (read, port))| {
             let id = self.global.uses.through(tensor, read.ports, read.carries_grad);
@@ -109,7 +109,7 @@ impl Projector<'_> {
     /// The tensor and shard of each output of a part.
     fn writes(&mut self, item: &Item) -> Asked<Vec<Option<(TensorId, usize)>>> {
         let cx = self.global.cx;
-        let here = self.alike.parts(&cx.placements[item.op.index()])?;
+        let here = self.role_ranks.parts(&cx.placements[item.op.index()])?;
         let written = |(tensor, shard): (&Option<TensorId>, &Option<usize>)| Some(((*tensor)?, (*shard)?));
         Ok(cx.graph.op(item.op).outputs.iter().zip(&here.parts[item.slot].writes).map(written).collect())
     }
@@ -151,8 +151,8 @@ impl Projector<'_> {
         }
         let learns = outputs.iter().any(|(t, _)| self.global.cx.needs_grad[t.index()]);
         let own = &self.global.segments.all[segment];
-        if own.away.is_some() {
-            self.again.goes(id);
+        if own.offloaded.is_some() {
+            self.recomputed.goes(id);
         }
         // A part may need none of the values that its operator reads, as one without what is added once.
         let reads_values = inputs.iter().any(|(buf, _)| !self.leaf_of.contains_key(buf));
@@ -162,7 +162,7 @@ impl Projector<'_> {
             outputs: outputs.iter().map(|key| self.written[key]).collect(),
             ops,
             recompute: learns && own.forgets,
-            forgets: learns && own.reads_again && reads_values,
+            forgets: learns && own.reads_recomputed && reads_values,
             offloads: learns && own.offloads && !own.forgets,
         };
         self.begins(Begun::Call(id));
@@ -190,7 +190,7 @@ impl Projector<'_> {
             }
             Some(_) => {
                 let it = self.global.uses.get(id);
-                let region = self.alike.port(it.ports, port)?;
+                let region = self.role_ranks.port(it.ports, port)?;
                 let to = self.buf(it.tensor, false);
                 let slice = self.slice_of(id, buf, to, region, region);
                 self.push(Instr::Slice(slice));
@@ -252,7 +252,7 @@ impl Projector<'_> {
             let ints = local.take_ints();
             locals.push((local, ints));
         }
-        agreed(self.alike.ranks, |at| &locals[alternatives.of[at]].0)?;
+        agreed(self.role_ranks.ranks, |at| &locals[alternatives.of[at]].0)?;
         let mut numbers = vec![];
         for position in 0..locals[0].1.len() {
             let values: Vec<i64> = locals.iter().map(|(_, ints)| ints[position]).collect();
@@ -267,13 +267,13 @@ impl Projector<'_> {
             return Arg::Int(values[0]);
         }
         let key = (Rc::as_ptr(alternatives), values);
-        let known = self.variants.columns.get(&key).copied();
+        let known = self.variants.per_rank.get(&key).copied();
         let id = known.unwrap_or_else(|| {
-            let column = Column::of(alternatives.of.iter().map(|of| key.1[*of]).collect());
-            self.alike.columns.number(column)
+            let per_rank = PerRank::of(alternatives.of.iter().map(|of| key.1[*of]).collect());
+            self.role_ranks.per_rank.number(per_rank)
         });
-        self.variants.columns.insert(key, id);
-        self.alike.columns.arg(id)
+        self.variants.per_rank.insert(key, id);
+        self.role_ranks.per_rank.arg(id)
     }
 
     /// Parts of one size execute the same. Where a part begins is only told for dims marked `~`, and which one
@@ -286,7 +286,7 @@ impl Projector<'_> {
         if let Some(known) = self.variants.known.get(&key) {
             return Ok(Rc::clone(known));
         }
-        let here = self.alike.parts(placement)?;
+        let here = self.role_ranks.parts(placement)?;
         let reduces = |l: usize| matches!(dims.loops[l].kind, Kind::Reduce(_));
         let (mut of, mut parts, mut numbers) = (vec![], vec![], HashMap::new());
         for first in &here.first {
@@ -310,12 +310,12 @@ impl Projector<'_> {
             return Ok(());
         }
         let mut slots = vec![];
-        for slot in 0..self.alike.parts(&self.global.cx.placements[op.index()])?.parts.len() {
+        for slot in 0..self.role_ranks.parts(&self.global.cx.placements[op.index()])?.parts.len() {
             let Some((tensor, shard)) = self.writes(&Item { op, slot })?.into_iter().flatten().next() else {
                 return Ok(());
             };
-            let region = self.alike.shard(self.global.uses.written[tensor.index()], shard)?;
-            slots.push(self.alike.columns.region(region).clone());
+            let region = self.role_ranks.shard(self.global.uses.written[tensor.index()], shard)?;
+            slots.push(self.role_ranks.per_rank.region(region).clone());
         }
         self.table.random.push((op, slots));
         Ok(())
@@ -323,7 +323,7 @@ impl Projector<'_> {
 
     /// The backward of a segment's calls, each of which is made again first if forward kept nothing of it, or
     /// is given again what it reads.
-    pub(super) fn grad(&mut self, segment: usize, again: bool) -> Asked<()> {
+    pub(super) fn grad(&mut self, segment: usize, recomputed: bool) -> Asked<()> {
         for mut made in self.made.remove(&segment).unwrap_or_default().into_iter().rev() {
             let needs = |t: TensorId| self.global.cx.needs_grad[t.index()];
             let learning: Vec<(TensorId, usize)> =
@@ -331,9 +331,9 @@ impl Projector<'_> {
             if learning.is_empty() {
                 continue;
             }
-            let reads_again = again && self.global.segments.all[segment].reads_again;
-            if again && !reads_again {
-                made.id = self.made_again(made.first, true);
+            let reads_recomputed = recomputed && self.global.segments.all[segment].reads_recomputed;
+            if recomputed && !reads_recomputed {
+                made.id = self.recomputed_value(made.first, true);
             }
             let mut from = vec![];
             for (tensor, entry) in learning {
@@ -351,9 +351,9 @@ impl Projector<'_> {
                     to.push(None);
                 }
             }
-            let again = if reads_again { self.read_again(made.first) } else { vec![] };
-            self.push(Instr::Grad(Grad { call: made.id, which: Which::Both, from, to, again }));
-            self.again.forget_taken();
+            let recomputed = if reads_recomputed { self.read_recomputed(made.first) } else { vec![] };
+            self.push(Instr::Grad(Grad { call: made.id, which: Which::Both, from, to, recomputed }));
+            self.recomputed.drop_taken();
         }
         Ok(())
     }

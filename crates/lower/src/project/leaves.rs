@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use graph::{Source, TensorId};
-use program::{BufId, ExchangeId, Gathered, GroupingId, Instr, Leaf, LeafId, Of, Settle, Shard};
+use program::{BufId, ExchangeId, Gathered, GradSync, GroupingId, Instr, Leaf, LeafId, Of, Shard};
 
 use super::Projector;
-use super::columns::Asked;
-use crate::homes::Divided;
+use super::per_rank::Asked;
 use crate::moves::Move;
+use crate::param_sharding::Divided;
 use crate::uses::UseId;
 
 impl Projector<'_> {
@@ -18,12 +18,14 @@ impl Projector<'_> {
             if matches!(global.cx.graph.tensor(tensor).source, Source::Op { .. } | Source::Input { .. }) {
                 continue;
             }
-            let divided = global.homes.of(tensor);
+            let divided = global.param_shardings.of(tensor);
             let held = divided.map_or(global.uses.written[tensor.index()], |it| it.held);
-            for index in 0..self.alike.shards(held)? {
-                let region = self.alike.shard(held, index)?;
+            for index in 0..self.role_ranks.shards(held)? {
+                let region = self.role_ranks.shard(held, index)?;
                 self.held.entry(tensor).or_default().push((self.table.shards.len(), region));
-                self.table.shards.push(Shard { tensor, region: self.alike.columns.region(region).clone() });
+                self.table
+                    .shards
+                    .push(Shard { tensor, region: self.role_ranks.per_rank.region(region).clone() });
             }
             if let Some(divided) = divided {
                 self.hold_copy(tensor, divided)?;
@@ -34,12 +36,12 @@ impl Projector<'_> {
 
     /// What is gathered of a parameter, on ranks that hold a part of it.
     fn hold_copy(&mut self, tensor: TensorId, divided: &Divided) -> Asked<()> {
-        let parts = self.alike.divided(divided)?;
+        let parts = self.role_ranks.divided(divided)?;
         let (Some(parts), Some(held)) = (parts, self.held.get(&tensor).cloned()) else { return Ok(()) };
         for (index, (shard, _)) in held.into_iter().enumerate() {
-            let whole = self.alike.shard(self.global.uses.written[tensor.index()], index)?;
+            let whole = self.role_ranks.shard(self.global.uses.written[tensor.index()], index)?;
             self.copies.entry(tensor).or_default().push((self.table.copies.len(), whole));
-            let region = self.alike.columns.region(whole).clone();
+            let region = self.role_ranks.per_rank.region(whole).clone();
             self.table.copies.push(Gathered { shard, region, factor: divided.factor, parts });
         }
         Ok(())
@@ -68,7 +70,7 @@ impl Projector<'_> {
         Ok(())
     }
 
-    pub(super) fn scatter(&mut self, group: Option<GroupingId>, uses: &[UseId], when: Settle) -> Asked<()> {
+    pub(super) fn scatter(&mut self, group: Option<GroupingId>, uses: &[UseId], when: GradSync) -> Asked<()> {
         let mut leaves = self.all_leaves_here(uses)?;
         leaves.sort_unstable();
         if !leaves.is_empty() {
@@ -94,13 +96,15 @@ impl Projector<'_> {
     /// share a leaf; those with gradients have their own, since their gradients' layouts differ.
     pub(super) fn leaf(&mut self, id: UseId, port: usize) -> Asked<BufId> {
         let it = self.global.uses.get(id);
-        let (tensor, region) = (it.tensor, self.alike.port(it.ports, port)?);
+        let (tensor, region) = (it.tensor, self.role_ranks.port(it.ports, port)?);
         let key = match it.carries_grad {
-            true => (tensor, Some(id), self.alike.leaf(it.ports, port, &self.global.schedule.leaves[&id])?),
+            true => {
+                (tensor, Some(id), self.role_ranks.leaf(it.ports, port, &self.global.schedule.leaves[&id])?)
+            }
             false => (tensor, None, 0),
         };
         for (known, buf) in self.leaves.get(&key).cloned().unwrap_or_default() {
-            if self.alike.columns.same(known, region)? {
+            if self.role_ranks.per_rank.same(known, region)? {
                 return Ok(buf);
             }
         }
@@ -110,18 +114,18 @@ impl Projector<'_> {
         let of = self.container(tensor, region)?;
         self.leaf_of.insert(buf, self.body.leaves.len());
         self.body.leaves.push(Leaf { tensor, number: u32::try_from(number).unwrap_or(0), buf });
-        self.table.leaves.push((of, self.alike.columns.region(region).clone()));
+        self.table.leaves.push((of, self.role_ranks.per_rank.region(region).clone()));
         Ok(buf)
     }
 
     fn container(&mut self, tensor: TensorId, region: super::RegionsId) -> Asked<Of> {
         for (copy, whole) in self.copies.get(&tensor).cloned().unwrap_or_default() {
-            if self.alike.columns.contains(whole, region)? {
+            if self.role_ranks.per_rank.contains(whole, region)? {
                 return Ok(Of::Copy(copy));
             }
         }
         for (shard, own) in self.held.get(&tensor).cloned().unwrap_or_default() {
-            if self.alike.columns.contains(own, region)? {
+            if self.role_ranks.per_rank.contains(own, region)? {
                 return Ok(Of::Shard(shard));
             }
         }
@@ -131,7 +135,7 @@ impl Projector<'_> {
     /// The leaves of a use, as (position in the use's layout, leaf).
     fn leaves_here(&mut self, id: UseId) -> Asked<Vec<(usize, LeafId)>> {
         let tensor = self.global.uses.get(id).tensor;
-        let here = self.alike.leaves(&self.global.schedule.leaves[&id])?;
+        let here = self.role_ranks.leaves(&self.global.schedule.leaves[&id])?;
         let leaf = |(at, number): &(usize, usize)| {
             let (_, buf) = self.leaves[&(tensor, Some(id), *number)][0];
             (*at, LeafId::new(self.leaf_of[&buf]))
@@ -159,11 +163,11 @@ impl Projector<'_> {
         &mut self,
         id: UseId,
         exchange: ExchangeId,
-        (plan, when): (&Rc<Move>, Settle),
+        (plan, when): (&Rc<Move>, GradSync),
     ) -> Asked<()> {
         let here = self.leaves_here(id)?;
         // Also those that nothing is taken from: they are copies, and their gradients are dropped, not added.
-        let gives = self.alike.gives_exactly(plan)?;
+        let gives = self.role_ranks.gives_exactly(plan)?;
         let leaf = |source: &usize| here.iter().find(|(at, _)| at == source).map(|(_, leaf)| *leaf);
         let leaves: Vec<LeafId> = gives.iter().filter_map(leaf).collect();
         let tensor = self.global.uses.get(id).tensor;

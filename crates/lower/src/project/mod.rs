@@ -1,36 +1,36 @@
 //! From the global schedule to what ranks execute that do the same.
 
-mod across;
-mod again;
-mod alike;
 mod calls;
-mod columns;
-mod fetches;
-mod halves;
+mod cross_block;
+mod eager_sum;
 mod leaves;
-mod sooner;
+mod per_rank;
+mod recomputed;
+mod reloads;
+mod role_ranks;
+mod split_backward;
 mod transfers;
 
 use std::collections::{HashMap, HashSet};
 
 use graph::{Source, TensorId};
-use program::{Body, Buf, BufId, CallId, Column, Inputs, Instr, Pass, RankId, Table};
+use program::{Body, Buf, BufId, CallId, Inputs, Instr, Pass, PerRank, RankId, Table};
 
 use crate::event::Event;
-use crate::homes::Homes;
 use crate::layout::{Interner, LayoutId};
+use crate::param_sharding::ParamShardings;
 use crate::schedule::{Codes, Schedule};
 use crate::segments::Segments;
 use crate::uses::{Context, Reader, UseId, Uses};
 
-use alike::Alike;
-use columns::{Apart, Asked, RegionsId};
+use per_rank::{Apart, Asked, RegionsId};
+use role_ranks::RoleRanks;
 
 /// Everything that projection reads.
 pub struct Global<'a> {
     pub cx: &'a Context<'a>,
     pub uses: &'a Uses,
-    pub homes: &'a Homes,
+    pub param_shardings: &'a ParamShardings,
     pub segments: &'a Segments,
     pub schedule: &'a Schedule,
     pub interner: &'a Interner,
@@ -41,7 +41,7 @@ pub struct Projected {
     pub ranks: Vec<RankId>,
     pub body: Body,
     pub table: Table,
-    pub numbers: Vec<Column<i64>>,
+    pub numbers: Vec<PerRank<i64>>,
 }
 
 /// Whose gradient an input of a call gives. Shards and ports are counted from the first one of the rank.
@@ -73,7 +73,7 @@ type Leaf = (TensorId, Option<UseId>, usize);
 
 struct Projector<'a> {
     global: &'a Global<'a>,
-    alike: Alike<'a>,
+    role_ranks: RoleRanks<'a>,
     body: Body,
     table: Table,
     written: HashMap<(TensorId, usize), BufId>,
@@ -91,7 +91,7 @@ struct Projector<'a> {
     inputs: HashMap<TensorId, Vec<(RegionsId, BufId)>>,
     made: HashMap<usize, Vec<Made>>,
     variants: calls::Variants,
-    again: again::Again,
+    recomputed: recomputed::Recomputed,
     calls: usize,
     /// What was sent of a use, or of the gradient that it gives back: the shards that pieces are taken from.
     sent: HashMap<(UseId, Pass), Vec<Option<BufId>>>,
@@ -114,10 +114,10 @@ pub fn all(global: &Global<'_>, world: u32) -> Vec<Projected> {
     found
 }
 
-fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Column<i64>>)> {
+fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<PerRank<i64>>)> {
     let mut it = Projector {
         global,
-        alike: Alike::new(ranks, global.interner),
+        role_ranks: RoleRanks::new(ranks, global.interner),
         body: Body::default(),
         table: Table::default(),
         written: HashMap::new(),
@@ -130,7 +130,7 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
         inputs: HashMap::new(),
         made: HashMap::new(),
         variants: calls::Variants::default(),
-        again: again::Again::default(),
+        recomputed: recomputed::Recomputed::default(),
         calls: 0,
         sent: HashMap::new(),
         block: 0,
@@ -148,17 +148,17 @@ fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<Co
     it.keep();
     let learning = it.learning();
     if global.cx.plan.schedule.splits_backward() {
-        halves::split(&mut it.body, |buf| learning.contains(buf));
+        split_backward::split(&mut it.body, |buf| learning.contains(buf));
     }
-    across::keep(&mut it.body);
-    fetches::fetch(&mut it.body);
+    cross_block::keep(&mut it.body);
+    reloads::fetch(&mut it.body);
     if global.cx.placements.iter().any(|placement| placement.in_turn) {
-        sooner::add(&mut it.body);
+        eager_sum::add(&mut it.body);
     }
     // Nothing comes between a message and what runs beside it: this is last.
-    halves::overlap(&mut it.body, |buf| learning.contains(buf));
+    split_backward::overlap(&mut it.body, |buf| learning.contains(buf));
     it.table.random.sort_by_key(|(op, _)| *op);
-    Ok((it.body, it.table, it.alike.columns.into_numbers()))
+    Ok((it.body, it.table, it.role_ranks.per_rank.into_numbers()))
 }
 
 impl Projector<'_> {
@@ -170,16 +170,16 @@ impl Projector<'_> {
     fn event(&mut self, event: &Event) -> Asked<()> {
         match event {
             Event::Call { segment } => self.call(*segment),
-            Event::Move { id, way } => self.transfer(*id, way),
+            Event::Move { id, path } => self.transfer(*id, path),
             Event::Send { id, crossing } | Event::SendGrad { id, crossing } => self.send(*id, crossing),
             Event::Receive { id, crossing } => self.receive(*id, crossing),
             Event::ReceiveGrad { id, crossing } => self.receive_gradient(*id, crossing),
             Event::Update { id, number } => self.update(*id, *number),
-            Event::Again { segment, saves } => self.call_again(*segment, *saves),
-            Event::MoveAgain { id, way } => self.transfer_again(*id, way),
-            Event::Grad { segment, again } => self.grad(*segment, *again),
-            Event::MoveGrad { id, way } => self.transfer_gradient(*id, way),
-            Event::GiveBack { id, way } => self.give_back(*id, way),
+            Event::Recompute { segment, saves } => self.recompute_call(*segment, *saves),
+            Event::MoveRecomputed { id, path } => self.recompute_transfer(*id, path),
+            Event::Grad { segment, recomputed } => self.grad(*segment, *recomputed),
+            Event::MoveGrad { id, path } => self.transfer_gradient(*id, path),
+            Event::GiveBack { id, path } => self.give_back(*id, path),
             Event::Reduce { group, uses } => self.reduce(*group, uses),
             Event::ReduceExactly { id, exchange, plan, when } => {
                 self.reduce_exactly(*id, *exchange, (plan, *when))
@@ -218,7 +218,7 @@ impl Projector<'_> {
             }
             Source::Op { .. } => Ok(self.ports[&(id, port)]),
             Source::Input { .. } => {
-                let wanted = self.alike.port(it.ports, port)?;
+                let wanted = self.role_ranks.port(it.ports, port)?;
                 self.input(id, it.tensor, wanted)
             }
             _ => self.leaf(id, port),
@@ -227,7 +227,7 @@ impl Projector<'_> {
 
     fn direct_shard(&mut self, id: UseId, port: usize) -> Asked<usize> {
         let it = self.global.uses.get(id);
-        self.alike.direct(it.ports, port, self.global.uses.written[it.tensor.index()])
+        self.role_ranks.direct(it.ports, port, self.global.uses.written[it.tensor.index()])
     }
 
     /// Whose gradient a reader's input gives.
@@ -246,13 +246,13 @@ impl Projector<'_> {
     /// is asked for; of a local one it has one part, of which others are slices.
     fn input(&mut self, id: UseId, tensor: TensorId, wanted: RegionsId) -> Asked<BufId> {
         for (region, buf) in self.inputs.get(&tensor).cloned().unwrap_or_default() {
-            if self.alike.columns.same(region, wanted)? {
+            if self.role_ranks.per_rank.same(region, wanted)? {
                 return Ok(buf);
             }
         }
-        let given = self.alike.shard(self.global.uses.written[tensor.index()], 0)?;
+        let given = self.role_ranks.shard(self.global.uses.written[tensor.index()], 0)?;
         let local = self.global.cx.boundary.inputs == Inputs::Local;
-        let sliced = local && !self.alike.columns.same(given, wanted)?;
+        let sliced = local && !self.role_ranks.per_rank.same(given, wanted)?;
         let whole = if sliced { Some(self.input(id, tensor, given)?) } else { None };
         let buf = self.buf(tensor, false);
         self.inputs.entry(tensor).or_default().push((wanted, buf));
@@ -262,7 +262,7 @@ impl Projector<'_> {
         } else {
             self.body.inputs.push(tensor);
             self.body.code_mut(self.block, Pass::Forward).takes.push(buf);
-            self.table.inputs.push(self.alike.columns.region(wanted).clone());
+            self.table.inputs.push(self.role_ranks.per_rank.region(wanted).clone());
         }
         Ok(buf)
     }
@@ -296,12 +296,12 @@ impl Projector<'_> {
             let Some((id, tensor)) = self.reader_use(&Reader::Output(number)) else { continue };
             let ports = self.global.uses.get(id).ports;
             // Of an output that leaves in parts, a rank may have none.
-            if self.alike.ports(ports)? == 0 {
+            if self.role_ranks.ports(ports)? == 0 {
                 continue;
             }
             self.block = self.global.cx.block_of(tensor).unwrap_or(0);
-            let region = self.alike.port(ports, 0)?;
-            self.table.outputs[number] = Some(self.alike.columns.region(region).clone());
+            let region = self.role_ranks.port(ports, 0)?;
+            self.table.outputs[number] = Some(self.role_ranks.per_rank.region(region).clone());
             let output = self.fetch(id, 0)?;
             let gives = &mut self.body.code_mut(self.block, Pass::Forward).gives;
             gives.resize(outputs.len(), None);
@@ -320,7 +320,7 @@ impl Projector<'_> {
     fn leave_gradients(&mut self) -> Asked<()> {
         (self.block, self.pass) = (0, Pass::Backward);
         for tensor in self.global.cx.graph.tensor_ids().filter(|t| self.global.cx.given_back[t.index()]) {
-            if self.alike.shards(self.global.uses.written[tensor.index()])? == 0 {
+            if self.role_ranks.shards(self.global.uses.written[tensor.index()])? == 0 {
                 continue;
             }
             if let Some(buf) = self.gradient(Owner::Written(tensor, 0), tensor) {
@@ -343,11 +343,11 @@ impl Projector<'_> {
         let Some(old) = graph.held(name) else { return Ok(()) };
         let held = self.held.get(&old).cloned().unwrap_or_default();
         let ports = self.global.uses.get(id).ports;
-        for port in 0..self.alike.ports(ports)? {
-            let region = self.alike.port(ports, port)?;
+        for port in 0..self.role_ranks.ports(ports)? {
+            let region = self.role_ranks.port(ports, port)?;
             for (shard, own) in &held {
                 // With other factors, both are whole.
-                if !self.global.cx.same_factors(old, value) || self.alike.columns.same(*own, region)? {
+                if !self.global.cx.same_factors(old, value) || self.role_ranks.per_rank.same(*own, region)? {
                     let from = self.fetch(id, port)?;
                     self.push(Instr::Update { shard: *shard, from });
                     break;

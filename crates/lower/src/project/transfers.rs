@@ -3,11 +3,11 @@
 use program::{Arg, BufId, Collective, Cut, How, Instr, Pass, Slice};
 use rules::Reduction;
 
-use super::again::Begun;
-use super::alike::MoveHere;
-use super::columns::{Asked, RegionsId};
+use super::per_rank::{Asked, RegionsId};
+use super::recomputed::Begun;
+use super::role_ranks::MoveHere;
 use super::{Owner, Projector};
-use crate::event::{Crossing, Leg, Way};
+use crate::event::{Crossing, ReshardPath, ReshardStep};
 use crate::layout::{LayoutId, bytes};
 use crate::moves::{Get, Method, Move};
 use crate::uses::UseId;
@@ -16,11 +16,11 @@ use crate::uses::UseId;
 type Arrived = Vec<(usize, BufId)>;
 
 impl Projector<'_> {
-    pub(super) fn transfer(&mut self, id: UseId, way: &Way) -> Asked<()> {
+    pub(super) fn transfer(&mut self, id: UseId, path: &ReshardPath) -> Asked<()> {
         self.begins(Begun::Move(id));
-        let sources = self.written_for(id, way)?;
-        let arrives = self.alike.arrives(self.global.uses.get(id).ports, way.to)?;
-        for (shard, buf) in self.run(id, way, sources)? {
+        let sources = self.written_for(id, path)?;
+        let arrives = self.role_ranks.arrives(self.global.uses.get(id).ports, path.to)?;
+        for (shard, buf) in self.run(id, path, sources)? {
             for port in &arrives[shard] {
                 self.ports.insert((id, *port), buf);
             }
@@ -29,20 +29,20 @@ impl Projector<'_> {
     }
 
     /// The written shards that a move begins with.
-    pub(super) fn written_for(&mut self, id: UseId, way: &Way) -> Asked<Arrived> {
+    pub(super) fn written_for(&mut self, id: UseId, path: &ReshardPath) -> Asked<Arrived> {
         let tensor = self.global.uses.get(id).tensor;
-        let shards = 0..self.alike.shards(way.from)?;
+        let shards = 0..self.role_ranks.shards(path.from)?;
         Ok(shards.filter_map(|e| Some((e, *self.written.get(&(tensor, e))?))).collect())
     }
 
-    pub(super) fn transfer_gradient(&mut self, id: UseId, way: &Way) -> Asked<()> {
+    pub(super) fn transfer_gradient(&mut self, id: UseId, path: &ReshardPath) -> Asked<()> {
         let it = self.global.uses.get(id);
-        let sources = self.given_back(id, way)?;
+        let sources = self.given_back(id, path)?;
         let given_back = self.global.cx.given_back[it.tensor.index()];
-        let twins = self.alike.twins(way.to, self.global.uses.written[it.tensor.index()])?;
-        for (shard, buf) in self.run(id, way, sources)? {
+        let twins = self.role_ranks.twins(path.to, self.global.uses.written[it.tensor.index()])?;
+        for (shard, buf) in self.run(id, path, sources)? {
             if given_back {
-                self.gradients.entry(Owner::Input(it.tensor, way.to, shard)).or_default().push(buf);
+                self.gradients.entry(Owner::Input(it.tensor, path.to, shard)).or_default().push(buf);
                 continue;
             }
             for written in &twins[shard] {
@@ -53,9 +53,9 @@ impl Projector<'_> {
     }
 
     /// The gradients that have arisen at the ports of a use.
-    fn given_back(&mut self, id: UseId, way: &Way) -> Asked<Arrived> {
+    fn given_back(&mut self, id: UseId, path: &ReshardPath) -> Asked<Arrived> {
         let it = self.global.uses.get(id);
-        let gives = self.alike.gives(it.ports, way.from)?;
+        let gives = self.role_ranks.gives(it.ports, path.from)?;
         let mut sources = vec![];
         for (shard, port) in gives.iter().enumerate() {
             if let Some(buf) = port.and_then(|p| self.gradient(Owner::Port(id, p), it.tensor)) {
@@ -65,26 +65,26 @@ impl Projector<'_> {
         Ok(sources)
     }
 
-    pub(super) fn give_back(&mut self, id: UseId, way: &Way) -> Asked<()> {
+    pub(super) fn give_back(&mut self, id: UseId, path: &ReshardPath) -> Asked<()> {
         let tensor = self.global.uses.get(id).tensor;
         let mut sources = vec![];
-        for shard in 0..self.alike.shards(way.from)? {
-            if let Some(buf) = self.gradient(Owner::Input(tensor, way.from, shard), tensor) {
+        for shard in 0..self.role_ranks.shards(path.from)? {
+            if let Some(buf) = self.gradient(Owner::Input(tensor, path.from, shard), tensor) {
                 sources.push((shard, buf));
             }
         }
-        for (shard, buf) in self.run(id, way, sources)? {
+        for (shard, buf) in self.run(id, path, sources)? {
             self.gradients.entry(Owner::Written(tensor, shard)).or_default().push(buf);
         }
         Ok(())
     }
 
     /// All legs of a way: what arrives from one is what the next one starts with.
-    pub(super) fn run(&mut self, id: UseId, way: &Way, sources: Arrived) -> Asked<Arrived> {
-        let (mut from, mut arrived) = (way.from, sources);
-        for leg in &way.legs {
-            arrived = self.leg(id, leg, from, &arrived)?;
-            from = leg.to;
+    pub(super) fn run(&mut self, id: UseId, path: &ReshardPath, sources: Arrived) -> Asked<Arrived> {
+        let (mut from, mut arrived) = (path.from, sources);
+        for step in &path.reshard_steps {
+            arrived = self.step(id, step, from, &arrived)?;
+            from = step.to;
         }
         Ok(arrived)
     }
@@ -96,11 +96,11 @@ impl Projector<'_> {
             _ => self.written_for(id, &crossing.inside)?,
         };
         let complete = self.run(id, &crossing.inside, sources)?;
-        let here = self.alike.moved(&crossing.leg.plan, crossing.inside.to, crossing.leg.to)?;
+        let here = self.role_ranks.moved(&crossing.step.plan, crossing.inside.to, crossing.step.to)?;
         let middle = self.sums(id, &here, &complete);
         let from: Vec<BufId> = here.shape.gives.iter().filter_map(|&m| middle[m]).collect();
         if !from.is_empty() {
-            let exchange = crossing.leg.exchange.expect("what crosses has a table");
+            let exchange = crossing.step.exchange.expect("what crosses has a table");
             self.push(Instr::Send { exchange, from });
         }
         self.sent.insert((id, self.pass), middle);
@@ -108,19 +108,19 @@ impl Projector<'_> {
     }
 
     fn received(&mut self, id: UseId, crossing: &Crossing) -> Asked<Arrived> {
-        let here = self.alike.moved(&crossing.leg.plan, crossing.inside.to, crossing.leg.to)?;
+        let here = self.role_ranks.moved(&crossing.step.plan, crossing.inside.to, crossing.step.to)?;
         let count = here.shape.gets.iter().filter(|get| **get == Get::Received).count();
         let results: Vec<BufId> = (0..count).map(|_| self.move_buf(id)).collect();
         if !results.is_empty() {
-            let exchange = crossing.leg.exchange.expect("what crosses has a table");
+            let exchange = crossing.step.exchange.expect("what crosses has a table");
             self.push(Instr::Receive { exchange, to: results.clone() });
         }
         let middle = self.sent.remove(&(id, self.pass)).unwrap_or_default();
-        self.arrived(id, &crossing.leg, (&here, &middle), &results)
+        self.arrived(id, &crossing.step, (&here, &middle), &results)
     }
 
     pub(super) fn receive(&mut self, id: UseId, crossing: &Crossing) -> Asked<()> {
-        let arrives = self.alike.arrives(self.global.uses.get(id).ports, crossing.leg.to)?;
+        let arrives = self.role_ranks.arrives(self.global.uses.get(id).ports, crossing.step.to)?;
         for (shard, buf) in self.received(id, crossing)? {
             for port in &arrives[shard] {
                 self.ports.insert((id, *port), buf);
@@ -131,7 +131,7 @@ impl Projector<'_> {
 
     pub(super) fn receive_gradient(&mut self, id: UseId, crossing: &Crossing) -> Asked<()> {
         let tensor = self.global.uses.get(id).tensor;
-        let twins = self.alike.twins(crossing.leg.to, self.global.uses.written[tensor.index()])?;
+        let twins = self.role_ranks.twins(crossing.step.to, self.global.uses.written[tensor.index()])?;
         for (shard, buf) in self.received(id, crossing)? {
             for written in &twins[shard] {
                 self.gradients.entry(Owner::Written(tensor, *written)).or_default().push(buf);
@@ -140,19 +140,25 @@ impl Projector<'_> {
         Ok(())
     }
 
-    fn leg(&mut self, id: UseId, leg: &Leg, source: LayoutId, sources: &[(usize, BufId)]) -> Asked<Arrived> {
-        let here = self.alike.moved(&leg.plan, source, leg.to)?;
+    fn step(
+        &mut self,
+        id: UseId,
+        step: &ReshardStep,
+        source: LayoutId,
+        sources: &[(usize, BufId)],
+    ) -> Asked<Arrived> {
+        let here = self.role_ranks.moved(&step.plan, source, step.to)?;
         let middle = self.sums(id, &here, sources);
         let received = here.shape.gets.iter().filter(|get| **get == Get::Received).count();
-        let results = self.communicate(id, leg, &here, &middle, received);
-        self.arrived(id, leg, (&here, &middle), &results)
+        let results = self.communicate(id, step, &here, &middle, received);
+        self.arrived(id, step, (&here, &middle), &results)
     }
 
     /// The targets of a leg, from what was there and what was communicated.
     fn arrived(
         &mut self,
         id: UseId,
-        leg: &Leg,
+        step: &ReshardStep,
         (here, middle): (&MoveHere, &[Option<BufId>]),
         results: &[BufId],
     ) -> Asked<Arrived> {
@@ -163,13 +169,13 @@ impl Projector<'_> {
                 Get::Is(index) => middle[index].expect("a local source"),
                 Get::Of(index) => {
                     let from = middle[index].expect("a local source");
-                    self.slice(id, from, here.middle[index], (leg.to, target))?
+                    self.slice(id, from, here.middle[index], (step.to, target))?
                 }
                 Get::Received => *next.next().expect("one buffer for each target"),
                 Get::Reduced(index) => results[index],
                 Get::OfResult => {
                     let whole = here.result.expect("a result on this rank");
-                    self.slice(id, results[0], whole, (leg.to, target))?
+                    self.slice(id, results[0], whole, (step.to, target))?
                 }
             };
             arrived.push((target, buf));
@@ -181,35 +187,35 @@ impl Projector<'_> {
     fn communicate(
         &mut self,
         id: UseId,
-        leg: &Leg,
+        step: &ReshardStep,
         here: &MoveHere,
         middle: &[Option<BufId>],
         received: usize,
     ) -> Vec<BufId> {
-        if let Method::Exchange(_) = &leg.plan.method {
+        if let Method::Exchange(_) = &step.plan.method {
             let from: Vec<BufId> = here.shape.gives.iter().filter_map(|&m| middle[m]).collect();
             let results: Vec<BufId> = (0..received).map(|_| self.move_buf(id)).collect();
             if !from.is_empty() || !results.is_empty() {
-                let exchange = leg.exchange.expect("an exchange has a table");
+                let exchange = step.exchange.expect("an exchange has a table");
                 self.push(Instr::Exchange { exchange, from, to: results.clone() });
             }
             return results;
         }
-        if let Method::AllReduceEach(group) = leg.plan.method {
+        if let Method::AllReduceEach(group) = step.plan.method {
             let from: Vec<BufId> = middle.iter().map(|buf| buf.expect("a local source")).collect();
             let to: Vec<BufId> = from.iter().map(|_| self.move_buf(id)).collect();
             if !from.is_empty() {
-                let how = How::AllReduce(leg.plan.reduction);
+                let how = How::AllReduce(step.plan.reduction);
                 let to = to.clone();
                 self.push(Instr::Collective(Collective { how, group, from, to, overlaps: false }));
             }
             return to;
         }
-        let member = leg.plan.method.collective().zip(here.shape.member.as_ref());
+        let member = step.plan.method.collective().zip(here.shape.member.as_ref());
         let Some((collective, (own, ..))) = member else { return vec![] };
         let from = middle[*own].expect("a member has its source");
         let result = self.move_buf(id);
-        let how = self.how(id, &leg.plan, here);
+        let how = self.how(id, &step.plan, here);
         let (group, from, to) = (collective.group, vec![from], vec![result]);
         let overlaps = self.overlaps(id, here.middle[*own], &how);
         self.push(Instr::Collective(Collective { how, group, from, to, overlaps }));
@@ -220,14 +226,14 @@ impl Projector<'_> {
     fn overlaps(&self, id: UseId, given: RegionsId, how: &How) -> bool {
         let cx = self.global.cx;
         let is_sum = matches!(how, How::AllReduce(Reduction::Sum) | How::ReduceScatter(_));
-        let is_gradient = self.pass == Pass::Backward && !self.again.moves;
+        let is_gradient = self.pass == Pass::Backward && !self.recomputed.moves;
         let tensor = self.global.uses.get(id).tensor;
         let is_large = |region| bytes(cx.graph, tensor, region) >= cx.plan.overlap;
-        is_sum && is_gradient && self.alike.columns.region(given).values().iter().all(is_large)
+        is_sum && is_gradient && self.role_ranks.per_rank.region(given).values().iter().all(is_large)
     }
 
     fn move_buf(&mut self, id: UseId) -> BufId {
-        let gradient = self.pass == Pass::Backward && !self.again.moves;
+        let gradient = self.pass == Pass::Backward && !self.recomputed.moves;
         self.buf(self.global.uses.get(id).tensor, gradient)
     }
 
@@ -257,7 +263,7 @@ impl Projector<'_> {
         whole: RegionsId,
         (layout, target): (LayoutId, usize),
     ) -> Asked<BufId> {
-        let wanted = self.alike.shard(layout, target)?;
+        let wanted = self.role_ranks.shard(layout, target)?;
         let to = self.move_buf(id);
         let slice = self.slice_of(id, from, to, whole, wanted);
         self.push(Instr::Slice(slice));
@@ -272,17 +278,19 @@ impl Projector<'_> {
         whole: RegionsId,
         wanted: RegionsId,
     ) -> Slice {
-        let inner = self.alike.columns.within(whole, wanted);
-        let region =
-            inner.iter().map(|(lo, hi)| (self.alike.columns.arg(*lo), self.alike.columns.arg(*hi))).collect();
+        let inner = self.role_ranks.per_rank.within(whole, wanted);
+        let region = inner
+            .iter()
+            .map(|(lo, hi)| (self.role_ranks.per_rank.arg(*lo), self.role_ranks.per_rank.arg(*hi)))
+            .collect();
         Slice { from, to, extents: self.extents(id, whole), region }
     }
 
     /// The extents of a region, dim by dim.
     fn extents(&mut self, id: UseId, region: RegionsId) -> Vec<Vec<Arg>> {
         let tensor = self.global.uses.get(id).tensor;
-        let lengths = self.alike.columns.lengths(region);
-        let mut rest = lengths.iter().map(|number| self.alike.columns.arg(*number));
+        let lengths = self.role_ranks.per_rank.lengths(region);
+        let mut rest = lengths.iter().map(|number| self.role_ranks.per_rank.arg(*number));
         let factors = &self.global.cx.analysis.factors[tensor.index()];
         factors.iter().map(|dim| rest.by_ref().take(dim.len()).collect()).collect()
     }

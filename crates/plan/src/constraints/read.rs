@@ -79,7 +79,7 @@ impl Reader<'_> {
             ("forbid", "offload") => Ok(Says::NoOffload),
             ("forbid", rest) => self.limit(rest, Some(1)),
             ("limit", rest) => self.limited(rest),
-            ("tie", rest) => Ok(Says::Alike(self.alike(&self.select(rest)?))),
+            ("tie", rest) => Ok(Says::Alike(self.same(&self.select(rest)?))),
             ("use", rest) => Ok(used(rest)),
             _ => Err(bad(format!("no constraint begins with `{}`", clip(word)))
                 .fix("a line begins with `pin`, `forbid`, `limit`, `tie`, `use` or `op`")),
@@ -244,7 +244,7 @@ impl Reader<'_> {
     }
 
     /// Those that stand in one place of modules that differ in numbers only, and are of one kind.
-    fn alike(&self, ops: &[OpId]) -> Vec<Vec<OpId>> {
+    fn same(&self, ops: &[OpId]) -> Vec<Vec<OpId>> {
         let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
         let mut sets: BTreeMap<(String, usize, &str), Vec<OpId>> = BTreeMap::new();
         let mut is_meant = vec![false; self.graph.ops.len()];

@@ -20,7 +20,7 @@ pub(super) const SET: Set = Set {
     name: "coshard",
     doc: "splits the dims that `megatron` would, and runs the parts one after another on one device",
     along: Some(Along {
-        turns: Some(turns),
+        chunks: Some(chunks),
         ..Along::of(|model, parts| megatron::choose(model, if parts == 1 { 1 } else { 2 }), megatron::why)
     }),
     aside: None,
@@ -31,7 +31,7 @@ pub(super) const SET: Set = Set {
 /// The most parts where the name says none: each is called by itself, and small calls are slow ones.
 const MOST_PARTS: u64 = 8;
 
-fn turns(model: &Model<'_>, choice: &[Option<usize>], parts: u32) -> Vec<u32> {
+fn chunks(model: &Model<'_>, choice: &[Option<usize>], parts: u32) -> Vec<u32> {
     let size = |op: OpId, index: usize| model.analysis.op(op).loops[index].size;
     let wanted = if parts == 0 { found(model, choice) } else { vec![parts; choice.len()] };
     let most = |op: OpId| Some(u32::try_from(size(op, choice[op.index()]?)).unwrap_or(u32::MAX));
@@ -68,8 +68,8 @@ fn made(model: &Model<'_>, op: OpId, index: usize, needs_grad: &[bool]) -> u64 {
 /// The largest value with a gradient that all parts of an operator read alike, and that no weight is.
 fn read(model: &Model<'_>, op: OpId, index: usize, needs_grad: &[bool]) -> u64 {
     let inputs = model.graph.op(op).inputs().into_iter().zip(&model.analysis.op(op).inputs);
-    let alike = inputs.filter(|(_, carried)| !carried.contains(&Some(index)));
-    let values = alike.filter(|(t, _)| needs_grad[t.index()] && !megatron::is_weight(model, *t));
+    let same = inputs.filter(|(_, carried)| !carried.contains(&Some(index)));
+    let values = same.filter(|(t, _)| needs_grad[t.index()] && !megatron::is_weight(model, *t));
     values.map(|(tensor, _)| bytes(model, tensor)).max().unwrap_or(0)
 }
 

@@ -157,7 +157,7 @@ pub struct Along {
     /// Why an operator is not split into so many parts, where it is not.
     pub why: Why,
     /// If all parts of an operator run on the same device, one after another: how many of each.
-    pub turns: Option<Turns>,
+    pub chunks: Option<Chunks>,
     /// Whether a model in which it finds nothing to split is refused.
     pub must_find: bool,
     /// If it places operators instead: the position of each along the axis.
@@ -171,7 +171,7 @@ pub struct Along {
 
 /// How many parts of each operator run in turn, where its loop is chosen: as many as the name says, or as the set finds
 /// where that says nothing (zero).
-pub type Turns = fn(&Model<'_>, &[Option<usize>], u32) -> Vec<u32>;
+pub type Chunks = fn(&Model<'_>, &[Option<usize>], u32) -> Vec<u32>;
 
 /// For each operator how its parts exchange rows along an axis of so many devices, if that is worth it.
 pub type Exchange = fn(&Model<'_>, u32) -> Vec<Option<On>>;
@@ -182,11 +182,11 @@ pub type Cut = fn(&Model<'_>, &[bool], u32) -> Vec<u32>;
 impl Along {
     /// An axis along which a loop is split, each part on a device of its own; a model without any is refused.
     const fn of(choose: Choose, why: Why) -> Self {
-        Self { choose, why, turns: None, must_find: true, stages: None, places: None, exchange: None }
+        Self { choose, why, chunks: None, must_find: true, stages: None, places: None, exchange: None }
     }
 
     fn in_turn(&self) -> bool {
-        self.turns.is_some()
+        self.chunks.is_some()
     }
 
     /// The device of each part of a loop, of so many along the axis.
@@ -292,17 +292,17 @@ type Choices<'g> = (Draft<'g>, Vec<Axis>, Vec<Vec<Option<On>>>);
 fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g>> {
     let (graph, analysis) = (model.graph, model.analysis);
     let axes = axes(name, devices)?;
-    let (mut choices, mut turns) = (vec![], vec![]);
+    let (mut choices, mut chunks) = (vec![], vec![]);
     for axis in &axes {
         let mut choice = (axis.along.choose)(model, axis.size);
-        let counts = axis.along.turns.map(|count| count(model, &choice, axis.size));
+        let counts = axis.along.chunks.map(|count| count(model, &choice, axis.size));
         counts
             .iter()
             .flatten()
             .zip(&mut choice)
             .filter(|(count, _)| **count < 2)
             .for_each(|(_, it)| *it = None);
-        turns.push(counts.unwrap_or_default());
+        chunks.push(counts.unwrap_or_default());
         if axis.along.must_find && axis.size != 1 && choice.iter().all(Option::is_none) {
             return Err(Error::new(
                 "SW0309",
@@ -322,7 +322,7 @@ fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g
     let blocks = blocks::of(name, model, &axes)?;
     let mut draft = Draft::new(graph, analysis, name, devices);
     for op in graph.op_ids() {
-        let (splits, places) = nest(model, op, &axes, (&choices, &turns), blocks.stage(op));
+        let (splits, places) = nest(model, op, &axes, (&choices, &chunks), blocks.stage(op));
         draft.set(op, splits);
         draft.place(op, &places)?;
     }
@@ -381,12 +381,12 @@ fn nest(
     model: &Model<'_>,
     op: OpId,
     axes: &[Axis],
-    (choices, turns): (&[Vec<Option<On>>], &[Vec<u32>]),
+    (choices, chunks): (&[Vec<Option<On>>], &[Vec<u32>]),
     stage: u32,
 ) -> (Vec<Split>, Vec<u32>) {
     let mut splits = vec![];
     let mut places = vec![0];
-    for ((axis, choice), turns) in axes.iter().zip(choices).zip(turns) {
+    for ((axis, choice), chunks) in axes.iter().zip(choices).zip(chunks) {
         if axis.along.stages.is_some() {
             places.iter_mut().for_each(|place| *place = *place * axis.size + stage);
             continue;
@@ -398,7 +398,7 @@ fn nest(
         let chosen = choice[op.index()];
         if axis.along.in_turn() {
             let before = |on: On| splits.iter().filter(|s| s.on == on).map(|s| s.parts).product::<u32>();
-            let most = |on: On| turns[op.index()].div_ceil(if axis.size == 0 { before(on) } else { 1 });
+            let most = |on: On| chunks[op.index()].div_ceil(if axis.size == 0 { before(on) } else { 1 });
             let split = chosen.and_then(|on| {
                 (2..=most(on)).rev().map(|parts| Split { on, parts }).find(|split| fits(split))
             });

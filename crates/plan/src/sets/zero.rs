@@ -8,7 +8,7 @@ use graph::{Graph, OpId, TensorId};
 use rules::Kind;
 
 use super::{Along, Model, Place, Set, data};
-use crate::homes::{Gather, Home, Reduce, names};
+use crate::param_sharding::{Gather, ParamSharding, Reduce, names};
 use crate::{Draft, On};
 
 pub(super) const ONE: Set = Set {
@@ -41,7 +41,7 @@ pub(super) const THREE: Set = Set {
 const ALONG: Along = Along {
     choose: data::choose,
     why: data::why,
-    turns: None,
+    chunks: None,
     must_find: true,
     stages: None,
     places: None,
@@ -57,20 +57,23 @@ fn divide(
     if place.size == 1 {
         return Ok(());
     }
-    let groups = Home::over(draft.devices(), place.size, place.stride);
+    let groups = ParamSharding::over(draft.devices(), place.size, place.stride);
     let graph = model.graph;
     let uses = graph.uses();
     for tensor in graph.tensor_ids().filter(|tensor| !names(graph, *tensor).is_empty()) {
-        let alike = uses[tensor.index()].iter().all(|(op, input)| reads_alike(model, place, *op, *input));
-        if alike && divisible(graph, tensor, place.size) {
-            draft.home(tensor, Some(Home { groups: Arc::clone(&groups), dim: None, gather, reduce }));
+        let same = uses[tensor.index()].iter().all(|(op, input)| reads_same(model, place, *op, *input));
+        if same && divisible(graph, tensor, place.size) {
+            draft.sharding(
+                tensor,
+                Some(ParamSharding { groups: Arc::clone(&groups), dim: None, gather, reduce }),
+            );
         }
     }
     Ok(())
 }
 
 /// Whether the devices along the axis read the same of an operator's input.
-fn reads_alike(model: &Model<'_>, place: &Place<'_>, op: OpId, input: usize) -> bool {
+fn reads_same(model: &Model<'_>, place: &Place<'_>, op: OpId, input: usize) -> bool {
     let dims = model.analysis.op(op);
     let once = model.analysis.rules[op.index()].as_ref().is_some_and(|rule| rule.inputs[input].once);
     match place.choice[op.index()] {

@@ -36,10 +36,10 @@ impl Call<'_, '_> {
         let all: Vec<&T> = all.iter().filter(|x| x.shape != [0]).collect();
         let Some(first) = all.first() else { return wrong("nothing to join") };
         let dim = self.dim(dim, first.rank())?;
-        let alike = |x: &&T| {
+        let equal = |x: &&T| {
             x.rank() == first.rank() && (0..x.rank()).all(|at| at == dim || x.shape[at] == first.shape[at])
         };
-        if !all.iter().all(alike) {
+        if !all.iter().all(equal) {
             return wrong(format!("{}: shapes that do not fit", self.target));
         }
         let mut shape = first.shape.clone();

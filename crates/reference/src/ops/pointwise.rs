@@ -76,7 +76,7 @@ impl Call<'_, '_> {
             "to" | "_to_copy" | "type_as" => self.cast()?,
             "zeros_like" | "zero" => self.all_of(Num::ZERO)?,
             "ones_like" => self.all_of(Num::ONE)?,
-            "full_like" | "fill" => return self.all_alike(),
+            "full_like" | "fill" => return self.all_equal(),
             "written" => self.written()?,
             "dropout" | "native_dropout" => return Ok(None),
             name if FLAT.contains(&name) => self.opaque(false)?,
@@ -145,9 +145,9 @@ impl Call<'_, '_> {
                     tape.constant(Num::int(if y < 0 && rest != 0 { rest + y } else { rest }))
                 }
                 None => {
-                    let turns = opaque_of(&[x, y], &[32]);
-                    let value = x.minus(turns.times(y));
-                    tape.node(value, [(at[0], Num::ONE), (at[1], turns.negated())])
+                    let iterations = opaque_of(&[x, y], &[32]);
+                    let value = x.minus(iterations.times(y));
+                    tape.node(value, [(at[0], Num::ONE), (at[1], iterations.negated())])
                 }
             }
         })
@@ -312,7 +312,7 @@ impl Call<'_, '_> {
         Ok(T::new(kind, x.shape, at))
     }
 
-    fn all_alike(&mut self) -> Made<Option<Vec<T>>> {
+    fn all_equal(&mut self) -> Made<Option<Vec<T>>> {
         let (x, value) = (self.tensor(0, "self")?, self.operand(1, "fill_value")?);
         let kind = self.kind_of(9, "dtype").unwrap_or(x.kind);
         let made = each(self.tape, &[x, value], kind, |_, at| at[1])?;

@@ -59,14 +59,14 @@ pub const KINDS: &[(&str, Make)] = &[
     ("a backward is of another call", |p, r| { let n = p.roles[0].body.calls().count(); let g = grad(p, r)?; g.call = CallId::new(below(r, n)?); Some(()) }),
     ("half of a backward is all of it", |p, r| { let g = grad(p, r)?; g.which = match g.which { Which::Both => Which::Inputs, Which::Inputs => Which::Both, Which::Weights => return None }; Some(()) }),
     ("a message runs beside what follows, or does not", |p, r| { let (c, at) = instr(p, r, |i| matches!(i, Instr::Collective(_)))?; let Instr::Collective(it) = &mut c[at] else { return None }; it.overlaps = !it.overlaps; Some(()) }),
-    ("what a call forgot is given in another order", |p, r| { let g = grad(p, r)?; (g.again.len() > 1).then(|| g.again.swap(0, 1)) }),
+    ("what a call forgot is given in another order", |p, r| { let g = grad(p, r)?; (g.recomputed.len() > 1).then(|| g.recomputed.swap(0, 1)) }),
     ("a call keeps what it should forget", |p, r| { let c = call(p, r)?; match r.below(3) { 0 => c.recompute = !c.recompute, 1 => c.forgets = !c.forgets, _ => c.offloads = !c.offloads } Some(()) }),
     ("a call gives its results in another order", |p, r| { let c = call(p, r)?; (c.outputs.len() > 1).then(|| c.outputs.swap(0, 1)) }),
     ("a sum lacks one", |p, r| addends(p, r, |all, r| { let n = all.len(); (n > 1).then(|| { all.remove(r.below(n)); }) })),
     ("a sum has one twice", |p, r| addends(p, r, |all, r| { let n = all.len(); let it = all[r.below(n)]; all.push(it); Some(()) })),
     ("a gradient is not reduced", |p, r| leaves(p, r, |all, r| { let n = all.len(); all.remove(below(r, n)?); Some(()) })),
     ("a gradient is reduced twice", |p, r| leaves(p, r, |all, r| { let n = all.len(); let it = all[below(r, n)?]; all.push(it); Some(()) })),
-    ("gradients are communicated at another time", |p, r| { let (c, at) = instr(p, r, |i| settle(&mut i.clone()).is_some())?; let it = settle(&mut c[at])?; *it = if *it == Settle::Each { Settle::Last } else { Settle::Each }; Some(()) }),
+    ("gradients are communicated at another time", |p, r| { let (c, at) = instr(p, r, |i| settle(&mut i.clone()).is_some())?; let it = settle(&mut c[at])?; *it = if *it == GradSync::Each { GradSync::Last } else { GradSync::Each }; Some(()) }),
     ("a copy is not gathered", |p, r| copies(p, r, |all, r| { let n = all.len(); all.remove(below(r, n)?); Some(()) })),
     ("an update is of another shard", |p, r| { let n = p.roles[0].table.shards.len(); let (c, at) = instr(p, r, |i| matches!(i, Instr::Update { .. }))?; if let Instr::Update { shard, .. } = &mut c[at] { *shard = r.below(n) } Some(()) }),
     ("what is kept is in another order", |p, r| { let (c, at) = instr(p, r, |i| matches!(i, Instr::Keep { .. }))?; if let Instr::Keep { from, .. } = &mut c[at] { if from.len() > 1 { from.swap(0, 1); return Some(()) } } None }),
@@ -76,10 +76,10 @@ pub const KINDS: &[(&str, Make)] = &[
     ("gradients are reduced in another micro-batch", |p, r| task(p, r, |t, r| match &mut t.does { Does::Backward { settles, .. } | Does::Weights { settles } => { *settles = [When::Never, When::Each, When::First][r.below(3)]; Some(()) } _ => None })),
     ("a code runs for another micro-batch", |p, r| task(p, r, |t, r| { t.at += if r.coin() { 1 } else { -1 }; Some(()) })),
     ("a code is of another block", |p, r| task(p, r, |t, _| { t.block ^= 1; Some(()) })),
-    ("a code does not run", |p, r| { let l = turns(p, r)?; let n = l.tasks.len(); l.tasks.remove(below(r, n)?); Some(()) }),
-    ("codes run in another order", |p, r| { let l = turns(p, r)?; let n = l.tasks.len(); (n > 1).then(|| { let at = r.below(n - 1); l.tasks.swap(at, at + 1) }) }),
+    ("a code does not run", |p, r| { let l = iterations(p, r)?; let n = l.tasks.len(); l.tasks.remove(below(r, n)?); Some(()) }),
+    ("codes run in another order", |p, r| { let l = iterations(p, r)?; let n = l.tasks.len(); (n > 1).then(|| { let at = r.below(n - 1); l.tasks.swap(at, at + 1) }) }),
     ("a step does not begin or end", |p, r| { let t = &mut body(p, r)?.timetable; if r.coin() { t.begins = !t.begins } else { t.ends = !t.ends } Some(()) }),
-    ("a loop has other turns", |p, r| { let l = turns(p, r)?; l.turns = match l.turns { Some(n) => Some(n + 1), None => Some(1) }; Some(()) }),
+    ("a loop has other turns", |p, r| { let l = iterations(p, r)?; l.iterations = match l.iterations { Some(n) => Some(n + 1), None => Some(1) }; Some(()) }),
     ("a step does not stash", |p, r| { let t = &mut body(p, r)?.timetable; match &mut t.steps { Steps::On { stashes } => { *stashes = !*stashes; Some(()) } Steps::Apart => None } }),
     ("a number is any number, or a list has any length", wild::plant),
 ];
@@ -171,14 +171,14 @@ fn operator<'p>(p: &'p mut Program, r: &mut Random) -> Option<&'p mut LocalOp> {
     Some(&mut call.ops[below(r, n)?])
 }
 
-fn turns<'p>(p: &'p mut Program, r: &mut Random) -> Option<&'p mut Loop> {
+fn iterations<'p>(p: &'p mut Program, r: &mut Random) -> Option<&'p mut Loop> {
     let loops = &mut body(p, r)?.timetable.loops;
     let n = loops.len();
     Some(&mut loops[below(r, n)?])
 }
 
 fn task(p: &mut Program, r: &mut Random, f: impl FnOnce(&mut Task, &mut Random) -> Option<()>) -> Option<()> {
-    let all = turns(p, r)?;
+    let all = iterations(p, r)?;
     let n = all.tasks.len();
     let at = below(r, n)?;
     f(&mut all.tasks[at], r)
@@ -221,7 +221,7 @@ fn copies(
     }
 }
 
-fn settle(instr: &mut Instr) -> Option<&mut Settle> {
+fn settle(instr: &mut Instr) -> Option<&mut GradSync> {
     match instr {
         Instr::ExchangeGradients { when, .. } | Instr::Scatter { when, .. } | Instr::Part { when, .. } => {
             Some(when)
@@ -355,13 +355,13 @@ fn constant(p: &mut Program, r: &mut Random) -> Option<()> {
 }
 
 fn each<T: Clone + PartialEq>(
-    column: &mut Column<T>,
+    column: &mut PerRank<T>,
     r: &mut Random,
     f: impl FnOnce(&mut T, &mut Random) -> Option<()>,
 ) -> Option<()> {
     match column {
-        Column::Same(value) => f(value, r),
-        Column::Each(values) => {
+        PerRank::Same(value) => f(value, r),
+        PerRank::Each(values) => {
             let mut all = values.to_vec();
             let n = all.len();
             f(&mut all[r.below(n)], r)?;
@@ -371,7 +371,7 @@ fn each<T: Clone + PartialEq>(
     }
 }
 
-fn moved(column: &mut Column<Region>, r: &mut Random) -> Option<()> {
+fn moved(column: &mut PerRank<Region>, r: &mut Random) -> Option<()> {
     each(column, r, shift)
 }
 

@@ -110,14 +110,14 @@ impl Visit<'_> {
         region.0 = all.into();
     }
 
-    fn column(&mut self, column: &mut Column<Region>) {
+    fn column(&mut self, column: &mut PerRank<Region>) {
         let mut all = column.values().to_vec();
         self.list("a column", &mut all);
         all.iter_mut().for_each(|region| self.region(region));
         match column {
-            Column::Same(own) => all.into_iter().next().into_iter().for_each(|region| *own = region),
-            Column::Each(own) if **own != *all => *own = all.into(),
-            Column::Each(_) => {}
+            PerRank::Same(own) => all.into_iter().next().into_iter().for_each(|region| *own = region),
+            PerRank::Each(own) if **own != *all => *own = all.into(),
+            PerRank::Each(_) => {}
         }
     }
 
@@ -251,7 +251,7 @@ fn table(table: &mut Table, v: &mut Visit<'_>) {
     v.list("the parts of outputs", &mut table.outputs);
     for region in &mut table.outputs {
         region.iter_mut().for_each(|region| v.column(region));
-        v.maybe("the part of an output", region, &Column::Same(Region(Box::new([]))));
+        v.maybe("the part of an output", region, &PerRank::Same(Region(Box::new([]))));
     }
     v.list("random parts", &mut table.random);
     for (op, regions) in &mut table.random {
@@ -298,8 +298,8 @@ fn timetable(timetable: &mut Timetable, v: &mut Visit<'_>) {
     }
     for it in &mut timetable.loops {
         v.id("how far a turn goes", &mut it.every);
-        v.maybe("the turns of a loop", &mut it.turns, &u32::MAX);
-        it.turns.iter_mut().for_each(|turns| v.id("the number of turns", turns));
+        v.maybe("the turns of a loop", &mut it.iterations, &u32::MAX);
+        it.iterations.iter_mut().for_each(|iterations| v.id("the number of turns", iterations));
         v.list("tasks", &mut it.tasks);
         for task in &mut it.tasks {
             v.id("the block of a task", &mut task.block);
@@ -321,7 +321,7 @@ fn instr(instr: &mut Instr, v: &mut Visit<'_>) {
             v.id("the call of a backward", &mut it.call.0);
             v.maybe_bufs("gradients that are given", &mut it.from);
             v.maybe_bufs("gradients that are taken", &mut it.to);
-            v.bufs("what is given again", &mut it.again);
+            v.bufs("what is given again", &mut it.recomputed);
         }
         Instr::Slice(it) => {
             v.id("a buf", &mut it.from.0);
@@ -370,8 +370,8 @@ fn instr(instr: &mut Instr, v: &mut Visit<'_>) {
             v.id("what is kept", &mut id.0);
             v.bufs("bufs that are kept", bufs);
         }
-        Instr::Fetch { what: Away::Call(call) } => v.id("what is fetched", &mut call.0),
-        Instr::Fetch { what: Away::Kept(kept) } => v.id("what is fetched", &mut kept.0),
+        Instr::Fetch { what: Offloaded::Call(call) } => v.id("what is fetched", &mut call.0),
+        Instr::Fetch { what: Offloaded::Kept(kept) } => v.id("what is fetched", &mut kept.0),
     }
 }
 

@@ -11,9 +11,9 @@ use diag::{Error, Result};
 use plan::sets;
 
 use super::Constraints;
-use crate::inside::Skeleton;
 use crate::space::{SCHEDULES, USUAL};
-use crate::{Question, Row, Stop, Wanted, best, looked_for, shapes};
+use crate::spmd::Skeleton;
+use crate::{Evaluated, Question, Stop, Wanted, best, looked_for, shapes};
 
 /// Sets of so many are looked at by size.
 const FEW: usize = 3;
@@ -52,8 +52,8 @@ pub(crate) fn clash(question: &Question<'_>, constraints: &Constraints) -> Resul
             },
         };
     }
-    let told: Set = smallest(constraints.all.len(), &holds);
-    Ok(refusal(question, constraints, &told, ""))
+    let stats: Set = smallest(constraints.all.len(), &holds);
+    Ok(refusal(question, constraints, &stats, ""))
 }
 
 /// The same where plans respect them, and none of these fits; none if that is not for constraints.
@@ -63,7 +63,7 @@ pub(crate) fn too_tight(question: &Question<'_>, constraints: &Constraints) -> R
         let question =
             Question { constraints: (!keep.is_empty()).then_some(&some), stop: Stop::default(), ..*question };
         let found = looked_for(&question, Wanted { count: 1, below: f64::INFINITY }, &mut |_| ());
-        Ok(found?.rows.iter().any(Row::fits))
+        Ok(found?.rows.iter().any(Evaluated::fits))
     };
     if constraints.all.is_empty() || !fits(&Set::new())? {
         return Ok(None);
@@ -115,7 +115,7 @@ fn first(count: usize, size: usize, known: &mut Vec<usize>, holds: &dyn Fn(&Set)
 fn named(question: &Question<'_>, constraints: &Constraints) -> Vec<Set> {
     let model = sets::Model::new(question.graph, question.analysis);
     let all = shapes(question.devices, question.batches);
-    let usual = all.iter().flat_map(|shape| shape.ladder(shape.held()[0], USUAL));
+    let usual = all.iter().flat_map(|shape| shape.fallbacks(shape.held()[0], USUAL));
     let names: BTreeSet<String> = usual
         .flat_map(|name| {
             let others: Vec<String> = match name.contains(USUAL) {
@@ -130,19 +130,19 @@ fn named(question: &Question<'_>, constraints: &Constraints) -> Vec<Set> {
 }
 
 fn refusal(question: &Question<'_>, constraints: &Constraints, set: &Set, which: &str) -> Error {
-    let told: Vec<String> = set
+    let stats: Vec<String> = set
         .iter()
         .map(|number| &constraints.all[*number])
         .map(|it| format!("`{}` ({})", it.text, it.place))
         .collect();
     let (model, devices) = (&question.graph.model, question.devices);
     let what = format!("no plan of {model} on {devices} devices{which} respects the constraints");
-    let why = match &told[..] {
+    let why = match &stats[..] {
         [one] => format!("none respects {one}"),
-        _ => format!("none respects these together: {}", told.join(", ")),
+        _ => format!("none respects these together: {}", stats.join(", ")),
     };
     let error = Error::new("SW0333", what).why(why);
-    match &told[..] {
+    match &stats[..] {
         [_] => error.fix("remove it, or relax it: fewer parts, another dim, `limit` instead of `pin`"),
         _ => error.fix("remove one of these: without it the others can hold"),
     }

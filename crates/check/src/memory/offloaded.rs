@@ -1,0 +1,49 @@
+//! What is on the host from forward to backward: a copy of each block that is not there anyway.
+
+use std::collections::BTreeMap;
+
+use program::Offloaded;
+
+use crate::intern::Map;
+
+use super::ledger::Block;
+use super::walk::Walk;
+
+/// Bytes that a call or a number sends to the host for each micro-batch.
+pub(crate) type OffloadedBytes = BTreeMap<Offloaded, u64>;
+
+/// Blocks that were sent, each once, with the bytes of each.
+pub(super) type Sent = Vec<(Block, u64)>;
+
+impl Walk<'_, '_> {
+    /// Sends blocks that backward keeps, of which the others stay.
+    pub(super) fn send<'b>(&mut self, what: Offloaded, kept: impl Iterator<Item = &'b Block>) {
+        let (mut sent, mut known) = (Sent::new(), Map::default());
+        for block in kept.copied().filter(|block| self.ledger.can_go(*block)).collect::<Vec<_>>() {
+            if known.insert(block, ()).is_none() {
+                sent.push((block, self.ledger.bytes(block)));
+            }
+            self.ledger.drop_block(block);
+        }
+        sent.iter().for_each(|(_, bytes)| self.ledger.send(*bytes));
+        self.sent.insert(what, sent.iter().map(|(_, bytes)| bytes).sum());
+        self.offloaded.insert(what, sent);
+    }
+
+    pub(super) fn fetch(&mut self, what: Offloaded) {
+        let sent = self.offloaded.remove(&what).unwrap_or_default();
+        let back: Vec<Block> = sent.iter().map(|(_, bytes)| self.ledger.bring(*bytes)).collect();
+        let fresh: Map<Block, Block> = sent.iter().zip(&back).map(|((old, _), back)| (*old, *back)).collect();
+        let mut none = vec![];
+        let kept = match what {
+            Offloaded::Call(call) => self.saved.get_mut(&call.0),
+            Offloaded::Kept(kept) => self.kept.get_mut(&kept.0),
+        };
+        for block in kept.unwrap_or(&mut none).iter_mut().flatten() {
+            if let Some(back) = fresh.get(block) {
+                *block = self.ledger.keep(*back);
+            }
+        }
+        back.into_iter().for_each(|back| self.ledger.release(back));
+    }
+}

@@ -1,0 +1,380 @@
+//! Where lines repeat: finding the turns of loops in straight-line code.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use crate::python::{Expr, Stmt, StmtKind};
+
+/// Fewer lines than this are not worth a loop.
+const WORTH: usize = 6;
+/// So many places are tried for one loop.
+const TRIES: usize = 400;
+
+/// What may differ between lines that are alike.
+pub(super) enum Slot<'s, 'a> {
+    Use(&'s mut &'a str),
+    Def(&'s mut &'a str),
+    /// A number, and whether it is an index.
+    Int(&'s mut Expr<'a>, bool),
+    /// The path of a leaf, as a name.
+    Path(&'s mut Expr<'a>),
+}
+
+/// Shows everything in a line that may differ, always in the same order.
+pub(super) fn visit<'a>(stmt: &mut Stmt<'a>, see: &mut dyn FnMut(Slot<'_, 'a>)) {
+    match &mut stmt.kind {
+        StmtKind::Assign { targets, value, .. } => {
+            in_expr(value, false, see);
+            targets.iter_mut().filter(|name| **name != "_").for_each(|name| see(Slot::Def(name)));
+        }
+        StmtKind::Expr(value) => in_expr(value, false, see),
+        StmtKind::Return(values) | StmtKind::Yield(values) => {
+            values.iter_mut().for_each(|value| in_expr(value, false, see));
+        }
+        StmtKind::If(condition, body) => {
+            in_expr(condition, false, see);
+            body.iter_mut().for_each(|stmt| visit(stmt, see));
+        }
+        StmtKind::NoGrad(body) | StmtKind::For { body, .. } => {
+            body.iter_mut().for_each(|stmt| visit(stmt, see));
+        }
+        StmtKind::Comment => {}
+    }
+}
+
+fn in_expr<'a>(expr: &mut Expr<'a>, index: bool, see: &mut dyn FnMut(Slot<'_, 'a>)) {
+    match expr {
+        Expr::Name(name) if name.contains(['.', '[']) => see(Slot::Path(expr)),
+        Expr::Name(name) => see(Slot::Use(name)),
+        Expr::Int(_) => see(Slot::Int(expr, index)),
+        Expr::List(items) | Expr::Rows(items) => items.iter_mut().for_each(|item| in_expr(item, index, see)),
+        Expr::Attr(object, _) => in_expr(object, index, see),
+        Expr::Unary(_, operand) => in_expr(operand, index, see),
+        Expr::Index(object, subscripts) => {
+            in_expr(object, index, see);
+            subscripts.iter_mut().for_each(|item| in_expr(item, true, see));
+        }
+        Expr::Slice(parts) => parts.iter_mut().flatten().for_each(|part| in_expr(part, index, see)),
+        Expr::Call(call) => {
+            in_expr(&mut call.function, index, see);
+            call.args.iter_mut().for_each(|arg| in_expr(arg, index, see));
+            call.kwargs.iter_mut().for_each(|(_, arg)| in_expr(arg, index, see));
+        }
+        Expr::Binary(_, sides) => {
+            in_expr(&mut sides.0, index, see);
+            in_expr(&mut sides.1, index, see);
+        }
+        Expr::None | Expr::Bool(_) | Expr::Float(_) | Expr::Str(_) | Expr::Place(_) | Expr::Rest(_) => {}
+    }
+}
+
+/// Lines of which the same are written in several turns.
+pub(super) struct Found {
+    pub(super) start: usize,
+    pub(super) length: usize,
+    pub(super) count: usize,
+    /// For each number of a turn's lines how much it grows from turn to turn.
+    pub(super) steps: Vec<i64>,
+    /// The names of one value in all turns, with that which it has before them.
+    pub(super) values: Vec<Vec<String>>,
+    /// The counter in the first turn, and whether it falls.
+    pub(super) first: i64,
+    pub(super) falls: bool,
+    /// In how many ways lines would count: the fewer, the more a turn is one layer.
+    mixed: usize,
+}
+
+impl Found {
+    pub(super) fn saves(&self) -> usize {
+        (self.count - 1) * self.length
+    }
+
+    pub(super) fn sign(&self) -> i64 {
+        if self.falls { -1 } else { 1 }
+    }
+
+    /// A number of the first turn that grows so, as a multiple of the counter and what is added.
+    pub(super) fn by_counter(&self, value: i64, step: i64) -> (i64, i64) {
+        let times = step * self.sign();
+        (times, value - times * self.first)
+    }
+
+    /// Chooses the counter so that most of these numbers are the counter itself.
+    fn count_by(&mut self, numbers: &[(i64, i64)]) {
+        let mut seen: Vec<((i64, i64), usize)> = vec![];
+        for number in numbers {
+            match seen.iter_mut().find(|(known, _)| known == number) {
+                Some((_, count)) => *count += 1,
+                None => seen.push((*number, 1)),
+            }
+        }
+        self.mixed = seen.len();
+        let iterations = i64::try_from(self.count).unwrap_or(0);
+        let most = seen.iter().rev().max_by_key(|(_, count)| *count).map(|(number, _)| *number);
+        let falling = self.steps.iter().find(|step| **step != 0).is_some_and(|step| *step < 0);
+        (self.first, self.falls) = match most {
+            Some((first, step)) if step > 0 || first + 1 >= iterations => (first, step < 0),
+            _ if falling => (iterations - 1, true),
+            _ => (0, false),
+        };
+    }
+}
+
+/// What [`Slot`]s hold.
+enum Item {
+    Use(String),
+    Def(String),
+    Int(i64, bool),
+}
+
+/// Straight-line code, as far as it matters for what repeats in it.
+pub(super) struct Lines {
+    /// Equal for lines that are alike.
+    shapes: Vec<usize>,
+    items: Vec<Vec<Item>>,
+    /// The numbers in each line's comment, and in what it is about.
+    comments: Vec<Vec<i64>>,
+    /// The values that lines make, numbered in their order.
+    made: HashMap<String, usize>,
+}
+
+impl Lines {
+    pub(super) fn of(stmts: &[Stmt<'_>]) -> Self {
+        let mut made: HashMap<String, usize> = HashMap::new();
+        for stmt in stmts {
+            visit(&mut stmt.clone(), &mut |slot| {
+                if let Slot::Def(name) = slot {
+                    made.insert((*name).to_owned(), made.len());
+                }
+            });
+        }
+        let mut known: HashMap<String, usize> = HashMap::new();
+        let mut lines = Lines { shapes: vec![], items: vec![], comments: vec![], made };
+        for stmt in stmts {
+            let mut blank = stmt.clone();
+            let mut items = vec![];
+            visit(&mut blank, &mut |slot| match slot {
+                Slot::Use(name) if lines.made.contains_key(*name) => {
+                    items.push(Item::Use((*name).to_owned()));
+                    *name = "_";
+                }
+                Slot::Def(name) => {
+                    items.push(Item::Def((*name).to_owned()));
+                    *name = "_";
+                }
+                Slot::Int(expr, index) => {
+                    if let Expr::Int(value) = *expr {
+                        items.push(Item::Int(value, index));
+                    }
+                    *expr = Expr::Int(0);
+                }
+                Slot::Use(_) | Slot::Path(_) => {}
+            });
+            let next = known.len();
+            let (words, mut numbers) = counted(stmt.comment.as_deref().unwrap_or_default());
+            let said = |about: &&str| stmt.comment.as_deref().is_some_and(|text| text.contains(about));
+            let about = stmt.about.as_deref().filter(|about| !said(about));
+            let (about, more) = counted(about.unwrap_or_default());
+            numbers.extend(more);
+            let shape = format!("{:?} {words:?} {about:?}", blank.kind);
+            lines.shapes.push(*known.entry(shape).or_insert(next));
+            lines.items.push(items);
+            lines.comments.push(numbers);
+        }
+        lines
+    }
+
+    /// All loops, in their order.
+    pub(super) fn loops(&self) -> Vec<Found> {
+        let mut found = vec![];
+        self.search(0, self.shapes.len(), &mut found);
+        found.sort_by_key(|found: &Found| found.start);
+        found
+    }
+
+    fn search(&self, low: usize, high: usize, found: &mut Vec<Found>) {
+        let Some(best) = self.best(low, high) else { return };
+        let (start, end) = (best.start, best.start + best.length * best.count);
+        found.push(best);
+        self.search(low, start, found);
+        self.search(end, high, found);
+    }
+
+    /// The loop that saves most; of several that save the same, the one whose turns are one layer each.
+    fn best(&self, low: usize, high: usize) -> Option<Found> {
+        let mut places = self.places(low, high);
+        places.sort_by_key(|(start, length, count)| (Reverse((count - 1) * length), *start));
+        let mut best: Option<Found> = None;
+        for (start, length, count) in places.into_iter().take(TRIES) {
+            if best.as_ref().is_some_and(|best| (count - 1) * length < best.saves()) {
+                break;
+            }
+            let found = self.as_loop(start, length, count);
+            if found.as_ref().is_some_and(|new| best.as_ref().is_none_or(|best| new.mixed < best.mixed)) {
+                best = found;
+            }
+        }
+        best
+    }
+
+    /// Where lines of the same shapes follow each other: start, length and count of turns.
+    fn places(&self, low: usize, high: usize) -> Vec<(usize, usize, usize)> {
+        let mut places = vec![];
+        for length in 1..=(high - low) / 2 {
+            let mut at = low;
+            while at + length < high {
+                let same = |i: &usize| self.shapes[*i] == self.shapes[i + length];
+                let run = (at..high - length).take_while(same).count();
+                let most = (run + length) / length;
+                for count in [most, most.saturating_sub(1)] {
+                    if count >= 2 && (count - 1) * length >= WORTH {
+                        let last = at + run + length - count * length;
+                        places.extend((at..=last).map(|start| (start, length, count)));
+                    }
+                }
+                at += run + 1;
+            }
+        }
+        places
+    }
+
+    /// Whether lines of the same shapes are turns of a loop: numbers grow evenly, and each name is of the same
+    /// turn, of the one before, or of before them all, in all turns.
+    fn as_loop(&self, start: usize, length: usize, count: usize) -> Option<Found> {
+        let rounds: Vec<Vec<&Item>> = (0..count)
+            .map(|iteration| self.items[start + iteration * length..][..length].iter().flatten().collect())
+            .collect();
+        are_of_one_kind(&rounds)?;
+        let mut made: HashMap<&str, (usize, usize)> = HashMap::new();
+        let mut values: Vec<Vec<String>> = vec![];
+        for (iteration, items) in rounds.iter().enumerate() {
+            let names =
+                items.iter().filter_map(|item| if let Item::Def(name) = item { Some(name) } else { None });
+            for (number, name) in names.enumerate() {
+                made.insert(name, (iteration, number));
+                match iteration {
+                    0 => values.push(vec![name.clone()]),
+                    _ => values[number].push(name.clone()),
+                }
+            }
+        }
+        let (mut steps, mut indices) = (vec![], vec![]);
+        for (at, first) in rounds[0].iter().enumerate() {
+            let of_rounds: Vec<&Item> = rounds.iter().map(|items| items[at]).collect();
+            match first {
+                Item::Def(_) => {}
+                Item::Int(value, index) => {
+                    let step = step(&of_rounds)?;
+                    steps.push(step);
+                    indices.extend((*index && step.abs() == 1).then_some((*value, step)));
+                }
+                Item::Use(name) => {
+                    if let Some(carried) = source(&of_rounds, &made)? {
+                        values[carried].push(name.clone());
+                    }
+                }
+            }
+        }
+        let mut found = Found { start, length, count, steps, values, first: 0, falls: false, mixed: 0 };
+        indices.extend(self.numbered(start, length, count)?);
+        found.count_by(&indices);
+        Some(found)
+    }
+
+    /// The numbers in comments of the first turn that grow or fall by one. `None` if some grow unevenly: one comment
+    /// would not do for all turns.
+    fn numbered(&self, start: usize, length: usize, count: usize) -> Option<Vec<(i64, i64)>> {
+        let mut all = vec![];
+        for at in start..start + length {
+            let iterations: Vec<&[i64]> =
+                (0..count).map(|iteration| &self.comments[at + iteration * length][..]).collect();
+            for (place, first) in iterations[0].iter().enumerate() {
+                let step = iterations[1][place] - first;
+                let evenly = iterations.windows(2).all(|pair| pair[1][place] - pair[0][place] == step);
+                all.push(evenly.then_some((*first, step))?);
+            }
+        }
+        Some(all.into_iter().filter(|(_, step): &(i64, i64)| step.abs() == 1).collect())
+    }
+
+    /// What the lines of a loop make, in all turns.
+    pub(super) fn made_in(&self, found: &Found) -> impl Iterator<Item = &str> {
+        let lines = &self.items[found.start..found.start + found.length * found.count];
+        lines
+            .iter()
+            .flatten()
+            .filter_map(|item| if let Item::Def(name) = item { Some(name.as_str()) } else { None })
+    }
+
+    /// What the lines make.
+    pub(super) fn made(&self) -> impl Iterator<Item = &str> {
+        self.made.keys().map(String::as_str)
+    }
+
+    /// Where a value is made, among all.
+    pub(super) fn made_at(&self, name: &str) -> Option<usize> {
+        self.made.get(name).copied()
+    }
+
+    /// Whether every name that is read means the value that it meant, if values have these names.
+    pub(super) fn mean_the_same(&self, params: &[&str], renamed: &HashMap<String, String>) -> bool {
+        let new = |name: &'_ str| renamed.get(name).map_or(name, String::as_str).to_owned();
+        let mut means: HashMap<String, &str> =
+            params.iter().map(|name| ((*name).to_owned(), *name)).collect();
+        for item in self.items.iter().flatten() {
+            match item {
+                Item::Use(name) if means.get(&new(name)) != Some(&name.as_str()) => return false,
+                Item::Def(name) => drop(means.insert(new(name), name)),
+                _ => {}
+            }
+        }
+        true
+    }
+}
+
+/// Whether lines have the same places. A gradient that is not taken has no name, and its line has a place less.
+fn are_of_one_kind(lines: &[Vec<&Item>]) -> Option<()> {
+    let kinds = |items: &[&Item]| items.iter().map(|item| std::mem::discriminant(*item)).collect::<Vec<_>>();
+    lines.iter().all(|items| kinds(items) == kinds(&lines[0])).then_some(())
+}
+
+/// How much a number grows, if evenly.
+fn step(of_rounds: &[&Item]) -> Option<i64> {
+    let values: Vec<i64> =
+        of_rounds.iter().filter_map(|i| if let Item::Int(v, _) = i { Some(*v) } else { None }).collect();
+    let step = values[1] - values[0];
+    values.windows(2).all(|pair| pair[1] - pair[0] == step).then_some(step)
+}
+
+/// Where the name in a place comes from in all turns, if it is the same: `Some(None)` for the same turn or one
+/// value for all, `Some(Some(number))` for what the turn before makes.
+fn source(of_rounds: &[&Item], made: &HashMap<&str, (usize, usize)>) -> Option<Option<usize>> {
+    let names: Vec<&str> =
+        of_rounds.iter().filter_map(|i| if let Item::Use(n) = i { Some(n.as_str()) } else { None }).collect();
+    let of = |iteration: usize| made.get(names[iteration]).copied();
+    match (of(0), of(1)) {
+        (Some((0, number)), _) => {
+            (0..names.len()).all(|iteration| of(iteration) == Some((iteration, number))).then_some(None)
+        }
+        (None, None) => names.iter().all(|name| *name == names[0]).then_some(None),
+        (None, Some((0, number))) => (1..names.len())
+            .all(|iteration| of(iteration) == Some((iteration - 1, number)))
+            .then_some(Some(number)),
+        _ => None,
+    }
+}
+
+/// A text as what stands between its numbers, and the numbers.
+pub(super) fn counted(text: &str) -> (Vec<&str>, Vec<i64>) {
+    let (mut words, mut numbers) = (vec![], vec![]);
+    let mut rest = text;
+    while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+        let end = rest[at..].find(|c: char| !c.is_ascii_digit()).map_or(rest.len(), |end| at + end);
+        let Ok(number) = rest[at..end].parse() else { break };
+        words.push(&rest[..at]);
+        numbers.push(number);
+        rest = &rest[end..];
+    }
+    words.push(rest);
+    (words, numbers)
+}

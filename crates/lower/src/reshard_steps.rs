@@ -1,0 +1,171 @@
+//! A move in several collectives, where one does not do: along a route between two regular layouts.
+
+use std::collections::BTreeMap;
+
+use ::sharding::{Axis, Hop, Kind, Shard, Sharding};
+use indexmap::IndexSet;
+use program::{Grouping, RankId};
+use rules::{Interval, Region};
+
+use crate::exchange::Pieces;
+use crate::layout::{Entry, Layout, Middle};
+use crate::moves::{Collective, Cut, Get, Member, Method, Move, collapse, grouping, on_rank};
+
+/// What a communication costs before its first byte, in bytes.
+const LATENCY: u64 = 1 << 16;
+
+/// The bytes of an element, about: layouts are of tensors of several types.
+const WIDTH: u64 = 4;
+
+/// A way from one layout to another in hops that are collectives or local.
+pub struct Route<'t> {
+    middle: Vec<Middle>,
+    parts: u32,
+    target: &'t Layout,
+    hops: Vec<Hop>,
+    costs: u64,
+}
+
+/// `None` if the layouts are not regular, or some hop between them is neither a collective nor local.
+pub fn route<'t>(source: &Layout, target: &'t Layout) -> Option<Route<'t>> {
+    // Partial results on one rank are added up there.
+    let (middle, parts) = collapse(source, target.parts);
+    let summed = Layout::new(middle.iter().map(|m| m.entry.clone()).collect(), parts, source.reduction);
+    let (from, to) = (sharding(&summed)?, sharding(target)?);
+    let hops = ::sharding::route_by(&from, &to, WIDTH, &price)?;
+    let plain = |sharding: &Sharding| !sharding.axes().into_iter().any(Axis::in_turn);
+    let fits = |hop: &Hop| {
+        plain(&hop.from) && plain(&hop.to) && !matches!(hop.kind, Kind::Share | Kind::Permute | Kind::Send)
+    };
+    if hops.is_empty() || !hops.iter().all(fits) {
+        return None;
+    }
+    let costs = hops.iter().filter(|h| !h.is_local()).map(|h| price(h.kind, &h.axes, h.bytes)).sum();
+    Some(Route { middle, parts, target, hops, costs })
+}
+
+impl Route<'_> {
+    /// Whether it is no dearer than any exchange: of which all pieces need not be listed then.
+    pub fn is_cheap(&self) -> bool {
+        let most = self.middle.chunk_by(|a, b| a.entry.rank == b.entry.rank).map(<[Middle]>::len).max();
+        let most = most.unwrap_or(1) as u64;
+        let least = |entry: &Entry| {
+            let wanted = |part: &u32| part * self.target.parts / self.parts == entry.part;
+            let own = on_rank(&self.middle, entry.rank).len() as u64;
+            // Of each partial result that is not there all has to come, and a rank has so many of them at most.
+            let parts = ((0..self.parts).filter(wanted).count() as u64).saturating_sub(own);
+            parts.div_ceil(most) * LATENCY + parts * entry.region.numel().unsigned_abs() * WIDTH
+        };
+        self.target.entries.first().is_some_and(|entry| self.costs <= least(entry))
+    }
+
+    /// Whether it is no dearer than an exchange.
+    pub fn is_cheaper(&self, exchange: &Pieces) -> bool {
+        self.costs <= exchanged(&self.middle, self.target, exchange)
+    }
+
+    /// The moves on the way, each with the layout that it makes.
+    pub fn moves(mut self, groupings: &mut IndexSet<Grouping>) -> Vec<(Layout, Move)> {
+        let mut reshard_steps: Vec<(Layout, Move)> = vec![];
+        for hop in self.hops {
+            let after = layout(&hop.to);
+            let reduction = hop.from.reduction();
+            let single = |(i, e): (usize, &Entry)| Middle { entry: e.clone(), from: vec![i] };
+            if let Some((before, _)) = reshard_steps.last() {
+                self.middle = before.entries.iter().enumerate().map(single).collect();
+            }
+            let (method, gets) = method(&hop, &self.middle, &after, groupings);
+            reshard_steps
+                .push((after, Move { middle: std::mem::take(&mut self.middle), reduction, method, gets }));
+        }
+        reshard_steps
+    }
+}
+
+/// What is no collective would be an exchange, which is compared with the whole way.
+fn price(kind: Kind, _along: &[Axis], bytes: u64) -> u64 {
+    if matches!(kind, Kind::Permute | Kind::Send) { u64::MAX } else { bytes + LATENCY }
+}
+
+/// What an exchange costs the rank that gets most: a message from each other rank, and what is in them.
+fn exchanged(middle: &[Middle], target: &Layout, exchange: &Pieces) -> u64 {
+    let mut messages: BTreeMap<RankId, BTreeMap<RankId, u64>> = BTreeMap::new();
+    for (from, to, region) in &exchange.pieces {
+        let from = middle[exchange.sources[*from]].entry.rank;
+        let to = target.entries[exchange.targets[*to]].rank;
+        if from != to {
+            *messages.entry(to).or_default().entry(from).or_default() += region.numel().unsigned_abs();
+        }
+    }
+    let price = |from: &BTreeMap<RankId, u64>| from.values().map(|size| LATENCY + size * WIDTH).sum::<u64>();
+    messages.values().map(price).max().unwrap_or(0)
+}
+
+/// How a hop goes, if each rank has one entry before and one after it, in the order of ranks.
+fn method(
+    hop: &Hop,
+    before: &[Middle],
+    after: &Layout,
+    groupings: &mut IndexSet<Grouping>,
+) -> (Method, Vec<Get>) {
+    if hop.kind == Kind::Slice {
+        return (Method::Local, (0..after.entries.len()).map(Get::Of).collect());
+    }
+    let groups: Grouping = hop.groups().into_iter().map(|g| g.into_iter().map(RankId).collect()).collect();
+    let position: BTreeMap<RankId, usize> =
+        before.iter().enumerate().map(|(index, m)| (m.entry.rank, index)).collect();
+    let had = |index: usize| &before[index].entry.region;
+    let gets = |index: usize| &after.entries[index].region;
+    let (sent, joined) = match hop.kind {
+        Kind::AllToAll { cut, join } => (Some(cut), Some(join)),
+        Kind::ReduceScatter { factor } => (Some(factor), None),
+        Kind::AllGather { factor } => (None, Some(factor)),
+        _ => (None, None),
+    };
+    let mut members = BTreeMap::new();
+    for group in &groups {
+        let indices: Vec<usize> = group.iter().map(|rank| position[rank]).collect();
+        let lengths = |factor: Option<usize>, of: &dyn Fn(usize) -> Interval| -> Vec<i64> {
+            factor.map_or(vec![], |_| indices.iter().map(|&i| of(i).len()).collect())
+        };
+        let along = |region: &Region, factor: Option<usize>| region.0[factor.unwrap_or(0)];
+        let pieces = lengths(sent, &|i| along(gets(i), sent));
+        let parts = lengths(joined, &|i| along(had(i), joined));
+        let (sizes, other_sizes) = if sent.is_some() { (pieces, parts) } else { (parts, vec![]) };
+        for (&rank, &index) in group.iter().zip(&indices) {
+            let member = Member {
+                middle: index,
+                result: gets(index).clone(),
+                sizes: sizes.clone(),
+                other_sizes: other_sizes.clone(),
+            };
+            members.insert(rank, member);
+        }
+    }
+    let collective = Collective { group: grouping(groups, groupings), members };
+    let method = match hop.kind {
+        Kind::AllGather { factor } => Method::AllGather(collective, Cut { factor }),
+        Kind::ReduceScatter { factor } => Method::ReduceScatter(collective, Cut { factor }),
+        Kind::AllToAll { cut, join } => {
+            Method::AllToAll(collective, Cut { factor: cut }, Cut { factor: join })
+        }
+        _ => Method::AllReduce(collective),
+    };
+    (method, vec![Get::Received; after.entries.len()])
+}
+
+/// A layout as what each axis of the devices does.
+fn sharding(layout: &Layout) -> Option<Sharding> {
+    let mut sizes: Vec<i64> = layout.entries.first()?.region.0.iter().map(|i| i.hi).collect();
+    for entry in &layout.entries {
+        sizes.iter_mut().zip(&entry.region.0).for_each(|(size, i)| *size = i.hi.max(*size));
+    }
+    let shard = |e: &Entry| Shard { device: e.rank.0, region: e.region.clone(), share: e.part };
+    let shards: Vec<Shard> = layout.entries.iter().map(shard).collect();
+    Sharding::of(&sizes, &shards, layout.parts, layout.reduction)
+}
+
+fn layout(sharding: &Sharding) -> Layout {
+    let entry = |s: Shard| Entry { rank: RankId(s.device), region: s.region, part: s.share };
+    Layout::new(sharding.shards().into_iter().map(entry).collect(), sharding.shares(), sharding.reduction())
+}

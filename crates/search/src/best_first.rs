@@ -1,0 +1,459 @@
+//! Looks at plans in the order of what they take at least, until none that is left can be among the wanted ones.
+//!
+//! Of each shape and way to hold parameters there is a ladder of plans, each of which needs less memory than the one
+//! before: the next one is looked at if one does not fit, and where the first one does not, the same with what its layers
+//! keep on the host. First with the usual schedule; then, in one block, with what may divide the model instead of
+//! `megatron`; then other schedules of the few that would be quickest if stages never waited; and if nothing fits, what is on
+//! the host besides.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use diag::Result;
+use plan::{Plan, sets};
+
+use crate::lower_bound::{LowerBound, LowerBounds};
+use crate::space::{SCHEDULES, USUAL, WAYS};
+use crate::{Evaluated, Found, Question, Shape, Wanted, bound, candidate, is_refusal, least_of, shapes};
+
+/// Of so many the other schedules are looked at.
+const FEW: usize = 2;
+
+/// What needs no more than this share of the memory at least, fits most often.
+const ROOM: f64 = 0.6;
+
+/// Among the plans of a shape the place of those that divide it by another set than `megatron`: after all schedules.
+const INSTEAD: usize = 70;
+
+/// Among the plans of a ladder the place of that whose layers keep what they do on the host: after all others.
+const OFFLOADS: usize = 4;
+
+/// What layers keep of all that is kept, at least.
+const NEARLY: f64 = 0.75;
+
+/// A ladder of plans, on one of its rungs.
+#[derive(Clone)]
+struct Fallback {
+    shape: usize,
+    /// Where it stands among all: of plans that take the same the first is taken.
+    place: usize,
+    names: Vec<String>,
+    at: usize,
+    least: LowerBound,
+    /// Whether that is of this plan; else of others that take no more.
+    is_own: bool,
+}
+
+pub(crate) struct Search<'q, 'w> {
+    all: Vec<Shape>,
+    usual: Vec<Fallback>,
+    question: &'q Question<'q>,
+    model: sets::Model<'q>,
+    leasts: LowerBounds<'q>,
+    wanted: Wanted,
+    watch: &'w mut dyn FnMut(&str),
+    found: Found,
+    /// Of each row its place.
+    places: Vec<usize>,
+    open: Vec<Fallback>,
+    /// Those that cannot fit, whatever is computed again.
+    too_large: Vec<Fallback>,
+    /// The shapes that were looked at.
+    seen: BTreeSet<usize>,
+    is_late: bool,
+    is_hurried: bool,
+}
+
+pub(crate) fn search(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
+    Search::new(question, wanted, watch)?.finish(wanted.below)
+}
+
+/// Where nothing more is looked at.
+pub(crate) fn nothing(question: &Question<'_>) -> Result<Found> {
+    let all = shapes(question.devices, question.batches).len();
+    Ok(Found { bound: bound(question)?, tried: (0, all), ..Found::default() })
+}
+
+/// For each shape and way to hold parameters the shape's number, where its plans stand among all, and their names.
+fn ladders_of(all: &[Shape]) -> impl Iterator<Item = (usize, usize, Vec<String>)> {
+    let of = |(at, shape): (usize, &Shape)| shape.ladders().into_iter().map(move |names| (at, names));
+    let ladders = all.iter().enumerate().flat_map(of);
+    ladders.enumerate().map(|(place, (at, names))| (at, place * 100, names))
+}
+
+impl<'q, 'w> Search<'q, 'w> {
+    pub(crate) fn new(
+        question: &'q Question<'q>,
+        wanted: Wanted,
+        watch: &'w mut dyn FnMut(&str),
+    ) -> Result<Self> {
+        let all = shapes(question.devices, question.batches);
+        let found = nothing(question)?;
+        let mut search = Self {
+            all: vec![],
+            usual: vec![],
+            question,
+            model: sets::Model::new(question.graph, question.analysis),
+            leasts: LowerBounds::new(question),
+            wanted,
+            watch,
+            found,
+            places: vec![],
+            open: vec![],
+            too_large: vec![],
+            seen: BTreeSet::new(),
+            is_late: false,
+            is_hurried: false,
+        };
+        search.usual = search.usual(&all)?;
+        search.open.clone_from(&search.usual);
+        search.all = all;
+        Ok(search)
+    }
+
+    /// Looks at the first plans, until a pipeline fits: then it is known what others must beat.
+    pub(crate) fn until_piped(&mut self) -> Result<()> {
+        let is_piped = |candidate: &Evaluated| candidate.fits() && candidate.plan.block_count() > 1;
+        while !self.is_late() && !self.found.rows.iter().any(is_piped) {
+            let Some(first) = self.pop() else { break };
+            if first.least.seconds > self.limit() {
+                self.open.push(first);
+                break;
+            }
+            self.step(first)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at all others that may take less than so many seconds.
+    pub(crate) fn finish(mut self, below: f64) -> Result<Found> {
+        self.wanted.below = below;
+        let (all, usual) = (std::mem::take(&mut self.all), std::mem::take(&mut self.usual));
+        self.go_on()?;
+        self.otherwise(&all)?;
+        self.schedules(&all, usual)?;
+        // What was left out may fit.
+        if !self.fits() && self.found.left_out == 0 {
+            self.offload(&all)?;
+            self.least_of_all()?;
+        }
+        Ok(self.result(&all))
+    }
+
+    /// Without all others.
+    pub(crate) fn so_far(mut self) -> Found {
+        self.is_late = true;
+        let all = std::mem::take(&mut self.all);
+        self.result(&all)
+    }
+
+    /// Seconds of the quickest that fits so far.
+    pub(crate) fn quickest(&self) -> f64 {
+        least_of(&self.found.rows)
+    }
+
+    /// A ladder for each shape and way to hold parameters. How these are held makes no difference to what is computed.
+    fn usual(&mut self, all: &[Shape]) -> Result<Vec<Fallback>> {
+        let mut ladders: Vec<Fallback> = vec![];
+        let mut known: Option<(usize, LowerBound)> = None;
+        for (shape, place, names) in ladders_of(all) {
+            known = known.filter(|(of, _)| *of == shape);
+            if known.is_none() && self.looks_at_all() && self.is_late() && !ladders.is_empty() {
+                break;
+            }
+            let (least, is_own) = match known {
+                Some((_, known)) => {
+                    let seconds = known.computes;
+                    (LowerBound { seconds, flat: seconds, computes: seconds, ..LowerBound::default() }, false)
+                }
+                // What it takes is looked at when it is its turn.
+                None if self.is_late() => (LowerBound::default(), false),
+                None => match self.named(&names[0]) {
+                    Some(plan) => (self.leasts.of(&plan)?, true),
+                    None => continue,
+                },
+            };
+            known = known.or(is_own.then_some((shape, least)));
+            ladders.push(Fallback { shape, place, names, at: 0, least, is_own });
+        }
+        Ok(ladders)
+    }
+
+    fn named(&mut self, name: &str) -> Option<Plan> {
+        let found = sets::named_of(name, &self.model, self.question.devices);
+        let found = found.and_then(|plan| self.question.respected(plan));
+        found.map_err(|error| self.found.passed_over.push((name.into(), error.what))).ok()
+    }
+
+    fn is_late(&mut self) -> bool {
+        self.is_late |= self.question.stop.is_late();
+        self.is_late
+    }
+
+    /// What takes more is not wanted.
+    fn limit(&self) -> f64 {
+        let fits = self.found.rows.iter().filter(|candidate| candidate.fits());
+        let mut seconds: Vec<f64> = fits.map(Evaluated::seconds).collect();
+        seconds.sort_by(f64::total_cmp);
+        let last = self.wanted.count.checked_sub(1).and_then(|last| seconds.get(last));
+        last.copied().unwrap_or(f64::INFINITY).min(self.wanted.below)
+    }
+
+    fn fits(&self) -> bool {
+        self.found.rows.iter().any(Evaluated::fits)
+    }
+
+    fn looks_at_all(&self) -> bool {
+        self.wanted.count == usize::MAX
+    }
+
+    /// Where it is late and nothing fits: of each shape what needs least, first what is quick of that which surely fits.
+    fn hurry(&mut self) -> Result<()> {
+        let mut all: Vec<Fallback> = vec![];
+        for mut fallback in std::mem::take(&mut self.open) {
+            // The last way to hold parameters needs least.
+            if fallback.names[0].contains(self.least_held(fallback.shape)) {
+                fallback.at = fallback.names.len() - 1;
+                let Some(plan) = self.named(&fallback.names[fallback.at].clone()) else { continue };
+                (fallback.least, fallback.is_own) = (self.leasts.of(&plan)?, true);
+                all.push(fallback);
+            } else {
+                self.open.push(fallback);
+            }
+        }
+        let there = self.question.most();
+        let memory = |fallback: &Fallback| fallback.least.memory.max((ROOM * there as f64) as u64);
+        all.sort_by(|a, b| {
+            memory(a)
+                .cmp(&memory(b))
+                .then(a.least.seconds.total_cmp(&b.least.seconds))
+                .then(a.place.cmp(&b.place))
+        });
+        for (at, fallback) in all.into_iter().enumerate() {
+            if self.fits() || at > 0 && self.question.stop.is_over() {
+                break;
+            }
+            self.step(fallback)?;
+        }
+        Ok(())
+    }
+
+    fn least_held(&self, shape: usize) -> &'static str {
+        let shape = self.shape(shape);
+        if shape.copies > 1 { shape.held()[shape.held().len() - 1] } else { "" }
+    }
+
+    fn shape(&self, at: usize) -> Shape {
+        shapes(self.question.devices, self.question.batches)[at]
+    }
+
+    fn go_on(&mut self) -> Result<()> {
+        while let Some(first) = self.pop() {
+            if self.is_late() && !self.is_hurried && !self.fits() {
+                self.is_hurried = true;
+                self.open.push(first);
+                self.hurry()?;
+                continue;
+            }
+            let enough = if self.looks_at_all() { !self.found.rows.is_empty() } else { self.fits() };
+            if self.is_late() && (enough || self.question.stop.is_over()) {
+                break;
+            }
+            if first.least.seconds > self.limit() {
+                self.found.left_out += 1 + self.open.len();
+                break;
+            }
+            self.step(first)?;
+        }
+        self.open.clear();
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Option<Fallback> {
+        let key = |fallback: &Fallback| (fallback.least.seconds, fallback.place);
+        let less = |a: &Fallback, b: &Fallback| {
+            let ((a, first), (b, second)) = (key(a), key(b));
+            a.total_cmp(&b).then(first.cmp(&second))
+        };
+        let at = (0..self.open.len()).min_by(|a, b| less(&self.open[*a], &self.open[*b]))?;
+        Some(self.open.swap_remove(at))
+    }
+
+    /// Looks at a plan, if it may be among the wanted ones, and else puts it back to where it belongs.
+    fn step(&mut self, mut fallback: Fallback) -> Result<()> {
+        self.seen.insert(fallback.shape);
+        let name = fallback.names[fallback.at].clone();
+        let Some(plan) = self.named(&name) else { return Ok(()) };
+        if !fallback.is_own {
+            (fallback.least, fallback.is_own) = (self.leasts.of(&plan)?, true);
+            if fallback.least.seconds > self.limit() {
+                self.open.push(fallback);
+                return Ok(());
+            }
+        }
+        let is_last = fallback.at + 1 == fallback.names.len();
+        if !self.looks_at_all()
+            && (fallback.least.memory > self.question.most()
+                || is_last && fallback.least.kept > self.question.most())
+        {
+            self.too_large.push(fallback);
+            return Ok(());
+        }
+        if !self.looks_at_all() && fallback.least.kept > self.question.most() {
+            self.open.extend(self.on_host(&fallback));
+            self.open.push(Fallback { at: fallback.at + 1, is_own: false, ..fallback });
+            return Ok(());
+        }
+        (self.watch)(&name);
+        let candidate = match candidate(self.question, plan) {
+            Err(error) if !is_usual(&name) && is_refusal(&error) => {
+                self.found.passed_over.push((name, error.what));
+                return Ok(());
+            }
+            other => other?,
+        };
+        let next = !candidate.fits() && !is_last;
+        self.found.rows.push(candidate);
+        self.places.push(fallback.place + fallback.at);
+        if next {
+            self.open.extend(self.on_host(&fallback));
+            self.open.push(Fallback { at: fallback.at + 1, is_own: false, ..fallback });
+        }
+        Ok(())
+    }
+
+    /// Where nothing is computed again, the same with what layers keep on the host. With each micro-batch nearly all that is
+    /// kept goes there and comes back.
+    fn on_host(&self, fallback: &Fallback) -> Option<Fallback> {
+        if fallback.at > 0 {
+            return None;
+        }
+        let Question { cluster, devices, batches, .. } = *self.question;
+        let least = fallback.least;
+        let at_once = self.shape(fallback.shape).stages.min(batches);
+        let kept = NEARLY * least.kept.saturating_sub(least.memory) as f64;
+        let all = || (0..devices).map(|at| cluster.device(at));
+        let there = all().map(|it| it.host_memory).max()? as f64;
+        let host = all().map(|it| it.host).fold(0.0, f64::max);
+        let moves = 2.0 * kept / f64::from(at_once) * f64::from(batches) / host;
+        let least = LowerBound { seconds: least.seconds.max(moves), kept: least.memory, ..least };
+        let names = vec![Shape::kept_offloaded(&fallback.names[0])];
+        let own =
+            Fallback { names, place: fallback.place + OFFLOADS, least, is_own: true, ..fallback.clone() };
+        (kept <= there || self.looks_at_all()).then_some(own)
+    }
+
+    /// Where the model is divided in one block, other sets that do so.
+    fn otherwise(&mut self, all: &[Shape]) -> Result<()> {
+        let sets = sets::instead::of_megatron(&self.model, self.question.devices);
+        // How parameters are held makes no difference to what is computed.
+        let mut computes: BTreeMap<(usize, usize), f64> = BTreeMap::new();
+        let one_block =
+            |(shape, ..): &(usize, usize, Vec<String>)| all[*shape].stages == 1 && all[*shape].ways > 1;
+        for (shape, place, usual) in ladders_of(all).filter(one_block) {
+            for (at, set) in sets.iter().enumerate() {
+                if self.is_late() {
+                    break;
+                }
+                let names: Vec<String> = usual.iter().map(|name| name.replace(WAYS, set)).collect();
+                let known = computes.get(&(shape, at)).copied();
+                let (least, is_own) = match known {
+                    Some(seconds) => (LowerBound { seconds, ..LowerBound::default() }, false),
+                    None => match self.named(&names[0]) {
+                        Some(plan) => (self.leasts.of(&plan)?, true),
+                        None => continue,
+                    },
+                };
+                computes.entry((shape, at)).or_insert(least.computes);
+                let place = place + INSTEAD + names.len() * at;
+                self.open.push(Fallback { shape, place, names, at: 0, least, is_own });
+            }
+        }
+        self.go_on()
+    }
+
+    /// The other schedules of the few that would be quickest if stages never waited.
+    fn schedules(&mut self, all: &[Shape], usual: Vec<Fallback>) -> Result<()> {
+        let mut few: Vec<Fallback> = vec![];
+        for mut fallback in usual.into_iter().filter(|fallback| all[fallback.shape].stages > 1) {
+            if fallback.least.flat > self.limit() || self.is_late() {
+                continue;
+            }
+            if !fallback.is_own {
+                let Some(plan) = self.named(&fallback.names[0]) else { continue };
+                fallback.least = self.leasts.of(&plan)?;
+            }
+            few.push(fallback);
+        }
+        few.sort_by(|a, b| a.least.flat.total_cmp(&b.least.flat).then(a.place.cmp(&b.place)));
+        few.truncate(FEW);
+        for fallback in few {
+            for (at, schedule) in SCHEDULES.iter().enumerate() {
+                let names: Vec<String> =
+                    fallback.names.iter().map(|name| name.replace(USUAL, schedule)).collect();
+                let found = sets::named_of(&names[0], &self.model, self.question.devices);
+                let Ok(plan) = found.and_then(|plan| self.question.respected(plan)) else { continue };
+                let place = fallback.place + 10 * (at + 1);
+                let least = self.leasts.of(&plan)?;
+                self.open.push(Fallback { names, place, at: 0, least, is_own: true, ..fallback.clone() });
+            }
+        }
+        self.go_on()
+    }
+
+    /// With some of it on the host.
+    fn offload(&mut self, all: &[Shape]) -> Result<()> {
+        for (at, shape) in all.iter().enumerate() {
+            for held in shape.held() {
+                let (names, place) = (shape.offload(held), self.places.len() * 100 + at);
+                self.open.push(Fallback {
+                    shape: at,
+                    place,
+                    names,
+                    at: 0,
+                    least: LowerBound::default(),
+                    is_own: false,
+                });
+            }
+        }
+        self.go_on()
+    }
+
+    /// If there is no plan so far, the one that needs least: so that it can be said how much that is.
+    fn least_of_all(&mut self) -> Result<()> {
+        if !self.found.rows.is_empty() {
+            return Ok(());
+        }
+        let Some(least) =
+            self.too_large.iter().min_by_key(|fallback| (fallback.least.memory, fallback.place))
+        else {
+            return Ok(());
+        };
+        let last = least.names[least.names.len() - 1].clone();
+        if let Some(plan) = self.named(&last) {
+            (self.watch)(&last);
+            self.found.rows.push(candidate(self.question, plan)?);
+            self.places.push(0);
+        }
+        Ok(())
+    }
+
+    fn result(mut self, all: &[Shape]) -> Found {
+        let mut order: Vec<usize> = (0..self.found.rows.len()).collect();
+        order.sort_by(|a, b| {
+            let (first, second) = (&self.found.rows[*a], &self.found.rows[*b]);
+            let quicker = || first.seconds().total_cmp(&second.seconds());
+            let fits = second.fits().cmp(&first.fits());
+            fits.then_with(quicker).then_with(|| self.places[*a].cmp(&self.places[*b]))
+        });
+        let mut rows: Vec<Option<Evaluated>> =
+            std::mem::take(&mut self.found.rows).into_iter().map(Some).collect();
+        self.found.rows = order.into_iter().filter_map(|at| rows[at].take()).collect();
+        self.found.tried.0 = if self.is_late { self.seen.len() } else { all.len() };
+        self.found
+    }
+}
+
+fn is_usual(name: &str) -> bool {
+    let rare = |word: &&str| name.contains(*word);
+    !SCHEDULES.iter().chain(&["offload", "coshard"]).chain(&sets::instead::SETS).any(rare)
+}

@@ -1,0 +1,192 @@
+//! What parts of operators cost: of parts that differ, the smallest one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use cluster::{Device, OpCost};
+use compiler::{Costs, PartCost};
+use graph::{Arg, Dtype, Graph, OpId};
+use plan::{On, Plan, Split};
+use rules::{Analysis, Kind};
+
+use crate::Question;
+
+/// Of one part of an operator.
+#[derive(Clone, Debug)]
+pub(super) struct Cost {
+    pub(super) forward: OpCost,
+    pub(super) backward: OpCost,
+    dtype: Dtype,
+    /// Bytes of each input and output; nothing of an operator that is rewritten.
+    pub(super) inputs: Vec<u64>,
+    pub(super) outputs: Vec<u64>,
+    /// The inputs that backward needs, and whether it needs something else that forward made.
+    pub(super) kept: Vec<usize>,
+    pub(super) keeps_own: bool,
+}
+
+/// All of the operators of a graph. Those that are alike have one number, and cost the same.
+pub(super) struct Parts {
+    numbers: Vec<u32>,
+    known: HashMap<(u32, Vec<Split>), Rc<Cost>>,
+    /// Seconds of parts by their number.
+    of_parts: HashMap<(u32, Vec<Split>, u32), (f64, f64)>,
+    kinds: Vec<Device>,
+}
+
+impl Parts {
+    pub(super) fn new(question: &Question<'_>, needs_grad: &[bool]) -> Self {
+        let (graph, cluster) = (question.graph, question.cluster);
+        let mut known: BTreeMap<String, u32> = BTreeMap::new();
+        let number = |op: OpId| {
+            let next = u32::try_from(known.len()).unwrap_or(u32::MAX);
+            *known.entry(signature(graph, op, needs_grad)).or_insert(next)
+        };
+        let mut kinds: Vec<Device> = vec![];
+        for at in 0..question.devices {
+            let device = cluster.device(at);
+            if !kinds.iter().any(|kind| kind.name == device.name) {
+                kinds.push(device.clone());
+            }
+        }
+        let numbers = graph.op_ids().map(number).collect();
+        Self { numbers, known: HashMap::new(), of_parts: HashMap::new(), kinds }
+    }
+
+    pub(super) fn of_all(&mut self, of: Of<'_>, plan: &Plan) -> Vec<Rc<Cost>> {
+        of.graph.op_ids().map(|op| self.of(of, plan, op)).collect()
+    }
+
+    fn of(&mut self, of: Of<'_>, plan: &Plan, op: OpId) -> Rc<Cost> {
+        let parts = plan.op(op);
+        let key = (self.numbers[op.index()], parts.splits.clone());
+        if let Some(found) = self.known.get(&key) {
+            return Rc::clone(found);
+        }
+        let found = if of.is_own(plan, op) { of.rewritten(op) } else { of.smallest(plan, op) };
+        Rc::clone(self.known.entry(key).or_insert(Rc::new(found)))
+    }
+
+    /// Seconds of all parts of an operator on a device, forward and backward; of one that has none, nothing.
+    pub(super) fn on(&mut self, of: Of<'_>, (plan, op): (&Plan, OpId), device: u32) -> (f64, f64) {
+        let own = plan.op(op);
+        if of.is_own(plan, op) {
+            return (0.0, 0.0);
+        }
+        let mut sum = (0.0, 0.0);
+        for (index, _) in (0..).zip(&own.devices).filter(|(_, other)| **other == device) {
+            let key = (self.numbers[op.index()], own.splits.clone(), index);
+            let (forward, backward) = match self.of_parts.get(&key) {
+                Some(known) => *known,
+                None => {
+                    let found = self.seconds(&of.part(plan, op, index));
+                    self.of_parts.insert(key, found);
+                    found
+                }
+            };
+            sum = (sum.0 + forward, sum.1 + backward);
+        }
+        sum
+    }
+
+    /// Forward and backward.
+    pub(super) fn seconds(&self, cost: &Cost) -> (f64, f64) {
+        let of = |op_cost: OpCost| self.least_on_any(|device| device.least(op_cost, cost.dtype));
+        (of(cost.forward), of(cost.backward))
+    }
+
+    pub(super) fn least_on_any(&self, seconds: impl Fn(&Device) -> f64) -> f64 {
+        self.kinds.iter().map(seconds).fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// A graph, and for each of its tensors whether it needs a gradient.
+#[derive(Clone, Copy)]
+pub(super) struct Of<'g> {
+    pub(super) graph: &'g Graph,
+    pub(super) analysis: &'g Analysis,
+    pub(super) needs_grad: &'g [bool],
+}
+
+impl Of<'_> {
+    /// Whether others are in the place of an operator.
+    fn is_own(self, plan: &Plan, op: OpId) -> bool {
+        let loops = &self.analysis.op(op).loops;
+        let own = |split: &Split| matches!(split.on, On::Loop(at) if loops[at].kind == Kind::Own);
+        plan.op(op).splits.iter().any(own)
+    }
+
+    fn smallest(self, plan: &Plan, op: OpId) -> Cost {
+        let mut costs = Costs::new(self.graph, self.analysis, op, self.needs_grad);
+        self.cost(op, costs.cheapest(plan.op(op)))
+    }
+
+    fn part(self, plan: &Plan, op: OpId, index: u32) -> Cost {
+        let mut costs = Costs::new(self.graph, self.analysis, op, self.needs_grad);
+        self.cost(op, costs.part(plan.op(op), index))
+    }
+
+    fn cost(self, op: OpId, part: &PartCost) -> Cost {
+        let (graph, cost) = (self.graph, &part.cost);
+        let op_cost = |operations: u64, bytes: compiler::Bytes| OpCost {
+            operations: operations as f64,
+            bytes: (bytes.read + bytes.written) as f64,
+        };
+        let bytes = |shape: &Vec<i64>, dtype: Dtype| {
+            shape.iter().map(|size| size.unsigned_abs()).product::<u64>() * dtype.bytes() as u64
+        };
+        let read = graph.op(op).inputs();
+        let sizes = part.inputs.iter().zip(&read);
+        let made = part.outputs.iter().zip(&graph.op(op).outputs);
+        Cost {
+            forward: op_cost(cost.flops, cost.forward),
+            backward: op_cost(cost.gradients.iter().sum(), cost.backward),
+            dtype: graph.computes_in(op).unwrap_or(Dtype::F32),
+            inputs: sizes.map(|(shape, tensor)| bytes(shape, graph.tensor(*tensor).dtype)).collect(),
+            outputs: made
+                .map(|(shape, tensor)| tensor.map_or(0, |tensor| bytes(shape, graph.tensor(tensor).dtype)))
+                .collect(),
+            kept: cost.kept.inputs.clone(),
+            keeps_own: cost.kept.more > 0 || !cost.kept.outputs.is_empty(),
+        }
+    }
+
+    /// In its place are others in each slice of the sequence, of which nothing is known here.
+    fn rewritten(self, op: OpId) -> Cost {
+        let (inputs, outputs) = (self.graph.op(op).inputs().len(), self.graph.op(op).outputs.len());
+        Cost {
+            forward: OpCost::default(),
+            backward: OpCost::default(),
+            dtype: Dtype::F32,
+            inputs: vec![0; inputs],
+            outputs: vec![0; outputs],
+            kept: vec![],
+            keeps_own: false,
+        }
+    }
+}
+
+/// What the cost of an operator follows from.
+fn signature(graph: &Graph, op: OpId, needs_grad: &[bool]) -> String {
+    let given = graph.op(op);
+    let tensors = given.inputs().into_iter().map(Some).chain(given.outputs.iter().copied());
+    let tensors: Vec<_> = tensors
+        .map(|tensor| {
+            tensor.map(|tensor| {
+                let it = graph.tensor(tensor);
+                (it.dtype, &it.shape, needs_grad[tensor.index()], graph.producer(tensor).is_none())
+            })
+        })
+        .collect();
+    let args: Vec<String> = given.args.iter().map(literal).collect();
+    let kwargs: Vec<_> = given.kwargs.iter().map(|(name, arg)| (name, literal(arg))).collect();
+    format!("{} {args:?} {kwargs:?} {tensors:?} {}", given.target, given.no_grad)
+}
+
+fn literal(arg: &Arg) -> String {
+    match arg {
+        Arg::Tensor(_) => "%".into(),
+        Arg::List(all) => all.iter().map(literal).collect::<Vec<_>>().join(" "),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,289 @@
+//! Where to cut, and how many devices each stage has: the pipeline that takes least, exactly.
+//!
+//! A pipeline is made from its last stage to its first. What was made so far is known by where it begins, in the model and
+//! among the devices, and how many stages it has: so it is known how many micro-batches each stage keeps, and of those that
+//! begin alike only such stay that nothing else is better than in all that counts for what comes before ([`Flow`]). What
+//! cannot be quicker than a plan that is known is left out.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::before::{Ahead, Before};
+use super::flow::{Flow, Stage};
+use crate::Stop;
+
+/// Some segments of a model on some devices, from one to before another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Run {
+    pub segments: (usize, usize),
+    pub devices: (u32, u32),
+}
+
+/// What is asked.
+#[derive(Clone, Copy)]
+pub struct Ask<'s> {
+    pub segments: usize,
+    pub devices: u32,
+    pub batches: u32,
+    pub stages: u32,
+    /// What takes longer is not wanted, and nothing takes less than the floor.
+    pub below: f64,
+    pub floor: f64,
+    /// Nor is what has a stage that takes longer even if it never waits.
+    pub busy: f64,
+    /// When it is late, nothing more is looked at.
+    pub stop: Stop<'s>,
+}
+
+/// What stages cost.
+pub trait Costs {
+    /// How many devices a stage may have that ends before a device.
+    fn groups(&self, end: u32) -> Vec<u32>;
+    /// Ways to divide a run within its devices that fit into memory where so many micro-batches are kept.
+    /// Of such as take longer than `below` for all micro-batches none need be given.
+    fn ways(&mut self, run: Run, kept: u32, below: f64) -> Rc<[Stage]>;
+    /// Seconds that any of them takes at least if it never waits: of a run with more segments no less.
+    fn busy(&mut self, run: Run) -> f64;
+    /// What any of them takes at least, known before they are; none if there is none.
+    fn at_least(&mut self, run: Run, kept: u32) -> Option<Stage>;
+    /// Seconds in which a micro-batch is sent from one stage to the next, and back.
+    fn sent(&self, from: (Run, &Stage), to: (Run, &Flow)) -> (f64, f64);
+    /// Device-seconds that a micro-batch takes in the first segments, at least, on so many devices, which have stages behind
+    /// them: in more segments no less.
+    fn least(&self, segments: usize, devices: u32) -> f64;
+    /// Whether so much was looked at that it is enough.
+    fn is_enough(&self) -> bool {
+        false
+    }
+}
+
+/// A stage of a pipeline: its run, how many micro-batches it keeps, and which of the ways it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chosen {
+    pub run: Run,
+    pub kept: u32,
+    pub way: usize,
+}
+
+/// A pipeline, from its first stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pipeline {
+    pub stages: Vec<Chosen>,
+    pub flow: Flow,
+}
+
+/// What was made so far: its first stage, and what comes after that.
+struct Made {
+    flow: Flow,
+    chosen: Chosen,
+    after: Option<Rc<Made>>,
+}
+
+/// One that stays, with what is looked at of it beside each that begins alike: that lies together, so many are there.
+struct Stays {
+    flow: Flow,
+    devices: (u32, u32),
+    made: Rc<Made>,
+}
+
+/// By where the first stage begins, in the model and among the devices.
+type Partial = BTreeMap<(usize, u32), Vec<Stays>>;
+
+/// What takes more than so many times the best is not among the quick ones.
+pub(super) const NEAR: f64 = 1.1;
+
+/// What is wanted is raised by so much, up to so many times what no step takes less than; and then faster.
+const RAISED: f64 = 1.05;
+const LITTLE: f64 = 2.0;
+
+/// Nothing that is wanted is raised further than so many times what no step takes less than, but to all.
+const FAR: f64 = 1e4;
+
+/// For each number of stages the pipeline that takes least, if it is among the quick ones; and how many were looked at.
+/// Before all of them those are looked at of which nothing that begins alike is quicker so far: nothing that takes much
+/// longer than the best of these is wanted.
+pub fn cut(ask: &Ask<'_>, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
+    let (mut below, mut looked) = (RAISED * ask.floor, 0);
+    // What is not quick is not worth to know the costs of: what is wanted is raised until there is something.
+    let quick = loop {
+        below = below.min(ask.below);
+        let (found, few) = pass(Ask { below, ..*ask }, costs, true);
+        looked += few;
+        let least = least(&found);
+        if least < f64::INFINITY || below >= ask.below || below <= 0.0 || is_over(ask, costs) {
+            below = ask.below.min(NEAR * least);
+            break found;
+        }
+        below = match below {
+            few if few < LITTLE * ask.floor => RAISED * few,
+            many if many < FAR * ask.floor => 2.0 * many,
+            _ => ask.below,
+        };
+    };
+    let (mut found, all) = pass(Ask { below, ..*ask }, costs, false);
+    // Where there was no time for the second look, the first one counts.
+    let near = NEAR * least(&found).min(least(&quick));
+    let is_new = |it: &Pipeline| found.iter().all(|known| known.stages.len() != it.stages.len());
+    let more: Vec<Pipeline> =
+        quick.into_iter().filter(|it| is_new(it) && it.flow.seconds() <= near).collect();
+    found.extend(more);
+    (found, looked + all)
+}
+
+fn least(found: &[Pipeline]) -> f64 {
+    found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min)
+}
+
+fn is_over(ask: &Ask<'_>, costs: &dyn Costs) -> bool {
+    ask.stop.is_late() || costs.is_enough()
+}
+
+fn pass(mut ask: Ask<'_>, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipeline>, usize) {
+    let (mut found, mut looked): (Vec<Pipeline>, usize) = (vec![], 0);
+    let (mut candidate, mut known) = (Partial::new(), Before::new(ask));
+    for stages in 0..ask.stages.min(ask.batches) {
+        let mut next = Partial::new();
+        let ends: Vec<(usize, u32)> =
+            if stages == 0 { vec![(ask.segments, ask.devices)] } else { candidate.keys().copied().collect() };
+        for end in ends {
+            if is_over(&ask, costs) {
+                break;
+            }
+            let after = candidate.get(&end).map_or(&[][..], |made| &made[..]);
+            looked += longer((&ask, is_quick), (costs, &mut known), (stages, end, after), &mut next);
+        }
+        if let Some(best) = best(next.get(&(0, 0)).map_or(&[][..], |made| &made[..])) {
+            ask.below = ask.below.min(NEAR * best.flow.seconds());
+            found.push(best);
+        }
+        next.remove(&(0, 0));
+        candidate = next;
+    }
+    (found, looked)
+}
+
+/// All that have one stage more.
+fn longer(
+    (ask, is_quick): (&Ask<'_>, bool),
+    (costs, known): (&mut dyn Costs, &mut Before<'_>),
+    (stages, (segment, device), after): (u32, (usize, u32), &[Stays]),
+    next: &mut Partial,
+) -> usize {
+    let (mut looked, kept) = (0, ask.batches.min(stages + 1));
+    let before: Vec<Option<&Stays>> = if stages == 0 { vec![None] } else { after.iter().map(Some).collect() };
+    for size in costs.groups(device) {
+        let first = device - size;
+        for from in begins(ask, costs, segment, (first, device)) {
+            if ask.stop.is_late() {
+                break;
+            }
+            let run = Run { segments: (from, segment), devices: (first, device) };
+            let Some(least) = costs.at_least(run, kept) else { continue };
+            // Of what is not quick enough at best nothing more need be known.
+            let Some(left) = known.of(costs, (from, first)) else { continue };
+            let may =
+                |after: &Option<&Stays>| is_wanted(ask, left, &flow_of(ask, &least, (0.0, 0.0), *after));
+            let before: Vec<Option<&Stays>> = before.iter().copied().filter(may).collect();
+            if before.is_empty() {
+                continue;
+            }
+            let ways = costs.ways(run, kept, ask.below);
+            for (way, stage) in (0..).zip(ways.iter()).filter(|(way, _)| !is_beaten(&ways, *way)) {
+                let chosen = Chosen { run, kept, way };
+                for after in &before {
+                    looked += 1;
+                    let flow = with(ask, costs, (run, stage), *after);
+                    if is_wanted(ask, left, &flow) {
+                        let made = || Made { flow, chosen, after: after.map(|after| Rc::clone(&after.made)) };
+                        keep(next.entry((from, first)).or_default(), (flow, run.devices), made, is_quick);
+                    }
+                }
+            }
+        }
+    }
+    looked
+}
+
+/// Whether another way is no worse in anything, or the same and before it.
+fn is_beaten(ways: &[Stage], way: usize) -> bool {
+    let beats = |other: usize| {
+        ways[other].is_no_worse(&ways[way]) && (other < way || !ways[way].is_no_worse(&ways[other]))
+    };
+    (0..ways.len()).any(|other| other != way && beats(other))
+}
+
+/// Where a stage may begin that ends before a segment: no further back than it is quick enough, and far enough for what
+/// comes before it to be. Those on the first devices begin with the model, and no others.
+pub(super) fn begins(
+    ask: &Ask<'_>,
+    costs: &mut dyn Costs,
+    segment: usize,
+    devices: (u32, u32),
+) -> Range<usize> {
+    let (first, _) = devices;
+    let is_left = |from: usize| f64::from(ask.batches) * left(costs, (from, first)) <= ask.below;
+    let end = if first == 0 { 1 } else { first_of(1..segment, |from| !is_left(from)) };
+    let mut is_quick = |from: usize| costs.busy(Run { segments: (from, segment), devices }) <= ask.below;
+    match first {
+        0 if is_quick(0) => 0..1,
+        0 => 0..0,
+        _ => first_of(1..end, is_quick)..end,
+    }
+}
+
+/// The first of a row of numbers of which something holds, as it does of all after it; else the end.
+fn first_of(candidate: Range<usize>, mut holds: impl FnMut(usize) -> bool) -> usize {
+    let (mut low, mut high) = (candidate.start, candidate.end);
+    while low < high {
+        let middle = usize::midpoint(low, high);
+        if holds(middle) { high = middle } else { low = middle + 1 }
+    }
+    low
+}
+
+/// Seconds of a micro-batch in what comes before a stage, on the devices that are left for that.
+pub(super) fn left(costs: &dyn Costs, (segment, device): (usize, u32)) -> f64 {
+    if device == 0 { 0.0 } else { costs.least(segment, device) / f64::from(device) }
+}
+
+/// With a stage before what was made.
+fn with(ask: &Ask<'_>, costs: &dyn Costs, (run, stage): (Run, &Stage), after: Option<&Stays>) -> Flow {
+    let to = after.map(|after| costs.sent((run, stage), (after.made.chosen.run, &after.flow)));
+    flow_of(ask, stage, to.unwrap_or_default(), after)
+}
+
+fn flow_of(ask: &Ask<'_>, stage: &Stage, sent: (f64, f64), after: Option<&Stays>) -> Flow {
+    after.map_or_else(Flow::default, |after| after.flow).after(stage, sent, ask.batches)
+}
+
+/// Whether it may be part of one that is quick enough: what comes before takes its time.
+fn is_wanted(ask: &Ask<'_>, left: Ahead, flow: &Flow) -> bool {
+    let busy = flow.busy.max(f64::from(ask.batches) * left.busy);
+    let end = (left.through + flow.last).max(left.forward + flow.end);
+    end.max(busy) <= ask.below && busy <= ask.busy
+}
+
+/// Beside others that begin alike: what is sent to them depends on the devices of their first stage.
+fn keep(
+    all: &mut Vec<Stays>,
+    (flow, devices): (Flow, (u32, u32)),
+    made: impl FnOnce() -> Made,
+    is_quick: bool,
+) {
+    let is_no_worse = |one: &Flow, other: &Flow| match is_quick {
+        true => one.seconds() <= other.seconds(),
+        false => one.is_no_worse(other),
+    };
+    if all.iter().any(|other| other.devices == devices && is_no_worse(&other.flow, &flow)) {
+        return;
+    }
+    all.retain(|other| !(other.devices == devices && is_no_worse(&flow, &other.flow)));
+    all.push(Stays { flow, devices, made: Rc::new(made()) });
+}
+
+fn best(all: &[Stays]) -> Option<Pipeline> {
+    let made = &all.iter().min_by(|a, b| a.flow.seconds().total_cmp(&b.flow.seconds()))?.made;
+    let chain = std::iter::successors(Some(made), |made| made.after.as_ref());
+    Some(Pipeline { stages: chain.map(|made| made.chosen).collect(), flow: made.flow })
+}

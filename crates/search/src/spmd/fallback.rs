@@ -1,0 +1,317 @@
+//! All runs of segments of which the same is computed again.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use diag::Result;
+use elimination::{NEVER, Problem, Solver, Term};
+use graph::OpId;
+
+use super::borders::Borders;
+use super::messages::Price;
+use super::objective::{Moved, Objective, Totals, UNIT, Weights};
+use super::priced::{Priced, least_bytes, least_seconds};
+use super::runs::{Inner, LOOKS, PRICES, Runs, SENT};
+use super::space::{Begun, Edge, Rest, Space};
+use super::tied::{Divided, Mask, Tied};
+
+/// No table has more entries than this times the values of a variable.
+const MOST: f64 = 4e7;
+
+/// Runs of which the same is computed again.
+pub(super) struct Fallback<'q> {
+    pub(super) space: Space<'q>,
+    /// What makes the edges of it, until they are there.
+    rest: Option<Rest<'q>>,
+    pub(super) spans: Vec<Vec<OpId>>,
+    /// The segment of each bundle.
+    pub(super) segments: Vec<usize>,
+    /// Whether a span is in a segment and in the one before it.
+    pub(super) is_spanned: Vec<bool>,
+    /// Bytes of each segment that are there all the time, and of each micro-batch, at least.
+    pub(super) bytes: Vec<(f64, f64)>,
+    /// Seconds of a micro-batch that each segment takes at least without what is between bundles: in all, forward and
+    /// backward.
+    pub(super) least: Vec<[f64; 3]>,
+    /// What comes to each segment and goes from it.
+    pub(super) borders: Borders,
+    pub(super) tied: Tied,
+    /// Runs by their tables, and what is known of each.
+    pub(super) symmetric: HashMap<Vec<usize>, usize>,
+    pub(super) numbers: HashMap<(usize, usize), usize>,
+    pub(super) priced: HashMap<Asked, Priced>,
+    /// For each look, what is between bundles.
+    moved: [Moved; LOOKS.len()],
+    pub(super) known: HashMap<(usize, Asked), Option<Inner>>,
+    /// Whether of all runs so far the way is known that costs least.
+    pub(super) is_exact: bool,
+}
+
+/// A look, a price, and of how many micro-batches something is kept.
+pub(super) type Asked = (usize, usize, u32);
+
+/// What is to be least: of the bundles of a run and of the edges within it, which are terms of the problem.
+pub(super) struct Tables {
+    pub(super) members: Vec<usize>,
+    pub(super) edges: Vec<usize>,
+    pub(super) problem: Problem,
+    pub(super) weights: Weights,
+}
+
+impl<'q> Fallback<'q> {
+    pub(super) fn new(runs: &Runs<'q>, spans: Vec<Vec<OpId>>, begun: Begun<'q>) -> Result<Self> {
+        let Begun { space, rest } = begun;
+        // What is made of weights alone goes with its reader, which comes later.
+        let last = |ops: &Vec<OpId>| ops.iter().map(|op| runs.segments[op.index()]).max().unwrap_or(0);
+        let segments: Vec<usize> = space.bundles.iter().map(|bundle| last(&bundle.ops)).collect();
+        let mut of = runs.segments.to_vec();
+        for (bundle, segment) in space.bundles.iter().zip(&segments) {
+            bundle.ops.iter().for_each(|op| of[op.index()] = *segment);
+        }
+        let mut is_spanned = vec![false; runs.crossing.len()];
+        for span in &spans {
+            let own = span.iter().map(|op| of[op.index()]);
+            let (first, last) = own.fold((usize::MAX, 0), |(a, b), at| (a.min(at), b.max(at)));
+            (first.saturating_add(1)..=last).for_each(|at| is_spanned[at] = true);
+        }
+        let bytes = least_bytes(&space, &segments, is_spanned.len())?;
+        let least = least_seconds(&space, &segments, is_spanned.len());
+        let borders = Borders::new(&space, &segments, runs.crossing);
+        let tied = Tied::new(&space, &segments);
+        let (symmetric, numbers) = (HashMap::new(), HashMap::new());
+        let (priced, known) = (HashMap::new(), HashMap::new());
+        Ok(Self {
+            space,
+            rest: Some(rest),
+            spans,
+            segments,
+            is_spanned,
+            bytes,
+            least,
+            borders,
+            tied,
+            symmetric,
+            numbers,
+            priced,
+            moved: Default::default(),
+            known,
+            is_exact: true,
+        })
+    }
+
+    /// With what is between bundles. Says whether it was not late.
+    pub(super) fn is_done(&mut self) -> bool {
+        if let Some(edges) = self.rest.as_ref().and_then(|rest| rest.edges(&self.space.bundles)) {
+            (self.space.edges, self.rest) = (edges, None);
+        }
+        self.rest.is_none()
+    }
+
+    pub(super) fn fix(&mut self, within: &Divided, across: &Divided) {
+        self.tied.fix(within, across);
+        self.numbers.clear();
+        self.known.clear();
+    }
+
+    /// What is left of the bundles of a run, of which something is tied.
+    pub(super) fn masks(&mut self, run: (usize, usize), members: &[usize]) -> Vec<(usize, Mask)> {
+        let of = |(place, bundle): (usize, &usize)| Some((place, self.tied.mask(&self.space, *bundle, run)?));
+        members.iter().enumerate().filter_map(of).collect()
+    }
+
+    /// Where bytes have the least price with which it fits.
+    pub(super) fn tight(
+        &mut self,
+        run: (usize, usize),
+        (look, kept): (usize, u32),
+        (nothing, fits): (f64, &dyn Fn(&Inner) -> bool),
+        solver: &mut Solver,
+    ) -> Result<Option<Inner>> {
+        let (mut low, mut high, kept) = (0, PRICES.len() - 1, kept.next_power_of_two());
+        let Some(mut best) = self.inner(run, ((look, high, kept), nothing), solver)?.filter(fits) else {
+            return Ok(None);
+        };
+        while high > low + 1 {
+            let middle = usize::midpoint(low, high);
+            match self.inner(run, ((look, middle, kept), nothing), solver)? {
+                Some(found) if fits(&found) => (best, high) = (found, middle),
+                _ => low = middle,
+            }
+        }
+        Ok(Some(best))
+    }
+
+    /// Bytes of a run, at least.
+    pub(super) fn least_bytes(&self, (from, to): (usize, usize), kept: u32) -> f64 {
+        self.bytes[from..to].iter().map(|(held, each)| held + f64::from(kept) * each).sum()
+    }
+
+    pub(super) fn cuts_a_span(&self, (from, to): (usize, usize)) -> bool {
+        let is_cut = |at: usize| self.is_spanned.get(at).copied().unwrap_or(false);
+        is_cut(from) || is_cut(to)
+    }
+
+    /// The bundles of a run.
+    pub(super) fn members(&self, (from, to): (usize, usize)) -> Vec<usize> {
+        (0..self.segments.len()).filter(|at| (from..to).contains(&self.segments[*at])).collect()
+    }
+
+    /// For each bundle its place in a run, and the edges that are within it.
+    pub(super) fn within(&self, members: &[usize]) -> (Vec<Option<usize>>, Vec<usize>) {
+        let mut places = vec![None; self.segments.len()];
+        members.iter().enumerate().for_each(|(place, bundle)| places[*bundle] = Some(place));
+        let both = |edge: &Edge| places[edge.ends.0].is_some() && places[edge.ends.1].is_some();
+        let edges = (0..self.space.edges.len()).filter(|at| both(&self.space.edges[*at])).collect();
+        (places, edges)
+    }
+
+    /// Seconds of a micro-batch of a run, at least: in all, forward and backward.
+    pub(super) fn least(&self, (from, to): (usize, usize)) -> [f64; 3] {
+        let sum = |all: [f64; 3], own: &[f64; 3]| std::array::from_fn(|at| all[at] + own[at]);
+        self.least[from..to].iter().fold([0.0; 3], sum)
+    }
+
+    /// The number of a run: those of one number have the same tables.
+    pub(super) fn number(&mut self, run: (usize, usize)) -> usize {
+        if let Some(known) = self.numbers.get(&run) {
+            return *known;
+        }
+        let members = self.members(run);
+        let (places, edges) = self.within(&members);
+        let own = members.iter().map(|at| Rc::as_ptr(&self.space.bundles[*at].unary) as usize);
+        let between = edges.iter().flat_map(|at| {
+            let edge = &self.space.edges[*at];
+            let place = |bundle: usize| places[bundle].expect("it is within");
+            [place(edge.ends.0), place(edge.ends.1), Rc::as_ptr(&edge.prices) as usize]
+        });
+        let borders = self.borders.of(run);
+        let borders = borders.iter().flat_map(|(bundle, bytes)| {
+            [places[*bundle].unwrap_or(usize::MAX), Rc::as_ptr(bytes).cast::<f64>() as usize]
+        });
+        let mut text: Vec<usize> =
+            own.chain([usize::MAX]).chain(borders).chain([usize::MAX]).chain(between).collect();
+        let masks = self.masks(run, &members);
+        text.push(usize::MAX);
+        text.extend(masks.into_iter().flat_map(|(place, (mask, _))| [place, mask]));
+        let next = self.symmetric.len();
+        let number = *self.symmetric.entry(text).or_insert(next);
+        self.numbers.insert(run, number);
+        number
+    }
+
+    /// The way to divide a run that costs least.
+    pub(super) fn inner(
+        &mut self,
+        run: (usize, usize),
+        (asked, nothing): (Asked, f64),
+        solver: &mut Solver,
+    ) -> Result<Option<Inner>> {
+        if !self.is_done() {
+            return Ok(None);
+        }
+        let key = (self.number(run), asked);
+        if let Some(known) = self.known.get(&key) {
+            return Ok(known.clone());
+        }
+        let Some(Tables { members, edges, problem, weights }) = self.tables(run, asked, nothing)? else {
+            self.known.insert(key, None);
+            return Ok(None);
+        };
+        let least = solver.solve_nearly(&problem, MOST, &|| self.space.question.stop.is_late());
+        self.is_exact &= least.as_ref().is_some_and(|least| least.is_least);
+        if least.is_none() && self.space.question.stop.is_late() {
+            // There may be more time later.
+            return Ok(None);
+        }
+        let found = match least.filter(|least| least.cost < NEVER) {
+            Some(least) => {
+                let found = self.found((run, &members, &edges), least.values.into(), weights)?;
+                Some(Inner { asked, ..found })
+            }
+            None => None,
+        };
+        self.known.insert(key, found.clone());
+        Ok(found)
+    }
+
+    /// What is to be least, for a run; none where a bundle of it cannot be divided in any way.
+    pub(super) fn tables(
+        &mut self,
+        run: (usize, usize),
+        asked: Asked,
+        nothing: f64,
+    ) -> Result<Option<Tables>> {
+        self.price(asked, nothing)?;
+        let members = self.members(run);
+        let (places, edges) = self.within(&members);
+        if members.iter().any(|at| self.space.bundles[*at].choices.is_empty()) {
+            return Ok(None);
+        }
+        let masks = self.masks(run, &members);
+        let priced = self.priced.get_mut(&asked).expect("it was made");
+        let mut problem = priced.of(&members, &places, &edges);
+        for (bundle, bytes) in self.borders.of(run) {
+            if let Some(place) = places[bundle] {
+                problem.terms.push(Term { scope: vec![place], costs: priced.crossing(&bytes) });
+            }
+        }
+        let tied = masks.into_iter().map(|(place, (_, costs))| Term { scope: vec![place], costs });
+        problem.terms.extend(tied);
+        Ok(Some(Tables { members, edges, problem, weights: priced.weights }))
+    }
+
+    pub(super) fn price(&mut self, asked: Asked, nothing: f64) -> Result<()> {
+        if self.priced.contains_key(&asked) {
+            return Ok(());
+        }
+        let (look, price, kept) = asked;
+        let weights = Weights { look: LOOKS[look], byte: nothing * PRICES[price] };
+        let question = &self.space.question;
+        let byte = SENT[look] * f64::from(question.batches) / self.borders.rate(question.cluster) / UNIT;
+        let objective = Objective::new(&self.space, weights)?.of_stage(f64::from(kept));
+        let all = objective.untied(&mut self.moved[look]);
+        self.priced.insert(asked, Priced { weights, all, byte, crossing: HashMap::new() });
+        Ok(())
+    }
+
+    /// What choices of a run come to.
+    pub(super) fn found(
+        &self,
+        (run, members, edges): ((usize, usize), &[usize], &[usize]),
+        values: Rc<[usize]>,
+        weights: Weights,
+    ) -> Result<Inner> {
+        let objective = Objective::new(&self.space, weights)?.of_stage(1.0);
+        let mut all = vec![0; self.segments.len()];
+        members.iter().zip(values.iter()).for_each(|(bundle, value)| all[*bundle] = *value);
+        let unary = |at: &usize| &self.space.bundles[*at].unary[all[*at]];
+        let moved = edges.iter().map(|at| *self.space.price(&self.space.edges[*at], &all));
+        let price = members.iter().map(|at| unary(at).price).chain(moved);
+        let price = price.fold(Price::default(), |a, b| a + b);
+        let own = members.iter().map(|at| objective.of_bundle(*at, all[*at]));
+        let between =
+            edges.iter().map(|at| objective.of_price(self.space.price(&self.space.edges[*at], &all)));
+        let totals = own.chain(between).fold(Totals::default(), |a, b| a + b);
+        let batches = f64::from(self.space.question.batches);
+        // With each micro-batch gradients are added.
+        let added = (totals.works / batches - price.work).max(0.0);
+        let backward = price.back + price.line_back;
+        let kept = members.iter().map(|at| unary(at).kept).sum();
+        let forward = (price.work + price.line - backward).max(0.0);
+        let mut chosen = vec![None; all.len()];
+        members.iter().for_each(|at| chosen[*at] = Some(all[*at]));
+        let crossing = self.borders.crossing(run, &chosen, self.space.question.devices);
+        let (fallback, asked) = (0, (0, 0, 1));
+        Ok(Inner {
+            fallback,
+            asked,
+            values,
+            weights,
+            forward,
+            backward: backward + added,
+            totals,
+            kept,
+            crossing,
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! What forward keeps for backward: which operator's account each value is on.
+
+use std::collections::BTreeSet;
+
+use graph::{Graph, OpId, Source, TensorId};
+use rules::Cost;
+
+/// For each operator what it keeps: inputs and outputs by position, and whether it keeps what nothing else has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Keeps {
+    /// With the share of its elements that are there: of what is expanded it is less.
+    pub(crate) inputs: Vec<(usize, Part)>,
+    pub(crate) outputs: Vec<usize>,
+    pub(super) more: bool,
+}
+
+/// So many elements of so many.
+pub(crate) type Part = (i64, i64);
+
+/// A value is on the account of the first that keeps it; what lies in another's memory is the other.
+pub(crate) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> Vec<Keeps> {
+    let recomputed = needed(graph, costs, span_of);
+    let mut lies_in: Vec<TensorId> = graph.tensor_ids().collect();
+    let mut seen: BTreeSet<TensorId> = BTreeSet::new();
+    let mut found = vec![];
+    for op in graph.op_ids() {
+        let (it, cost, own) = (graph.op(op), &costs[op.index()], span_of[op.index()]);
+        let inputs = it.inputs();
+        for (output, tensor) in it.outputs.iter().enumerate() {
+            if let (Some(tensor), Some(input)) = (tensor, cost.lies_in.get(output).copied().flatten()) {
+                lies_in[tensor.index()] = lies_in[inputs[input].index()];
+            }
+        }
+        let mut first = |tensor: TensorId| {
+            let root = lies_in[tensor.index()];
+            let made = match graph.tensor(root).source {
+                Source::Op { op, .. } => Some(span_of[op.index()]),
+                Source::Input { .. } => Some(None),
+                _ => None,
+            };
+            // What its own span computes again is not kept, and what another does is given to what is dear.
+            made.is_some_and(|made| if own.is_some() { made != own } else { made.is_none() })
+                && seen.insert(root)
+        };
+        let mut keeps = Keeps { more: own.is_none(), ..Keeps::default() };
+        // A span keeps all that it reads from others, if backward needs something of it.
+        let is_needed = own.is_some_and(|span| recomputed.contains(&span));
+        let read = (0..inputs.len()).filter(|at| cost.kept.inputs.contains(at) || is_needed);
+        let sizes = |tensor: TensorId| {
+            let (all, own) = (graph.tensor(tensor).numel(), graph.tensor(lies_in[tensor.index()]).numel());
+            (own.min(all), all.max(1))
+        };
+        keeps.inputs = read.filter(|at| first(inputs[*at])).map(|at| (at, sizes(inputs[at]))).collect();
+        let made = |at: &usize| it.outputs[*at].is_some_and(&mut first);
+        keeps.outputs = cost.kept.outputs.iter().copied().filter(made).collect();
+        found.push(keeps);
+    }
+    found
+}
+
+/// The span of each operator. What leads to no gradient is in none, and neither is what reads a buffer or parameter
+/// that forward updates.
+pub(crate) fn spans_of(graph: &Graph, spans: &[Vec<OpId>], needs_grad: &[bool]) -> Vec<Option<usize>> {
+    let mut found = vec![None; graph.ops.len()];
+    for (number, span) in spans.iter().enumerate() {
+        span.iter().for_each(|op| found[op.index()] = Some(number));
+    }
+    let is_updated = |tensor: &TensorId| graph.new_value(*tensor).is_some();
+    let mut teaches = needs_grad.to_vec();
+    for op in graph.op_ids().rev() {
+        let (made, inputs) = (&graph.op(op).outputs, graph.op(op).inputs());
+        if !made.iter().flatten().any(|tensor| teaches[tensor.index()]) {
+            found[op.index()] = None;
+            continue;
+        }
+        inputs.iter().for_each(|tensor| teaches[tensor.index()] = true);
+        if inputs.iter().any(is_updated) {
+            found[op.index()] = None;
+        }
+    }
+    found
+}
+
+/// The spans of which backward needs something again.
+fn needed(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> BTreeSet<usize> {
+    let recomputed = repeated(graph, costs, span_of);
+    let needs = |op: &OpId| recomputed.ops[op.index()] || recomputed.inputs[op.index()].contains(&true);
+    graph.op_ids().filter(needs).filter_map(|op| span_of[op.index()]).collect()
+}
+
+/// For each operator whether backward computes it again, and for each of its inputs whether it is brought again.
+pub(super) struct Repeated {
+    pub(super) ops: Vec<bool>,
+    pub(super) inputs: Vec<Vec<bool>>,
+}
+
+/// What is in a span and needed again: by its own backward, by that of others in the span, or because these are computed
+/// again. What others read of it is not counted.
+pub(super) fn repeated(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> Repeated {
+    let mut found = Repeated { ops: vec![false; graph.ops.len()], inputs: vec![vec![]; graph.ops.len()] };
+    let mut read_again = vec![false; graph.tensors.len()];
+    for op in graph.op_ids().rev() {
+        let (it, kept, own) = (graph.op(op), &costs[op.index()].kept, span_of[op.index()]);
+        let is_read = it.outputs.iter().flatten().any(|tensor| read_again[tensor.index()]);
+        let is_repeated = own.is_some() && (is_read || kept.more > 0 || !kept.outputs.is_empty());
+        let mut brought = vec![];
+        for (at, tensor) in it.inputs().into_iter().enumerate() {
+            let span = graph.producer(tensor).and_then(|(maker, _)| span_of[maker.index()]);
+            let recomputed = span.is_some() && own == span && (is_repeated || kept.inputs.contains(&at));
+            brought.push(recomputed);
+            read_again[tensor.index()] |= recomputed;
+        }
+        (found.ops[op.index()], found.inputs[op.index()]) = (is_repeated, brought);
+    }
+    found
+}

@@ -1,0 +1,226 @@
+//! What it takes to bring values to their readers, and gradients back.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use graph::TensorId;
+
+use super::super::digits::{COPIES, DIGITS};
+use super::super::messages::{Count, Price, SizesId};
+use super::super::quick::Map;
+use super::super::sharding::{Sharding, complete, learns, read, written};
+use super::super::space::{Bundle, Edge};
+use super::Maker;
+
+/// How a tensor lies that an operator makes, and once it is complete.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Made {
+    sharding: Sharding,
+    whole: Sharding,
+}
+
+impl Made {
+    fn of(sharding: Sharding) -> Self {
+        Self { sharding, whole: complete(sharding) }
+    }
+}
+
+/// How a tensor is read, and how its gradient comes back, if it does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Reading {
+    value: Sharding,
+    gradient: Option<Made>,
+    /// Whether it is brought a second time for backward.
+    recomputed: bool,
+}
+
+impl Maker<'_> {
+    /// How a tensor lies that an operator makes, under a choice of its bundle.
+    fn written(&self, tensor: TensorId, at: usize) -> Made {
+        let (op, output) = self.graph().producer(tensor).expect("an operator makes it");
+        Made::of(written(self.question.analysis, op, output, &self.loops[op.index()][at]))
+    }
+
+    /// How a bundle reads a tensor under a choice: each way once.
+    fn reads(&self, tensor: TensorId, bundle: usize, at: usize) -> Vec<Reading> {
+        let mut found: Vec<Reading> = vec![];
+        for (op, input) in &self.operators.readers[tensor.index()] {
+            if self.bundles.of[op.index()] != bundle {
+                continue;
+            }
+            let read = read(self.question.analysis, *op, *input, &self.loops[op.index()][at]);
+            let learns = learns(self.graph(), &self.operators.needs_grad, *op, *input);
+            let gradient = learns.then(|| Made::of(read.gradient));
+            let recomputed = self.repeated.inputs[op.index()][*input];
+            let differ = |known: Option<Made>| gradient.is_some() && known.is_some() && known != gradient;
+            match found.iter_mut().find(|it| it.value == read.value && !differ(it.gradient)) {
+                Some(known) => {
+                    known.gradient = known.gradient.or(gradient);
+                    known.recomputed |= recomputed;
+                }
+                None => found.push(Reading { value: read.value, gradient, recomputed }),
+            }
+        }
+        found
+    }
+
+    /// What it takes to bring a tensor to a bundle, and gradients back, where makers and readers have made their choices.
+    pub(super) fn moved(&self, tensor: TensorId, reader: usize, (from, to): (usize, usize)) -> Price {
+        self.ways(tensor, self.sizes(tensor), self.written(tensor, from), &self.reads(tensor, reader, to))
+    }
+
+    fn ways(&self, tensor: TensorId, sizes: SizesId, written: Made, ways: &[Reading]) -> Price {
+        let all = ways.iter().map(|way| {
+            let forward = self.messages.between(sizes, written.sharding, way.value);
+            self.way(tensor, written, *way, forward, |gradient| {
+                self.messages.between(sizes, gradient.sharding, written.whole)
+            })
+        });
+        self.together(all)
+    }
+
+    fn together(&self, ways: impl Iterator<Item = Price>) -> Price {
+        match self.messages.count {
+            Count::Alone => ways.fold(Price::default(), |a, b| a + b),
+            // What is read in several ways may come in one message.
+            Count::Least => ways.fold(Price::default(), |a, b| if b.line > a.line { b } else { a }),
+        }
+    }
+
+    /// One of them, where it is known what the value takes, and `back` says what its gradient does.
+    fn way(
+        &self,
+        tensor: TensorId,
+        written: Made,
+        reading: Reading,
+        forward: Price,
+        back: impl FnOnce(Made) -> Price,
+    ) -> Price {
+        let recomputed = if reading.recomputed { forward.backward() } else { Price::default() };
+        let Some(gradient) = reading.gradient else { return forward + recomputed };
+        // Each that makes the value has a part of its gradient, which it may pass on.
+        let passes = self.operators.passes[tensor.index()] && gradient.whole == written.whole;
+        if passes && self.messages.count == Count::Least {
+            return forward + recomputed;
+        }
+        forward + recomputed + back(gradient).backward()
+    }
+
+    /// The same of all ways to write a tensor and to read it. Many of them differ in the gradient alone, or not in it: each
+    /// two shardings are looked at once.
+    fn table(&self, tensor: TensorId, writes: &[Made], reads: &[Vec<Reading>]) -> Vec<Vec<Price>> {
+        let sizes = self.sizes(tensor);
+        let (values, of_value) = distinct(reads.iter().flatten().map(|way| way.value));
+        let sharding = |way: &Reading| way.gradient.map_or(way.value, |gradient| gradient.sharding);
+        let (gradients, of_gradient) = distinct(reads.iter().flatten().map(sharding));
+        let (wholes, of_whole) = distinct(writes.iter().map(|written| written.whole));
+        let [values, wholes] = [values, wholes].map(|shardings| self.messages.numbered(sizes, &shardings));
+        let to_each = |from: &Sharding, to| self.messages.to_each(*from, to);
+        let back: Vec<Vec<Price>> = gradients.iter().map(|gradient| to_each(gradient, &wholes)).collect();
+        let candidate = |(written, whole): (&Made, &usize)| {
+            let forward = to_each(&written.sharding, &values);
+            let mut numbers = of_value.iter().zip(&of_gradient);
+            let cell = |ways: &Vec<Reading>| {
+                self.together(ways.iter().zip(&mut numbers).map(|(way, (value, gradient))| {
+                    self.way(tensor, *written, *way, forward[*value], |_| back[*gradient][*whole])
+                }))
+            };
+            reads.iter().map(cell).collect()
+        };
+        writes.iter().zip(&of_whole).map(candidate).collect()
+    }
+
+    /// What of a tensor's way to each of those that read it is counted there under a choice of its maker: if all read it
+    /// alike, it is moved once.
+    pub(super) fn share(&self, tensor: TensorId, others: usize, at: usize) -> f64 {
+        let (maker, _) = self.graph().producer(tensor).expect("an operator makes it");
+        let own = self.bundles.of[maker.index()];
+        let here = self.moved(tensor, own, (at, at)) != Price::default();
+        let leaves = self.left(tensor, at) != Price::default();
+        1.0 / (others + usize::from(here) + usize::from(leaves)).max(1) as f64
+    }
+
+    /// What it takes to have a result whole on all devices.
+    pub(super) fn left(&self, tensor: TensorId, at: usize) -> Price {
+        if !self.leaves(tensor) {
+            return Price::default();
+        }
+        self.messages.between(self.sizes(tensor), self.written(tensor, at).sharding, [COPIES; DIGITS])
+    }
+
+    /// The other bundles that read a tensor.
+    pub(super) fn others(&self, tensor: TensorId) -> Vec<usize> {
+        let Some((maker, _)) = self.graph().producer(tensor) else { return vec![] };
+        let own = self.bundles.of[maker.index()];
+        let mut others: Vec<usize> = self.operators.readers[tensor.index()]
+            .iter()
+            .map(|(op, _)| self.bundles.of[op.index()])
+            .collect();
+        others.sort_unstable();
+        others.dedup();
+        others.retain(|other| *other != own);
+        others
+    }
+
+    /// None where it is late.
+    pub(in super::super) fn edges(&self, bundles: &[Bundle], signatures: &[Rc<str>]) -> Option<Vec<Edge>> {
+        let mut between: BTreeMap<(usize, usize), Vec<(TensorId, usize)>> = BTreeMap::new();
+        for tensor in self.graph().tensor_ids() {
+            let Some((maker, _)) = self.graph().producer(tensor) else { continue };
+            let (own, others) = (self.bundles.of[maker.index()], self.others(tensor));
+            for other in &others {
+                between.entry((own, *other)).or_default().push((tensor, others.len()));
+            }
+        }
+        let mut known: HashMap<String, Rc<Vec<Price>>> = HashMap::new();
+        let mut edges = vec![];
+        for (ends, tensors) in between {
+            if self.question.stop.is_late() {
+                return None;
+            }
+            let text = self.edge_signature(ends, &tensors, signatures);
+            let prices = known.entry(text).or_insert_with(|| Rc::new(self.prices(bundles, ends, &tensors)));
+            edges.push(Edge { ends, prices: Rc::clone(prices) });
+        }
+        Some(edges)
+    }
+
+    /// Of what several bundles read each bears its share: if all read it alike, it is moved once.
+    fn prices(
+        &self,
+        bundles: &[Bundle],
+        (from, to): (usize, usize),
+        tensors: &[(TensorId, usize)],
+    ) -> Vec<Price> {
+        let (rows, columns) = (bundles[from].choices.len(), bundles[to].choices.len());
+        let mut all = vec![Price::default(); rows * columns];
+        for (tensor, shared) in tensors {
+            let (writes, of_row) = distinct((0..rows).map(|at| self.written(*tensor, at)));
+            let (reads, of_column) = distinct((0..columns).map(|at| self.reads(*tensor, to, at)));
+            let table = self.table(*tensor, &writes, &reads);
+            let shares: Vec<f64> = (0..rows).map(|at| self.share(*tensor, *shared, at)).collect();
+            for (candidate, write) in of_row.iter().enumerate() {
+                for (column, read) in of_column.iter().enumerate() {
+                    let sum = &mut all[candidate * columns + column];
+                    *sum = *sum + table[*write][*read].times(shares[candidate]);
+                }
+            }
+        }
+        all
+    }
+}
+
+/// What is different among many, and which of these each is.
+fn distinct<T: Eq + std::hash::Hash + Clone>(all: impl Iterator<Item = T>) -> (Vec<T>, Vec<usize>) {
+    let mut known: Map<T, usize> = Map::default();
+    let (mut found, mut of) = (vec![], vec![]);
+    for it in all {
+        let next = found.len();
+        let at = *known.entry(it).or_insert_with_key(|it| {
+            found.push(it.clone());
+            next
+        });
+        of.push(at);
+    }
+    (found, of)
+}

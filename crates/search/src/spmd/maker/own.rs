@@ -1,0 +1,157 @@
+//! What a bundle costs by itself.
+
+use check::held_as;
+use graph::{OpId, Source, TensorId};
+use rules::{Cost, Kind};
+
+use super::super::choices::dims;
+use super::super::digits::{PARTIAL, Set};
+use super::super::messages::{Count, Price};
+use super::super::param_sharding::Held;
+use super::super::respects::pinned;
+use super::super::sharding::{Loops, Sharding, elements, read, splits, written};
+use super::super::space::Unary;
+use super::Maker;
+use super::part::Part;
+
+/// What takes less of the work than this is copied, and not worth a decision,
+const SMALL: f64 = 1e-4;
+/// if what it makes has so many times fewer elements than what it is read with: positions, masks.
+const BESIDE: u64 = 16;
+
+impl Maker<'_> {
+    /// The dims along which a bundle may be divided.
+    pub(in super::super) fn dims(&self, number: usize) -> Vec<usize> {
+        let ops = &self.bundles.all[number];
+        let own: f64 = ops.iter().map(|op| self.seconds[op.index()]).sum();
+        let pinned = pinned(&self.question, &self.operators.classes, ops);
+        if pinned.is_empty() && own < SMALL * self.of_all && self.is_beside(number, ops) {
+            return vec![];
+        }
+        dims(self.question.analysis, &self.operators.classes, (ops, &pinned), &self.seconds)
+    }
+
+    /// Whether what a bundle makes is small beside what others read with it.
+    fn is_beside(&self, bundle: usize, ops: &[OpId]) -> bool {
+        let size = |tensor: TensorId| self.graph().tensor(tensor).numel().unsigned_abs();
+        let made = || ops.iter().flat_map(|op| self.graph().op(*op).outputs.iter().flatten().copied());
+        let readers = made().flat_map(|tensor| &self.operators.readers[tensor.index()]).map(|(op, _)| *op);
+        let others = readers.filter(|op| self.bundles.of[op.index()] != bundle);
+        let beside = others.flat_map(|op| self.graph().op(op).inputs()).map(size).max().unwrap_or(0);
+        made().map(size).max().unwrap_or(0).saturating_mul(BESIDE) < beside
+    }
+
+    /// Whether a tensor is needed whole on all devices.
+    pub(super) fn leaves(&self, tensor: TensorId) -> bool {
+        let all = self.graph().outputs.iter().zip(&self.question.boundary.outputs);
+        all.into_iter().any(|(it, how)| *it == Some(tensor) && *how == program::Output::Whole)
+    }
+
+    /// The parameters of which some operators are the first readers.
+    pub(in super::super) fn params(&self, ops: &[OpId]) -> Vec<TensorId> {
+        let mut found = vec![];
+        for op in ops {
+            for tensor in self.graph().op(*op).inputs() {
+                let first =
+                    self.operators.readers[tensor.index()].first().is_some_and(|(reader, _)| reader == op);
+                let is_param = matches!(self.graph().tensor(tensor).source, Source::Param { .. });
+                if is_param && first && !found.contains(&tensor) {
+                    found.push(tensor);
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether not all parts of an operator may read an operand that each could: a bias is added by one of those that sum.
+    fn is_of_some(&self, op: OpId, input: usize, at: usize) -> bool {
+        let dims = self.question.analysis.op(op);
+        let sums = |index: usize| matches!(dims.loops[index].kind, Kind::Reduce(_));
+        let loops = &self.loops[op.index()][at];
+        loops.iter().flatten().any(|index| sums(*index) && !dims.inputs[input].contains(&Some(*index)))
+    }
+
+    fn part(&mut self, op: OpId, loops: &Loops) -> Part {
+        let key = (self.operators.signature[op.index()], loops.clone());
+        if let Some(known) = self.parts.get(&key) {
+            return known.clone();
+        }
+        let of = (self.devices, self.messages.count);
+        let made = self.operators.part(op, of, splits(self.digits, loops));
+        self.parts.insert(key, made.clone());
+        made
+    }
+
+    /// Whether lowering replaces an operator by others, which may be less work.
+    fn is_rewritten(&self, op: OpId, loops: &Loops) -> bool {
+        let all = &self.question.analysis.op(op).loops;
+        loops.iter().flatten().any(|index| all[*index].kind == Kind::Own)
+    }
+
+    pub(in super::super) fn unary(&mut self, ops: &[OpId], params: &[TensorId], at: usize) -> Unary {
+        let mut all = Unary::default();
+        let wanted: Vec<OpId> = ops.iter().copied().filter(|op| self.operators.wanted[op.index()]).collect();
+        for op in &wanted {
+            let loops = self.loops[op.index()][at].clone();
+            let part = self.part(*op, &loops);
+            let recomputed = if self.repeated.ops[op.index()] { part.forward } else { 0.0 };
+            let back = part.backward + recomputed;
+            if self.messages.count == Count::Alone || !self.is_rewritten(*op, &loops) {
+                all.price = all.price + Price { work: part.forward + back, back, ..Price::default() };
+                all.kept += self.kept(*op, &loops, &part.cost);
+            }
+            let outputs: Vec<TensorId> = self.graph().op(*op).outputs.iter().flatten().copied().collect();
+            for tensor in outputs {
+                let own = self.bundles.of[op.index()];
+                let moved = self.moved(tensor, own, (at, at)) + self.left(tensor, at);
+                if moved != Price::default() {
+                    all.price = all.price + moved.times(self.share(tensor, self.others(tensor).len(), at));
+                }
+            }
+        }
+        all.held = params.iter().map(|tensor| self.held(*tensor, at)).collect();
+        all
+    }
+
+    fn kept(&self, op: OpId, loops: &Loops, cost: &Cost) -> f64 {
+        let (keeps, it) = (&self.keeps[op.index()], self.graph().op(op));
+        let analysis = self.question.analysis;
+        let inputs = it.inputs();
+        let bytes = |tensor: TensorId, sharding: &Sharding| {
+            let sizes = self.sizes_of(tensor);
+            elements(&sizes.factors, self.digits, sharding) * sizes.width as f64
+        };
+        let read = keeps.inputs.iter().map(|(at, (own, all))| {
+            bytes(inputs[*at], &read(analysis, op, *at, loops).value) * *own as f64 / *all as f64
+        });
+        let made = keeps.outputs.iter().filter_map(|at| Some((it.outputs[*at]?, *at)));
+        let made = made.map(|(tensor, at)| bytes(tensor, &written(analysis, op, at, loops)));
+        read.sum::<f64>() + made.sum::<f64>() + if keeps.more { cost.kept.more as f64 } else { 0.0 }
+    }
+
+    fn held(&self, tensor: TensorId, at: usize) -> Held {
+        let it = self.graph().tensor(tensor);
+        let (op, input) = self.operators.readers[tensor.index()][0];
+        let read = read(self.question.analysis, op, input, &self.loops[op.index()][at]);
+        let sizes = self.sizes_of(tensor);
+        let width = held_as(it, self.question.masters).bytes() as f64;
+        let partial = Set::of((0..self.digits.len()).filter(|at| read.gradient[*at] == PARTIAL));
+        let elements = elements(&sizes.factors, self.digits, &read.value);
+        let least = self.messages.count == Count::Least;
+        Held {
+            bytes: elements * width,
+            gathered: elements * sizes.width as f64,
+            partial,
+            // What forward writes is not divided.
+            longest: match it.shape.iter().copied().max() {
+                _ if least => i64::MAX,
+                Some(longest) if self.graph().new_value(tensor).is_none() => longest,
+                _ => 1,
+            },
+            is_open: least
+                && (self.operators.readers[tensor.index()].len() > 1 || self.is_of_some(op, input, at)),
+            is_trained: matches!(it.source, Source::Param { frozen: false, .. })
+                && self.operators.needs_grad[tensor.index()],
+        }
+    }
+}

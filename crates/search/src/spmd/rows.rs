@@ -1,0 +1,59 @@
+//! Plans that were found, as they are lowered and simulated.
+
+use diag::Result;
+
+use super::solution::{Candidate, Stats, find};
+use crate::reason::Reason;
+use crate::{Evaluated, Evaluations, Own, Question};
+
+/// So many of the plans that promise most are looked at each time.
+const FEW: usize = 3;
+/// How often less memory is asked for, where plans need more than was told of them.
+const TIMES: usize = 3;
+/// So much of the time that is left is for that, the rest for other plans.
+const SHARE: f64 = 0.2;
+
+/// The best plans of one block, and what was found out about all of them. `watch` is told each.
+pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Result<(Evaluations, Stats)> {
+    watch("auto");
+    let found = find(question)?;
+    let mut looked = Evaluations::default();
+    looked.at(question, best(&found.plans), watch)?;
+    let there = limit(question);
+    let mut asked = there;
+    let question = &Question { stop: question.stop.share(SHARE), ..*question };
+    for _ in 0..TIMES {
+        if looked.rows.iter().any(Evaluated::fits) || question.stop.is_late() {
+            break;
+        }
+        // By as much less as the least of them needs more than there is.
+        let Some(over) =
+            looked.rows.iter().map(|candidate| candidate.memory.1.saturating_sub(candidate.memory.2)).min()
+        else {
+            break;
+        };
+        asked = asked.saturating_sub(over + over / 8);
+        let tighter = find(&Question { memory: Some(asked), ..*question })?;
+        if tighter.plans.is_empty() {
+            break;
+        }
+        looked.at(question, best(&tighter.plans), watch)?;
+    }
+    Ok((looked, found.stats))
+}
+
+/// Those that promise most.
+fn best(plans: &[Candidate]) -> impl Iterator<Item = Own> {
+    let mut order: Vec<&Candidate> = plans.iter().collect();
+    order.sort_by(|a, b| a.claim.totals.least().total_cmp(&b.claim.totals.least()));
+    order.into_iter().take(FEW).map(|it| Own {
+        claim: Some(it.claim),
+        reason: Some(Reason::of_block(&it.plan, it.claim)),
+        ..Own::of(it.plan.clone())
+    })
+}
+
+/// Bytes of the device that has fewest.
+pub fn limit(question: &Question<'_>) -> u64 {
+    (0..question.devices).map(|rank| question.there(rank)).min().unwrap_or(0)
+}

@@ -1,0 +1,316 @@
+//! Some segments of a model, one after another, on a group of devices: a stage of a pipeline.
+//!
+//! The tables are those of the whole model on the group, where no bundle is in two segments; of a run those count that are
+//! within it. Runs of layers that are alike have the same tables, and are solved once.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use diag::Result;
+use elimination::Solver;
+use graph::{OpId, TensorId};
+use plan::Draft;
+
+use super::explain::{Explanation, ways};
+use super::fallback::{Asked, Fallback, Tables};
+use super::maker::Ground;
+use super::objective::{Look, Objective, Totals, UNIT, Weights};
+use super::quick::Map;
+use super::rows::limit;
+use super::solution::{NOTHING, RECOMPUTED, may_recompute, spans, write};
+use super::space::Begun;
+use super::tied::{Divided, weights};
+use crate::Question;
+use crate::pipeline::Stage;
+
+/// Under the first a stage waits for what it sends at its end, under the second hardly.
+pub(super) const LOOKS: [Look; 2] = [Look { line: 0.25, last: 0.5 }, Look { line: 0.02, last: 0.1 }];
+/// So much of what stages send each other is not hidden.
+pub(super) const SENT: [f64; 2] = [1.0, 0.1];
+/// What a byte costs, in as good as nothing.
+pub(super) const PRICES: [f64; 5] = [1.0, 32.0, 256.0, 2048.0, 16384.0];
+
+/// A way to divide a run, and to compute some of it again.
+#[derive(Clone, Debug)]
+pub(crate) struct Inner {
+    pub(super) fallback: usize,
+    pub(super) asked: Asked,
+    pub(super) values: Rc<[usize]>,
+    pub(super) weights: Weights,
+    /// Seconds of a micro-batch, forward and backward.
+    pub(super) forward: f64,
+    pub(super) backward: f64,
+    pub(super) totals: Totals,
+    /// Bytes that forward keeps of a micro-batch.
+    pub(super) kept: f64,
+    /// Bytes that all devices need of what comes from before the run, and hold of what goes on behind it.
+    pub(super) crossing: (f64, f64),
+}
+
+/// What a way to divide a run is least in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunClaim {
+    fallback: usize,
+    asked: Asked,
+    /// The price of a byte.
+    byte: f64,
+    kept: u32,
+}
+
+/// All runs of segments on one group of devices.
+pub(crate) struct Runs<'q> {
+    pub(super) question: Question<'q>,
+    ground: Ground<'q>,
+    /// The segment of each operator.
+    pub(super) segments: &'q [usize],
+    /// The value that crosses to each segment.
+    pub(super) crossing: &'q [Option<TensorId>],
+    /// What a byte costs at least.
+    pub(super) nothing: f64,
+    pub(super) rungs: Vec<Option<Fallback<'q>>>,
+    /// What runs that fit take at least, by how many micro-batches are kept.
+    least: Map<(usize, usize, u32), Option<[f64; 3]>>,
+    /// How what is tied is divided within a stage, and across several.
+    pub(super) fixed: Option<(Divided, Divided)>,
+}
+
+impl Inner {
+    /// What the pipeline is told of it.
+    pub(crate) fn stage(&self) -> Stage {
+        let it = &self.totals;
+        Stage {
+            forward: self.forward,
+            backward: self.backward,
+            tail: (it.late - it.last).max(0.0) + it.updates,
+            busy: it.least(),
+            takes: self.crossing.0,
+            gives: self.crossing.1,
+        }
+    }
+
+    /// What it is least in, where it is kept of so many micro-batches.
+    pub(crate) fn claim(&self, kept: u32) -> RunClaim {
+        RunClaim { fallback: self.fallback, asked: self.asked, byte: self.weights.byte, kept }
+    }
+
+    /// Where it is kept of so many micro-batches.
+    fn bytes(&self, kept: u32) -> f64 {
+        self.totals.bytes + (f64::from(kept) - 1.0) * self.kept
+    }
+}
+
+impl<'q> Runs<'q> {
+    /// Of a question about the devices of the group; `floor` is what no step takes less than.
+    pub(crate) fn new(
+        question: Question<'q>,
+        ground: Ground<'q>,
+        (segments, crossing): (&'q [usize], &'q [Option<TensorId>]),
+        floor: f64,
+    ) -> Self {
+        let nothing = floor / UNIT * NOTHING / limit(&question).max(1) as f64;
+        let (rungs, least, fixed) = (vec![], Map::default(), None);
+        Self { question, ground, segments, crossing, nothing, rungs, least, fixed }
+    }
+
+    /// The same with so much memory, and until so late.
+    pub(crate) fn ask(&mut self, question: &Question<'q>) {
+        (self.question.memory, self.question.stop) = (question.memory, question.stop);
+        self.least.clear();
+        self.rungs.iter_mut().flatten().for_each(|fallback| fallback.space.question = self.question);
+    }
+
+    /// Whether of all runs that were looked at the ways are known that cost least.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.rungs.iter().flatten().all(|fallback| fallback.is_exact)
+    }
+
+    /// Seconds of a micro-batch that each segment takes at least, without what is between bundles.
+    pub(crate) fn least(&mut self) -> Result<Vec<f64>> {
+        self.made(0)?;
+        let fallback = self.rungs[0].as_ref();
+        let each = |fallback: &Fallback<'_>| fallback.least.iter().map(|[all, ..]| *all).collect();
+        Ok(fallback.map_or_else(|| vec![0.0; self.crossing.len()], each))
+    }
+
+    /// Device-seconds of a micro-batch and bytes of all devices of each segment at least, of a rung and where so many
+    /// micro-batches are kept.
+    pub(crate) fn segments_at_least(
+        &mut self,
+        fallback: usize,
+        kept: u32,
+    ) -> Result<Option<Vec<(f64, f64)>>> {
+        self.made(fallback)?;
+        let devices = f64::from(self.question.devices);
+        let each = |fallback: &Fallback<'_>| {
+            let segment = |([seconds, ..], (held, own)): (&[f64; 3], &(f64, f64))| {
+                (devices * seconds, devices * (held + f64::from(kept) * own))
+            };
+            fallback.least.iter().zip(&fallback.bytes).map(segment).collect()
+        };
+        Ok(self.rungs[fallback].as_ref().map(each))
+    }
+
+    /// The same of a run that fits where so many micro-batches are kept: in all, forward and backward. None if none does.
+    pub(crate) fn least_of(&mut self, run: (usize, usize), kept: u32) -> Result<Option<[f64; 3]>> {
+        if let Some(known) = self.least.get(&(run.0, run.1, kept)) {
+            return Ok(*known);
+        }
+        let found = self.looked_for(run, kept)?;
+        self.least.insert((run.0, run.1, kept), found);
+        Ok(found)
+    }
+
+    fn looked_for(&mut self, run: (usize, usize), kept: u32) -> Result<Option<[f64; 3]>> {
+        let limit = limit(&self.question) as f64;
+        for at in 0..RECOMPUTED.len() {
+            self.made(at)?;
+            let Some(fallback) = self.rungs[at].as_ref().filter(|fallback| !fallback.cuts_a_span(run)) else {
+                continue;
+            };
+            // Who computes more again takes no less.
+            if fallback.least_bytes(run, kept) <= limit {
+                return Ok(Some(fallback.least(run)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Ways to divide a run that fit where so many micro-batches are kept. Nothing more is computed again where memory is no
+    /// matter.
+    pub(crate) fn ways(&mut self, run: (usize, usize), kept: u32, solver: &mut Solver) -> Result<Vec<Inner>> {
+        let (limit, mut found) = (limit(&self.question) as f64, vec![]);
+        for at in 0..RECOMPUTED.len() {
+            self.made(at)?;
+            let nothing = self.nothing;
+            let Some(fallback) = self.rungs[at].as_mut().filter(|fallback| !fallback.cuts_a_span(run)) else {
+                continue;
+            };
+            if fallback.least_bytes(run, kept) > limit {
+                continue;
+            }
+            let mut is_easy = true;
+            for look in 0..LOOKS.len() {
+                // What is as good as nothing is the same however many there are.
+                let first = fallback.inner(run, ((look, 0, 1), nothing), solver)?;
+                let fits = |it: &Inner| it.bytes(kept) <= limit;
+                let first_fits = first.as_ref().is_some_and(fits);
+                is_easy &= first_fits;
+                let inner = match first {
+                    Some(first) if first_fits => Some(first),
+                    _ => fallback.tight(run, (look, kept), (nothing, &fits), solver)?,
+                };
+                found.extend(inner.map(|inner| Inner { fallback: at, ..inner }));
+            }
+            if is_easy && !found.is_empty() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Why an operator of a run is divided as it is in a way that was found, and at most so many other ways.
+    pub(crate) fn explain(
+        &mut self,
+        run: (usize, usize),
+        claim: &RunClaim,
+        op: OpId,
+        most: usize,
+    ) -> Result<Option<Explanation>> {
+        self.made(claim.fallback)?;
+        let Some(fallback) = &mut self.rungs[claim.fallback] else { return Ok(None) };
+        if !fallback.is_done() {
+            return Ok(None);
+        }
+        let nothing = claim.byte / PRICES[claim.asked.1];
+        let Some(Tables { members, edges, problem, weights }) = fallback.tables(run, claim.asked, nothing)?
+        else {
+            return Ok(None);
+        };
+        let is_own = |at: &usize| fallback.space.bundles[*at].ops.contains(&op);
+        let Some(variable) = members.iter().position(is_own) else { return Ok(None) };
+        let bundle = members[variable];
+        let totals = |values: &[usize]| {
+            let found = fallback.found((run, &members, &edges), values.into(), weights)?;
+            let totals = Totals { bytes: found.bytes(claim.kept), ..found.totals };
+            Ok((totals, found.crossing.0 + found.crossing.1))
+        };
+        let ways = ways(&fallback.space, &problem, (bundle, variable), &totals, most)?;
+        Ok(ways.map(|ways| Explanation { ops: fallback.space.bundles[bundle].ops.clone(), ways }))
+    }
+
+    /// How what is tied is divided.
+    pub(crate) fn fixed(&self) -> Option<&(Divided, Divided)> {
+        self.fixed.as_ref()
+    }
+
+    fn made(&mut self, at: usize) -> Result<()> {
+        while self.rungs.len() <= at {
+            let spans = spans(&self.question, RECOMPUTED[self.rungs.len()]);
+            let fallback = match spans.filter(|spans| may_recompute(&self.question, spans)) {
+                Some(spans) => {
+                    let cut = (&spans[..], self.segments);
+                    let begun = Begun::new(&self.question, self.ground, cut);
+                    begun.map(|begun| Fallback::new(self, spans, begun)).transpose()?
+                }
+                None => None,
+            };
+            self.rungs.push(fallback);
+            self.fix_last();
+        }
+        Ok(())
+    }
+
+    /// The operators of some segments.
+    pub(crate) fn ops(&mut self, run: (usize, usize)) -> Result<Vec<OpId>> {
+        self.made(0)?;
+        let fallback = self.rungs[0].as_ref();
+        Ok(fallback.map_or_else(Vec::new, |fallback| {
+            fallback.members(run).into_iter().flat_map(|at| fallback.space.bundles[at].ops.clone()).collect()
+        }))
+    }
+
+    /// Ways to divide what is tied, on this group: as in plans of one block that cost least.
+    pub(crate) fn divided(&mut self) -> Result<Vec<Divided>> {
+        self.made(0)?;
+        let prices = PRICES.map(|price| self.nothing * price);
+        let Some(fallback) = &mut self.rungs[0] else { return Ok(vec![]) };
+        if !fallback.is_done() {
+            return Ok(vec![]);
+        }
+        fallback.tied.divided(&fallback.space, &weights(&LOOKS, &[prices[0], prices[2], prices[4]]))
+    }
+
+    /// From now on what is tied is divided so: within a stage, and across several.
+    pub(crate) fn fix(&mut self, within: &Divided, across: &Divided) {
+        self.fixed = Some((within.clone(), across.clone()));
+        self.rungs.iter_mut().flatten().for_each(|fallback| fallback.fix(within, across));
+    }
+
+    fn fix_last(&mut self) {
+        let (Some((within, across)), Some(Some(fallback))) = (&self.fixed, self.rungs.last_mut()) else {
+            return;
+        };
+        fallback.fix(within, across);
+    }
+
+    /// Writes a way to divide a run, on devices from `first` on. Gives the operators.
+    pub(crate) fn write(
+        &self,
+        draft: &mut Draft<'_>,
+        (run, inner): ((usize, usize), &Inner),
+        first: u32,
+    ) -> Result<Vec<OpId>> {
+        let fallback = self.rungs[inner.fallback].as_ref().expect("a way is of a rung that is there");
+        let objective = Objective::new(&fallback.space, inner.weights)?.of_stage(1.0);
+        let mut ops = BTreeSet::new();
+        for (bundle, value) in fallback.members(run).into_iter().zip(inner.values.iter()) {
+            write(&objective, draft, (bundle, *value), first)?;
+            ops.extend(fallback.space.bundles[bundle].ops.iter().copied());
+        }
+        for span in &fallback.spans {
+            let own: Vec<OpId> = span.iter().copied().filter(|op| ops.contains(op)).collect();
+            draft.recompute(own);
+        }
+        Ok(ops.into_iter().collect())
+    }
+}

@@ -1,0 +1,94 @@
+//! How operands lie, if it is said for each digit of the devices which loop of the operator it divides.
+
+use graph::{Graph, OpId};
+use plan::{On, Split};
+use rules::{Analysis, Kind};
+
+use super::digits::{COPIES, DIGITS, Digits, PARTIAL};
+
+/// For each digit the loop that it divides; none where devices compute the same.
+pub(super) type Loops = Vec<Option<usize>>;
+
+/// For each digit what it does with a tensor; behind the last there are copies.
+pub(super) type Sharding = [u8; DIGITS];
+
+/// How an operand is read, and how its gradient is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Read {
+    pub(super) value: Sharding,
+    pub(super) gradient: Sharding,
+}
+
+/// The splits of an operator: neighbours along one loop are one.
+pub(super) fn splits(digits: &Digits, loops: &Loops) -> Vec<Split> {
+    let mut found: Vec<Split> = vec![];
+    for (on, &size) in loops.iter().zip(&digits.sizes) {
+        let on = on.map_or(On::Copies, On::Loop);
+        match found.last_mut() {
+            Some(last) if last.on == on => last.parts *= size,
+            _ => found.push(Split { on, parts: size }),
+        }
+    }
+    found
+}
+
+pub(super) fn read(analysis: &Analysis, op: OpId, input: usize, loops: &Loops) -> Read {
+    let dims = analysis.op(op);
+    let carried = &dims.inputs[input];
+    let once = analysis.rules[op.index()].as_ref().is_some_and(|rule| rule.inputs[input].once);
+    let divides = |on: &Option<usize>| factor(carried, *on);
+    let gradient = |on: &Option<usize>| match on {
+        Some(index) if carried.contains(&Some(*index)) => factor(carried, *on),
+        Some(index) if once && matches!(dims.loops[*index].kind, Kind::Reduce(_)) => COPIES,
+        Some(_) => PARTIAL,
+        None => COPIES,
+    };
+    Read { value: each(loops, divides), gradient: each(loops, gradient) }
+}
+
+pub(super) fn written(analysis: &Analysis, op: OpId, output: usize, loops: &Loops) -> Sharding {
+    let dims = analysis.op(op);
+    let carried = &dims.outputs[output];
+    let of = |on: &Option<usize>| match on {
+        Some(index) if matches!(dims.loops[*index].kind, Kind::Reduce(_)) => PARTIAL,
+        _ => factor(carried, *on),
+    };
+    each(loops, of)
+}
+
+fn each(loops: &Loops, of: impl Fn(&Option<usize>) -> u8) -> Sharding {
+    std::array::from_fn(|at| loops.get(at).map_or(COPIES, &of))
+}
+
+fn factor(carried: &[Option<usize>], on: Option<usize>) -> u8 {
+    let at = on.and_then(|on| carried.iter().position(|it| *it == Some(on)));
+    at.map_or(COPIES, |at| u8::try_from(at + 1).expect("a tensor of few dims"))
+}
+
+/// Complete, where it may be partial.
+pub(super) fn complete(sharding: Sharding) -> Sharding {
+    sharding.map(|it| if it == PARTIAL { COPIES } else { it })
+}
+
+/// Elements of the largest shard.
+pub(super) fn elements(sizes: &[i64], digits: &Digits, sharding: &Sharding) -> f64 {
+    (1..).zip(sizes).map(|(factor, size)| length(*size, factor, digits, sharding) as f64).product()
+}
+
+/// Elements that a shard has of another one, at most.
+pub(super) fn met(sizes: &[i64], digits: &Digits, one: &Sharding, other: &Sharding) -> f64 {
+    let of = |factor, size| length(size, factor, digits, one).min(length(size, factor, digits, other));
+    (1..).zip(sizes).map(|(factor, size)| of(factor, *size) as f64).product()
+}
+
+/// Of the largest shard along a factor.
+fn length(size: i64, factor: u8, digits: &Digits, sharding: &Sharding) -> i64 {
+    let divided = sharding.iter().zip(&digits.sizes).filter(|(it, _)| **it == factor);
+    divided.fold(size, |left, (_, parts)| (left + i64::from(*parts) - 1) / i64::from(*parts))
+}
+
+/// Whether gradients flow to an operand.
+pub(super) fn learns(graph: &Graph, needs_grad: &[bool], op: OpId, input: usize) -> bool {
+    let it = graph.op(op);
+    needs_grad[it.inputs()[input].index()] && it.passes_on(|tensor| needs_grad[tensor.index()], input)
+}

@@ -1,0 +1,337 @@
+//! The least sums, and the plans that have them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use diag::Result;
+use elimination::{Least, NEVER, Problem, Solver};
+use graph::OpId;
+use plan::{Draft, ParamSharding, Plan, sets};
+
+use super::certificate::{Searched, bound};
+use super::digits::Digits;
+use super::maker::Operators;
+use super::messages::{Count, Messages};
+use super::objective::{Look, Objective, Totals, UNIT, Weights};
+use super::param_sharding::ParamChoice;
+use super::rows::limit;
+use super::sharding::splits;
+use super::space::Space;
+use crate::Question;
+use crate::bound::kinds;
+
+/// What is looked at first, and how often in all.
+pub(super) const FIRST: [Look; 2] = [Look { line: 0.0, last: 0.0 }, Look { line: 0.25, last: 0.5 }];
+const LOOKS: usize = 4;
+/// Nothing more is computed again where what was found is no more than so many times the bound.
+const ENOUGH: f64 = 1.02;
+/// No table has more entries than this times the values of a variable.
+pub(super) const MOST: f64 = 4e8;
+/// A byte has a price in any case, so that of two ways that take as long the smaller one is found: all bytes that there
+/// are cost this share of the step.
+pub(super) const NOTHING: f64 = 1e-4;
+/// What is no more than this over the least is as good as it.
+const NEAR: f64 = 2e-3;
+/// How often the price of a byte is halved until memory is just enough.
+const HALVINGS: usize = 6;
+/// What is computed again, from nothing to everything.
+pub(crate) const RECOMPUTED: [&str; 3] = ["", "recompute:selective", "recompute"];
+
+/// What was found.
+#[derive(Default)]
+pub struct Inside {
+    pub plans: Vec<Candidate>,
+    pub stats: Stats,
+}
+
+/// What is known of all plans of a space.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Seconds that none of them can beat.
+    pub bound: f64,
+    /// Decisions, their choices in all, sums that were looked at, and how long that took.
+    pub decisions: usize,
+    pub choices: usize,
+    pub sums: f64,
+    pub seconds: f64,
+}
+
+/// A plan that costs least under some weights, and what it comes to.
+pub struct Candidate {
+    pub plan: Plan,
+    pub claim: Claim,
+}
+
+/// What is claimed of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    pub totals: Totals,
+    /// What it computes again, and what it is least in.
+    pub(super) recomputed: &'static str,
+    pub(super) weights: Weights,
+}
+
+/// The best plans of one block, and what none can beat; once it is late, no further ones.
+pub fn find(question: &Question<'_>) -> Result<Inside> {
+    let digits = Digits::of(question.cluster, question.devices);
+    let messages = Messages::new(question.cluster, &digits, Count::Alone);
+    let operators = Operators::of(question);
+    let start = Instant::now();
+    let mut inside = Inside::default();
+    let floor = crate::bound(question)?;
+    let (mut looked, mut promised) = (vec![], f64::INFINITY);
+    for recomputed in RECOMPUTED {
+        let Some(spans) = spans(question, recomputed).filter(|spans| may_recompute(question, spans)) else {
+            continue;
+        };
+        let Some(space) = Space::new(question, (&operators, &digits, &messages), &spans) else { break };
+        let mut fallback = Fallback {
+            space: &space,
+            spans: &spans,
+            recomputed,
+            floor,
+            inside: &mut inside,
+            promised: (0.0, None),
+        };
+        let is_tight = fallback.climb()?;
+        promised = promised.min(fallback.promised.0);
+        looked.push(Searched { weights: fallback.promised.1, is_tight, spans });
+        let best = inside.plans.iter().map(|it| it.claim.totals.least()).fold(f64::INFINITY, f64::min);
+        // Who computes more again takes no less.
+        if !is_tight && best <= ENOUGH * promised || question.stop.is_late() {
+            break;
+        }
+    }
+    if is_plain(question) && !question.stop.is_late() {
+        let bound = bound(question, (&operators, &digits), &looked, &mut inside.stats.sums)?.max(floor);
+        // Of what was stopped on the way nothing is known.
+        inside.stats.bound = if question.stop.is_late() { 0.0 } else { bound };
+    }
+    inside.stats.seconds = start.elapsed().as_secs_f64();
+    Ok(inside)
+}
+
+/// Whether a bound can be claimed. Of devices or nodes that differ, who is slowest in one thing may be the quickest in
+/// another; and of messages that were measured, several may take less together than one by one.
+fn is_plain(question: &Question<'_>) -> bool {
+    let (nodes, network) = (&question.cluster.nodes, &question.cluster.network);
+    let kinds = kinds(question.cluster, question.devices);
+    let formulas = nodes[0].link.measured.is_empty() && network.measured.is_empty();
+    kinds.len() == 1 && nodes.iter().all(|node| *node == nodes[0]) && formulas
+}
+
+/// The least sum; none where it is too large, or late.
+pub(super) fn solved(question: &Question<'_>, problem: &Problem) -> Option<Least> {
+    Solver::default().solve_until(problem, MOST, &|| question.stop.is_late())
+}
+
+/// The same; where it is too large, what is as good as that of fewer values.
+fn solved_nearly(question: &Question<'_>, problem: &Problem) -> Option<Least> {
+    Solver::default().solve_nearly(problem, MOST, &|| question.stop.is_late())
+}
+
+/// Whether constraints let these be computed again.
+pub(super) fn may_recompute(question: &Question<'_>, spans: &[Vec<OpId>]) -> bool {
+    spans.is_empty() || question.constraints.is_none_or(|it| it.no_recompute().is_none())
+}
+
+/// What backward computes again; none where the model has no layers for it.
+pub(super) fn spans(question: &Question<'_>, recomputed: &str) -> Option<Vec<Vec<OpId>>> {
+    let name =
+        if recomputed.is_empty() { "replicate".to_owned() } else { format!("replicate x {recomputed}") };
+    sets::named(&name, question.graph, question.analysis, 1).ok().map(|plan| plan.recompute)
+}
+
+/// All plans that compute the same again.
+struct Fallback<'r, 'q> {
+    space: &'r Space<'q>,
+    spans: &'r [Vec<OpId>],
+    recomputed: &'static str,
+    /// Seconds that no plan can beat.
+    floor: f64,
+    inside: &'r mut Inside,
+    /// Seconds below which no plan is, as costs are counted here, and the weights by which that was found.
+    promised: (f64, Option<Weights>),
+}
+
+/// The least under some weights.
+struct Found {
+    least: Least,
+    weights: Weights,
+    totals: Totals,
+    /// By how much it costs more than the least of those that fit, at most, as a share of that.
+    over: f64,
+    /// Whether memory had a price.
+    is_tight: bool,
+}
+
+impl Found {
+    /// Without the price of bytes.
+    fn time(&self) -> f64 {
+        self.least.cost - self.weights.byte * self.totals.bytes
+    }
+}
+
+impl Fallback<'_, '_> {
+    /// Looks at what binds the plans that are found, a few times. Gives whether memory did.
+    fn climb(&mut self) -> Result<bool> {
+        let deciding = || self.space.ties.deciding();
+        self.inside.stats.decisions = deciding().count();
+        self.inside.stats.choices = deciding().map(|at| self.space.bundles[at].choices.len()).sum();
+        let (limit, mut is_tight) = (limit(&self.space.question) as f64, false);
+        let mut looks = VecDeque::from(FIRST);
+        for _ in 0..LOOKS {
+            let Some(look) = looks.pop_front() else { break };
+            let found = self.cheapest(look, limit)?;
+            is_tight |= found.as_ref().is_none_or(|found| found.is_tight);
+            let Some(found) = found else { continue };
+            self.keep(&found)?;
+            if self.space.question.stop.is_late() {
+                break;
+            }
+            if !found.is_tight && look.is_only(found.totals.binds()) {
+                // None takes less.
+                break;
+            }
+            if looks.is_empty() {
+                looks.extend(look.towards(found.totals.binds()));
+            }
+        }
+        Ok(is_tight)
+    }
+
+    /// The least that fits with a price for bytes that is just enough, or as good as nothing.
+    fn cheapest(&mut self, look: Look, limit: f64) -> Result<Option<Found>> {
+        let nothing = self.floor / UNIT * NOTHING / limit.max(1.0);
+        let mut least: f64 = 0.0;
+        let mut at = |byte: f64| -> Result<Option<Found>> {
+            let found = self.least(Weights { look, byte })?;
+            let exact = found.iter().filter(|it| it.least.is_least);
+            least = exact.map(|it| it.least.cost - byte * limit).fold(least, f64::max);
+            if least * UNIT > self.promised.0 {
+                self.promised = (least * UNIT, Some(Weights { look, byte }));
+            }
+            Ok(found.map(|found| Found { over: found.time() / least - 1.0, ..found }))
+        };
+        let fits = |found: &Found| found.totals.bytes <= limit;
+        let Some(first) = at(nothing)? else { return Ok(None) };
+        if fits(&first) {
+            return Ok(Some(first));
+        }
+        // So dear that a byte too many costs all the time there is.
+        let (mut low, mut high) = (nothing, 16.0 * first.least.cost / limit.max(1.0));
+        let Some(mut best) = at(high)?.filter(fits) else { return Ok(None) };
+        for _ in 0..HALVINGS {
+            if best.over <= NEAR {
+                break;
+            }
+            let middle = (low * high).sqrt();
+            match at(middle)? {
+                Some(found) if fits(&found) => (best, high) = (found, middle),
+                _ => low = middle,
+            }
+        }
+        Ok(Some(Found { is_tight: true, ..best }))
+    }
+
+    fn least(&mut self, weights: Weights) -> Result<Option<Found>> {
+        let objective = Objective::new(self.space, weights)?;
+        let problem = objective.problem();
+        let Some(mut least) = solved_nearly(&self.space.question, &problem) else { return Ok(None) };
+        self.inside.stats.sums += least.sums.0;
+        if least.cost == NEVER {
+            return Ok(None);
+        }
+        least.values = self.space.ties.expand(&least.values);
+        let totals = objective.totals(&least.values);
+        Ok(Some(Found { least, weights, totals, over: f64::INFINITY, is_tight: false }))
+    }
+
+    fn keep(&mut self, found: &Found) -> Result<()> {
+        let objective = Objective::new(self.space, found.weights)?;
+        let plan = plan(&objective, &found.least.values, (self.recomputed, self.spans))?;
+        let same = |other: &Candidate| {
+            let other = &other.plan;
+            other.ops == plan.ops
+                && other.param_shardings == plan.param_shardings
+                && other.recompute == plan.recompute
+        };
+        if !self.inside.plans.iter().any(same) {
+            let claim = Claim { totals: found.totals, recomputed: self.recomputed, weights: found.weights };
+            self.inside.plans.push(Candidate { plan, claim });
+        }
+        Ok(())
+    }
+}
+
+/// The plan that choices mean.
+fn plan(
+    objective: &Objective<'_>,
+    values: &[usize],
+    (recomputed, spans): (&str, &[Vec<OpId>]),
+) -> Result<Plan> {
+    let question = &objective.space.question;
+    let name = if recomputed.is_empty() { "auto".to_owned() } else { format!("auto x {recomputed}") };
+    let mut draft = Draft::new(question.graph, question.analysis, &name, question.devices);
+    for (bundle, value) in values.iter().enumerate() {
+        write(objective, &mut draft, (bundle, *value), 0)?;
+    }
+    spans.iter().for_each(|span| draft.recompute(span.clone()));
+    draft.finish()
+}
+
+/// Writes what a choice means for a bundle, on devices from `first` on.
+pub(super) fn write(
+    objective: &Objective<'_>,
+    draft: &mut Draft<'_>,
+    (bundle, value): (usize, usize),
+    first: u32,
+) -> Result<()> {
+    let space = objective.space;
+    let bundle = &space.bundles[bundle];
+    let devices: Vec<u32> = (first..first + space.question.devices).collect();
+    for op in &bundle.ops {
+        let mut splits = splits(space.digits, &space.loops(*op, &bundle.choices[value]));
+        splits.retain(|split| split.parts > 1);
+        draft.set(*op, splits);
+        draft.place(*op, &devices)?;
+    }
+    let groups = |way: ParamChoice| {
+        let own = space.digits.groups(way.over).into_iter();
+        own.map(|group| group.into_iter().map(|device| first + device).collect()).collect::<Vec<Vec<u32>>>()
+    };
+    for (tensor, held) in bundle.params.iter().zip(&bundle.unary[value].held) {
+        let sharding = objective.way(held).map(|way| ParamSharding {
+            groups: Arc::from(groups(way)),
+            dim: None,
+            gather: way.gather,
+            reduce: way.reduce,
+        });
+        draft.sharding(*tensor, sharding);
+    }
+    Ok(())
+}
+
+/// Any plan of the space: `pick` gives the number of one of so many choices. With the price of a byte that parameters are
+/// held by.
+pub fn member(
+    question: &Question<'_>,
+    recomputed: &'static str,
+    byte: f64,
+    count: Count,
+    pick: &mut dyn FnMut(usize) -> usize,
+) -> Result<Option<Candidate>> {
+    let digits = Digits::of(question.cluster, question.devices);
+    let messages = Messages::new(question.cluster, &digits, count);
+    let operators = Operators::of(question);
+    let Some(spans) = spans(question, recomputed) else { return Ok(None) };
+    let Some(space) = Space::new(question, (&operators, &digits, &messages), &spans) else { return Ok(None) };
+    let values: Vec<usize> = space.bundles.iter().map(|bundle| pick(bundle.choices.len())).collect();
+    let values = space.ties.expand(&values);
+    let weights = Weights { look: FIRST[1], byte };
+    let objective = Objective::new(&space, weights)?;
+    let plan = plan(&objective, &values, (recomputed, &spans))?;
+    let claim = Claim { totals: objective.totals(&values), recomputed, weights };
+    Ok(Some(Candidate { plan, claim }))
+}

@@ -1,0 +1,167 @@
+//! All ways to divide a model within a block, and what each costs: a table for each bundle and for each two of which one
+//! reads the other's values.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use graph::{OpId, TensorId};
+use plan::classes::Classes;
+
+use super::choices::{Choice, loops};
+use super::digits::Digits;
+use super::maker::{Ground, Maker};
+use super::messages::{Messages, Price};
+use super::param_sharding::Held;
+use super::respects::{Ties, left, own_marks};
+use super::sharding::Loops;
+use crate::Question;
+
+/// One bundle under one choice, for one micro-batch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Unary {
+    /// Seconds in which it computes or copies, and in which it waits for communication.
+    pub(super) price: Price,
+    /// Bytes that forward keeps for backward.
+    pub(super) kept: f64,
+    /// Of each parameter that it reads.
+    pub(super) held: Vec<Held>,
+}
+
+pub(super) struct Bundle {
+    pub(super) ops: Vec<OpId>,
+    pub(super) dims: Vec<usize>,
+    pub(super) choices: Rc<Vec<Choice>>,
+    pub(super) unary: Rc<Vec<Unary>>,
+    /// The parameters that it reads first.
+    pub(super) params: Vec<TensorId>,
+}
+
+/// What it takes to bring values from one bundle to another, and gradients back: a row for each choice of the first.
+pub(super) struct Edge {
+    pub(super) ends: (usize, usize),
+    pub(super) prices: Rc<Vec<Price>>,
+}
+
+pub(super) struct Space<'q> {
+    pub(super) question: Question<'q>,
+    pub(super) digits: &'q Digits,
+    pub(super) messages: &'q Messages<'q>,
+    pub(super) classes: Rc<Classes>,
+    pub(super) bundles: Vec<Bundle>,
+    pub(super) edges: Vec<Edge>,
+    pub(super) ties: Ties,
+}
+
+impl<'q> Space<'q> {
+    /// None if constraints leave some bundle no choice, or it is late.
+    pub(super) fn new(question: &Question<'q>, ground: Ground<'q>, spans: &[Vec<OpId>]) -> Option<Self> {
+        let Begun { mut space, rest } = Begun::new(question, ground, (spans, &[]))?;
+        space.edges = rest.edges(&space.bundles)?;
+        Some(space)
+    }
+
+    /// What an edge costs under choices of all bundles.
+    pub(super) fn price<'e>(&self, edge: &'e Edge, values: &[usize]) -> &'e Price {
+        let (from, to) = edge.ends;
+        &edge.prices[values[from] * self.bundles[to].choices.len() + values[to]]
+    }
+
+    /// The loops that an operator's digits divide under a choice of its bundle.
+    pub(super) fn loops(&self, op: OpId, choice: &Choice) -> Loops {
+        loops(self.question.graph, self.question.analysis, &self.classes, self.digits, op, choice)
+    }
+}
+
+/// A space of which is known so far what bundles cost by themselves.
+pub(super) struct Begun<'q> {
+    /// Without edges.
+    pub(super) space: Space<'q>,
+    pub(super) rest: Rest<'q>,
+}
+
+/// What is between bundles, which is asked for where what they cost by themselves does not decide.
+pub(super) struct Rest<'q> {
+    maker: Maker<'q>,
+    signatures: Vec<Rc<str>>,
+}
+
+impl<'q> Begun<'q> {
+    /// No bundle has operators of two segments, if these are given by operator; then, where a bundle has no choice, runs
+    /// without it can be divided.
+    pub(super) fn new(
+        question: &Question<'q>,
+        ground: Ground<'q>,
+        cut: (&[Vec<OpId>], &[usize]),
+    ) -> Option<Self> {
+        let mut maker = Maker::new(question, ground, cut);
+        let (_, digits, messages) = ground;
+        let (mut bundles, mut signatures): (Vec<Bundle>, Vec<Rc<str>>) = (vec![], vec![]);
+        let mut known: HashMap<Rc<str>, usize> = HashMap::new();
+        for number in 0..maker.bundles.all.len() {
+            let dims = maker.dims(number);
+            let signature = marked(&maker, number, &dims);
+            let bundle = match known.get(&signature) {
+                Some(&same) => equal(&mut maker, (number, dims), &bundles[same]),
+                None => fresh(&mut maker, (number, dims)),
+            };
+            if question.stop.is_late() || bundle.choices.is_empty() && cut.1.is_empty() {
+                return None;
+            }
+            known.entry(Rc::clone(&signature)).or_insert(number);
+            bundles.push(bundle);
+            signatures.push(signature);
+        }
+        let (ties, classes) = (Ties::new(&maker, &bundles), Rc::clone(&maker.operators.classes));
+        let space = Space { question: *question, digits, messages, classes, bundles, edges: vec![], ties };
+        Some(Self { space, rest: Rest { maker, signatures } })
+    }
+}
+
+impl Rest<'_> {
+    /// None where it is late.
+    pub(super) fn edges(&self, bundles: &[Bundle]) -> Option<Vec<Edge>> {
+        self.maker.edges(bundles, &self.signatures)
+    }
+}
+
+/// A bundle's signature, with what is demanded of its operators.
+fn marked(maker: &Maker<'_>, number: usize, dims: &[usize]) -> Rc<str> {
+    let signature = maker.bundle_signature(number, dims);
+    match own_marks(&maker.question, &maker.bundles.all[number]) {
+        Some(marks) => format!("{signature}\n{marks}").into(),
+        None => signature,
+    }
+}
+
+/// A bundle as none before it.
+fn fresh(maker: &mut Maker<'_>, (number, dims): (usize, Vec<usize>)) -> Bundle {
+    let ops = maker.bundles.all[number].clone();
+    let choices = Rc::new(left(maker, &ops, &dims));
+    let (graph, analysis) = (maker.question.graph, maker.question.analysis);
+    for op in &ops {
+        let of = |choice| loops(graph, analysis, &maker.operators.classes, maker.digits, *op, choice);
+        maker.loops[op.index()] = Rc::new(choices.iter().map(of).collect());
+    }
+    let params = maker.params(&ops);
+    let unary = (0..choices.len()).map(|at| maker.unary(&ops, &params, at)).collect();
+    Bundle { ops, dims, choices, unary: Rc::new(unary), params }
+}
+
+/// A bundle of which all costs are known of another.
+fn equal(maker: &mut Maker<'_>, (number, dims): (usize, Vec<usize>), other: &Bundle) -> Bundle {
+    let ops = maker.bundles.all[number].clone();
+    for (op, same) in ops.iter().zip(&other.ops) {
+        maker.loops[op.index()] = Rc::clone(&maker.loops[same.index()]);
+    }
+    let choices = match other.dims == dims {
+        true => Rc::clone(&other.choices),
+        false => Rc::new(renamed(&other.choices, &other.dims, &dims)),
+    };
+    Bundle { params: maker.params(&ops), ops, dims, choices, unary: Rc::clone(&other.unary) }
+}
+
+/// Choices along other dims in the same places.
+fn renamed(choices: &[Choice], from: &[usize], to: &[usize]) -> Vec<Choice> {
+    let name = |dim: usize| to[from.iter().position(|it| *it == dim).expect("one of the dims")];
+    choices.iter().map(|choice| choice.iter().map(|it| it.map(name)).collect()).collect()
+}

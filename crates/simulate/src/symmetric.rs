@@ -1,0 +1,45 @@
+//! Whether ranks that do the same along an axis take as long on a cluster: on devices of one kind, with links that are
+//! alike to all with whom they communicate. Then those that the check followed stand for all in a step, too, to the last bit.
+
+use check::Axis;
+use cluster::Cluster;
+use program::{Program, RankId};
+
+/// Whether each rank is on the cluster what the one is that stands for it.
+pub fn symmetric(program: &Program, cluster: &Cluster, axis: Axis) -> bool {
+    if program.world > cluster.devices() {
+        // Nothing is simulated.
+        return true;
+    }
+    let kinds = kinds(cluster);
+    let see = |ranks: &[RankId]| seen(cluster, &kinds, ranks);
+    let symmetric = |ranks: &[RankId]| {
+        let standing: Vec<RankId> = ranks.iter().map(|rank| axis.standing_for(*rank)).collect();
+        standing == ranks || see(ranks) == see(&standing)
+    };
+    // All along the axis meet in one group, whichever of them are followed.
+    let is_along = |group: &[RankId]| group.iter().skip(1).any(|rank| axis.is_line(*rank, group[0]));
+    let mut groups = program.groupings.iter().flatten();
+    let mut pieces = program.exchanges.iter().flat_map(|exchange| {
+        exchange.pieces.iter().map(|piece| [exchange.sources[piece.from].0, exchange.targets[piece.to].0])
+    });
+    (0..program.world).all(|rank| symmetric(&[RankId(rank)]))
+        && groups.all(|group| is_along(group) || symmetric(group))
+        && pieces.all(|ends| symmetric(&ends))
+}
+
+/// For each node the first one that is like it.
+fn kinds(cluster: &Cluster) -> Vec<usize> {
+    let first = |node| cluster.nodes.iter().position(|other| other == node).expect("it is one of them");
+    cluster.nodes.iter().map(first).collect()
+}
+
+/// What a cluster sees of ranks: what their devices are, of what kind of node, and which of them share one.
+fn seen<'c>(cluster: &'c Cluster, kinds: &[usize], ranks: &[RankId]) -> Vec<(&'c str, usize, usize)> {
+    let nodes: Vec<usize> = ranks.iter().map(|rank| cluster.node(rank.0)).collect();
+    let of = |(rank, node): (&RankId, &usize)| {
+        let first = nodes.iter().position(|other| other == node).expect("it is one of them");
+        (&cluster.device(rank.0).name[..], kinds[*node], first)
+    };
+    ranks.iter().zip(&nodes).map(of).collect()
+}
