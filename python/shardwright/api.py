@@ -185,7 +185,8 @@ def _start(
     save_to: str | Path | None,
 ) -> _Started:
     unit, units = units_of(plans.devices, comm.world)
-    args, kwargs = arguments_of(given[0]) if given[1] is None else given
+    first, named = given
+    args, kwargs = arguments_of(first) if named is None else (first, named)
     example: Arguments = (tuple(map(plain, args)), {name: plain(value) for name, value in kwargs.items()})
     padding = padding_of(calls.lengths, module, calls.inputs)
     if padding is not None:
