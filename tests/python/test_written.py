@@ -418,7 +418,7 @@ def _old_name(self: Any, x: Tensor) -> Tensor:
         (_through_a_view, "SW0144", "by a view that has its gradient"),
         (_shares, "SW0133", "has another name"),
         (_old_name, "SW0133", "has another name"),
-        (_of_another_shape, "SW0133", "another shape"),
+        (_of_another_shape, "SW0133", "unchanged shape"),
     ],
 )
 def test_what_one_device_would_do_otherwise_is_refused(
