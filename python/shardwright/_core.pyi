@@ -36,6 +36,7 @@ __all__ = [
     "plan_rows",
     "prove_filled",
     "reached_from",
+    "read_program",
     "rule_coverage",
     "search_order",
     "search_plan",
@@ -361,6 +362,15 @@ class Compiled:
 
 def compile(
     plan: Plan,
+    outputs: str | Sequence[str] | None = None,
+    watch: Callable[[str], object] | None = None,
+    inputs: str = "global",
+    memory: tuple[int | str, str] | None = None,
+    kept: dict[str, str] | None = None,
+) -> Compiled: ...
+def read_program(
+    graph: Graph,
+    files: dict[str, str],
     outputs: str | Sequence[str] | None = None,
     watch: Callable[[str], object] | None = None,
     inputs: str = "global",

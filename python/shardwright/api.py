@@ -31,9 +31,11 @@ from .runtime.execution.inputs import Arguments, arguments_of, plain
 from .runtime.execution.local_code import LocalCode
 from .runtime.execution.randomness import MODES
 from .runtime.optimizers.step_guard import guard_originals
+from .runtime.programs.program import GRAPH, TABLES
 from .runtime.shards.hooks import carry_hooks
 from .start.auto_plan import AUTO
 from .start.compiling import Bundle, require_one_of
+from .start.edited_program import MADE_OF, PLAN, Edited, EditedStarter, refuse_with_program
 from .start.further_programs import compiler_of, skeleton_of
 from .start.micro_batches import Cut, made, of_example, of_parts, proved, refuse_unchosen
 from .start.options import CallOptions, PlanOptions, plain_options
@@ -67,6 +69,7 @@ def parallelize(
     memory: int | str | None = None,
     optimizer: str = OPTIMIZER,
     compile: bool = False,
+    program: str | Path | None = None,
     save_to: str | Path | None = None,
     cache: bool = True,
     progress: bool | None = None,
@@ -97,6 +100,9 @@ def parallelize(
     each rank reads only its parts. `memory` is what each rank has, in bytes or
     as `"16GiB"`: a plan whose step needs more, with the state of an `optimizer`, is refused. With `compile`
     what is between communications is compiled by `torch.compile`, at the first call.
+    `program` is the folder of an emitted program, which may have been edited. It runs in the place of one
+    that a plan gives, after it was proved equal to the model; `plan`, `devices`, `cluster`, `constraints` and
+    `save_to` do not go with it.
     `save_to` is a folder for the emitted program. What was compiled before is taken from a cache unless
     `cache` is false; `progress` says whether rank 0 tells what it does.
 
@@ -116,32 +122,48 @@ def parallelize(
     plans = PlanOptions(plan, devices, cluster, constraints, memory, optimizer)
     calls = CallOptions(inputs, outputs, micro_batches, lengths, known_inputs, discover, precision)
 
+    of_a_plan = {
+        "plan": None if plan == AUTO else plan,
+        "devices": devices,
+        "cluster": cluster,
+        "constraints": constraints,
+        "save_to": save_to,
+        "micro_batches": micro_batches,
+    }
+
     def asked() -> dict[str, Any]:
         calls.require()
+        if program is not None:
+            refuse_with_program(of_a_plan)
         plans.require()
         require_one_of("randomness", randomness, MODES)
-        more = {"randomness": randomness, "seed": seed, "device": comm.device.type}
+        more = {"randomness": randomness, "seed": seed, "program": program, "device": comm.device.type}
         return plain_options(plans, calls, {**more, **_kinds(args, kwargs)})
 
     require_alike(comm, "sw.parallelize", asked)
     leads = comm.leads
     started = _start(
-        module, (args, kwargs), plans, calls, comm, cache and leads, leads and wanted(progress), save_to
+        module,
+        (args, kwargs),
+        plans,
+        calls,
+        comm,
+        _Places(program, save_to, cache and leads, leads and wanted(progress)),
     )
     bundle = started.bundle
-    program = each(
+    loaded = each(
         comm,
         lambda: load_program(
             bundle.files, digest=bundle.digest, world=comm.world, graph=bundle.graph_text, told=bundle.memory
         ),
     )
-    make = partial(values_of, module, bundle.captured.constants, weights, program)
+    make = partial(values_of, module, bundle.captured.constants, weights, loaded)
     if randomness == "single-device":
         one_generator(comm, torch.default_generator)
     model = ParallelModule(
-        program,
+        loaded,
         comm,
-        of_one_model(make, program, comm, started.progress.say),
+        of_one_model(make, loaded, comm, started.progress.say),
         bundle.captured,
         inputs=inputs,
         randomness=randomness,
@@ -158,6 +180,16 @@ def parallelize(
     guard_originals(model, module)
     each(comm, lambda: carry_hooks(module, model.shards))
     return model
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where a program is taken from and written to, and whether that is said."""
+
+    program: str | Path | None
+    save_to: str | Path | None
+    cache: bool
+    progress: bool
 
 
 @dataclass(frozen=True)
@@ -180,9 +212,7 @@ def _start(
     plans: PlanOptions,
     calls: CallOptions,
     comm: Comm,
-    cache: bool,
-    progress: bool,
-    save_to: str | Path | None,
+    places: _Places,
 ) -> _Started:
     unit, units = units_of(plans.devices, comm.world)
     first, named = given
@@ -192,39 +222,38 @@ def _start(
     if padding is not None:
         args, kwargs = padding.first(*example)
         example = (tuple(args), dict(kwargs))
-    says = Progress(progress)
+    says = Progress(places.progress)
     capturing = calls.capturing(comm.device.type)
-    choice = each(comm, lambda: plans.choice(comm, unit, calls.inputs)) if plans.is_chosen else None
+    choice = None
+    edited = None
+    if places.program is not None:
+        folder = places.program
+        edited = from_rank_0(comm, lambda: Edited.read(folder, comm.world))
+    elif plans.is_chosen:
+        choice = each(comm, lambda: plans.choice(comm, unit, calls.inputs))
     require_one_model(comm, module)
     number: Any = calls.micro_batches
     if number == "auto":
         refuse_unchosen(choice is not None, calls.inputs)
         assert choice is not None
-        chosen = ChosenNumber(choice, unit, capturing, cache, says)
+        chosen = ChosenNumber(choice, unit, capturing, places.cache, says)
         number = from_rank_0(comm, lambda: chosen.of(module, example))
     one, two = of_example(example, number, calls.inputs)
     capturing = of_parts(capturing, number)
-    starter = Starter(
-        plans.plan,
-        unit,
-        units,
-        {
-            "inputs": calls.inputs,
-            "outputs": calls.outputs,
-            "memory": plans.memory,
-            "optimizer": plans.optimizer,
-        },
-        capturing,
-        open_cache(cache),
-        says,
-        None if choice is None else replace(choice, batches=number),
-        padding,
-    )
+    options = {
+        "inputs": calls.inputs,
+        "outputs": calls.outputs,
+        "memory": plans.memory,
+        "optimizer": plans.optimizer,
+    }
+    chosen_for = None if choice is None else replace(choice, batches=number)
+    rest = (options, capturing, open_cache(places.cache), says, chosen_for, padding)
+    starter = Starter(plans.plan, unit, units, *rest) if edited is None else EditedStarter(edited, *rest)
 
     def compile_here() -> tuple[Bundle, Cut | None]:
-        bundle = starter.first(module, *one, save_to)
-        if save_to is not None:
-            save_program(bundle, save_to)
+        bundle = starter.first(module, *one, places.save_to)
+        if places.save_to is not None:
+            save_program(bundle, places.save_to, starter.plan_text)
         return bundle, None if two is None else proved(module, two, bundle.graph_text, capturing)
 
     bundle, cut = from_rank_0(comm, compile_here)
@@ -238,9 +267,10 @@ def _kinds(args: Any, kwargs: Mapping[str, Any] | None) -> dict[str, Words]:
     return {f"example{pytree.keystr(path)}": kind_of(value) for path, value in leaves}
 
 
-def save_program(bundle: Bundle, folder: str | Path) -> Path:
-    """Writes an emitted program and its graph, all files or none."""
-    return write_files({**bundle.files, "graph.txt": bundle.graph_text}, folder)
+def save_program(bundle: Bundle, folder: str | Path, plan_text: str | None = None) -> Path:
+    """Writes an emitted program, its graph and its plan, all files or none."""
+    plan = {} if plan_text is None else {PLAN: plan_text}
+    return write_files({**bundle.files, GRAPH: bundle.graph_text, **plan}, folder)
 
 
 def write_files(files: Mapping[str, str], folder: str | Path) -> Path:
@@ -292,7 +322,7 @@ def _refuse_other_things(target: Path) -> None:
 
 def _program_files(folder: Path) -> set[str]:
     try:
-        tables = json.loads((folder / "program.json").read_text(encoding="utf-8"))
-        return {"program.json", "graph.txt", "__pycache__", *(role["file"] for role in tables["roles"])}
+        tables = json.loads((folder / TABLES).read_text(encoding="utf-8"))
+        return {TABLES, GRAPH, PLAN, MADE_OF, "__pycache__", *(role["file"] for role in tables["roles"])}
     except (OSError, ValueError, KeyError, TypeError):
         return set()

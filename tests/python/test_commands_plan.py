@@ -102,7 +102,8 @@ REWRITING = "the rewriting of %loss (aten.cross_entropy_loss.default) along b"
 
 def test_what_is_rewritten_is_said(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"# rests on {REWRITING}\n" in said(capsys, "plan", gpt, "--plan", "data:2", "--text")
-    assert f"\nrests on {REWRITING}\n" in said(capsys, "plan", gpt, "--plan", "data:2")
+    assert f"\nrests on {REWRITING}\n" in said(capsys, "plan", gpt, "--plan", "data:2", "--verbose")
+    assert "rewriting" not in said(capsys, "plan", gpt, "--plan", "data:2")
     numbers = json.loads(said(capsys, "plan", gpt, "--plan", "data:2", "--json"))
     assert numbers["rewritings"] == [REWRITING.removeprefix("the rewriting of ")]
     assert "rewriting" not in said(capsys, "plan", gpt, "--plan", "replicate", "--devices", "2")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from shardwright import demo
 from shardwright._core import Graph
 from shardwright.capture import capture
 from shardwright.cli import main
+from shardwright.cli.found import explained, explained_in_numbers
 from shardwright.start.auto_plan import Choice
 
 GRAPHS = Path(__file__).parents[2] / "crates" / "search" / "tests" / "graphs"
@@ -32,7 +34,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_a_plan_says_what_is_expected_of_it(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    out = said(capsys, file, "--plan", "auto", "--cluster", "dgx-h100:4x1", "--batches", "2")
+    out = said(capsys, file, "--plan", "auto", "--cluster", "dgx-h100:4x1", "--batches", "2", "--verbose")
     assert re.search(r"a step takes .* of what the devices can compute", out)
     assert re.search(r"no plan takes less than .* times the lower bound", out)
     assert re.search(r"searched: \d+ decisions with [\d,]+ choices", out)
@@ -75,7 +77,7 @@ def test_json_has_it_all(file: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_operator_is_explained(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--plan", "auto", "--cluster", "dgx-h100:4x1", "--batches", "2", "--explain"]
     lines = said(capsys, file, *words, "h.0.mlp.up").splitlines()
-    rows = [line for line in lines if re.search(r"chosen|\+[\d.]+ (u|m)?s", line)]
+    rows = [line for line in lines if re.search(r" chosen +[\d.]|\+[\d.]+ (u|m)?s", line)]
     assert "chosen" in rows[0] and len(rows) > 3
     assert all("chosen" not in row for row in rows[1:])
 
@@ -96,15 +98,30 @@ def test_a_path_that_is_not_there_is_said_before_anything_is_searched(
     assert "SW0926" in capsys.readouterr().err
 
 
-def test_of_a_pipeline_it_is_said_for_the_operators_block(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [str(GRAPHS / "words.graph"), "--plan", "auto", "--batches", "16", "--explain"]
-    told = json.loads(said(capsys, *words, "h.1.up", "--cluster", "cpu:4", "--json"))
-    assert told["block"] == {"number": 1, "of": 2, "devices": [2, 4]}
-    assert told["of"].startswith("found, 2 stages") and len(told["ways"]) > 1
-    lines = said(capsys, *words, "h.1.up", "--cluster", "cpu:4")
-    assert f"in block 2 of 2 of `{told['of']}`, on devices 2 to 3" in lines
-    alone = said(capsys, *words, "h.1.up", "--cluster", "ethernet-25g:4x1")
-    assert "h.1.up is whole: it has one device" in alone
+class _Pipeline:
+    """What a search gives whose quickest plan is a pipeline that was found, in an order of its own."""
+
+    rows = ({"plan": "found, 2 stages x zb-h1, in an order of its own", "seconds": 1e-3},)
+
+    def __init__(self, *ways: Any):
+        self._ways = list(ways)
+
+    def explain(self, operator: int, most: int) -> Any:
+        return "found, 2 stages x zb-h1", (1, 2, (2, 4)), 1, self._ways
+
+
+def test_of_a_pipeline_it_is_said_for_the_operators_block() -> None:
+    graph = Graph((GRAPHS / "words.graph").read_text())
+    spent = (1e-3, 0.0, 0.0, 0.0)
+    ways = ("inner 2", 0.0, spent, 1e6, None), ("batch 2", 1e-4, (1e-3, 1e-4, 0.0, 0.0), 1e6, None)
+    found: Any = _Pipeline(*ways)
+    numbers = explained_in_numbers(found, graph, "h.1.up", lambda: found)
+    assert numbers["block"] == {"number": 1, "of": 2, "devices": (2, 4)} and len(numbers["ways"]) == 2
+    lines = "\n".join(explained(found, graph, "h.1.up", lambda: found))
+    assert lines.startswith(f"the plan that was chosen is `{found.rows[0]['plan']}`")
+    assert f"in block 2 of 2 of `{numbers['of']}`, on devices 2..4" in lines
+    alone: Any = _Pipeline(("whole", 0.0, spent, 1e6, None))
+    assert "h.1.up is whole: it has one device" in "\n".join(explained(alone, graph, "h.1.up", lambda: alone))
 
 
 def test_a_plan_that_was_named_is_not_explained(file: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,7 +142,7 @@ def test_a_rank_that_leaves_the_loop(how: str, leaver: int, code: str, words: st
             # Whoever waits in a call of PyTorch may hear first that the other rank has gone.
             if not (how == "barrier" and rank == leaver):
                 explained = f"error[{code}]" in ended.error and words in ended.error
-                referred = f"rank {rank} ends of what rank 0 explains: {code}" in ended.error
+                referred = f"rank {rank} ends with {code}: rank 0 says why" in ended.error
                 assert explained or (rank > 0 and referred), ended.error
             assert in_time(ended, tmp_path)
 

@@ -146,7 +146,7 @@ def test_under_torchrun_one_rank_explains_what_all_met(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert done.stderr.count("there is no plan named `megatorn`") == 1, done.stderr
     # torchrun ends the other as soon as the first has ended: perhaps before it says its line.
-    assert done.stderr.count("rank 1 ends of what rank 0 explains: SW0311") <= 1
+    assert done.stderr.count("rank 1 ends with SW0311: rank 0 says why") <= 1
 
 
 WAITER = """

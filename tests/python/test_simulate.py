@@ -73,7 +73,7 @@ def test_the_manifest(capsys: pytest.CaptureFixture[str]) -> None:
         assert 0 <= one["exposed_seconds"] <= one["expected_seconds"] <= found["step_seconds"]
         assert 0 <= one["share_of_link"] <= 1
     text = said(capsys, *command)
-    assert text.startswith("ranks 0..3, as rank 0 does:") and "reduce_gradients" in text
+    assert text.startswith("ranks 0..4, as rank 0 does:") and "reduce_gradients" in text
 
 
 # So slow that bytes are all that counts.

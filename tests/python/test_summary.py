@@ -64,22 +64,37 @@ def test_the_phases_are_told_as_they_begin() -> None:
 
 
 SUMMARY = r"""shardwright: Gpt, plan `replicate`, 1 device
-  compiled in \d+\.\d s: .*capture \d+\.\d.*
-  compared with the module in \d+\.\d s: outputs, buffers and gradients of two forwards
+  compiled in \d+\.\d s: .*capture \d+\.\d.*; proved equal to the model
+  memory: \d+\.\d [KM]iB, on rank 0, which needs most, with the state of adamw
+  communication in a step: nothing
+COUNTED  the program is in memory \(`save_to` writes it to a folder\)
+"""
+COUNTED = r"""  compared with the module in \d+\.\d s: outputs, buffers and gradients of two forwards
   operators: 0 split, 0 replicated, 47 on one device
-  a step communicates: nothing
   a rank holds: 228\.2 KiB of parameters and buffers, 228\.2 KiB of gradients
   a step needs \d+\.\d [KM]iB on rank 0: 228\.2 KiB parameters, .*456\.\d KiB optimizer \(adamw\), .*
     that is in (forward|backward), \w+ \d+: aten\..* at models\.py:\d+
-  the program is in memory \(`save_to` writes it to a folder\)
 """
 
 
-def test_parallelize_ends_with_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("word", "counted"), [("", ""), ("0", ""), ("1", COUNTED)])
+def test_parallelize_ends_with_a_summary(
+    word: str, counted: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the compiler counted is for those who ask."""
+    monkeypatch.setenv("SHARDWRIGHT_VERBOSE", word)
     module, args = models.gpt()
     sw.parallelize(module, args, plan="replicate", progress=True)
     out, err = capsys.readouterr()
-    assert (out, bool(re.fullmatch(SUMMARY, err))) == ("", True), err
+    assert (out, bool(re.fullmatch(SUMMARY.replace("COUNTED", counted), err))) == ("", True), err
+
+
+def test_the_summary_says_that_it_fits_and_what_is_uneven(capsys: pytest.CaptureFixture[str]) -> None:
+    module, args = models.gpt()
+    sw.parallelize(module, args, plan="replicate", memory="1GiB", progress=True)
+    assert re.search(r"memory: \d+\.\d [KM]iB of 1GiB: it fits, on rank 0", capsys.readouterr().err)
+    run_local(2, lambda rank, comm: sw.parallelize(module, args, plan="replicate", progress=True, comm=comm))
+    assert re.search(r"a rank computes .* a step: 100%, an even share is 50%", capsys.readouterr().err)
 
 
 def test_it_can_be_silent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,8 +137,10 @@ def test_emit_ends_with_the_same_summary(tmp_path: Any, capsys: pytest.CaptureFi
     (tmp_path / "model.txt").write_text(capture(*models.gpt()).graph_text)
     command = ["emit", str(tmp_path / "model.txt"), "--devices", "2", "--plan", "megatron"]
     assert main([*command, "-o", str(tmp_path / "out"), "--progress"]) == 0
+    assert "operators:" not in capsys.readouterr().err
+    assert main([*command, "-o", str(tmp_path / "out"), "--progress", "--verbose"]) == 0
     said = capsys.readouterr().err
     assert "shardwright: Gpt, plan `megatron`, 2 devices" in said
     assert re.search(r"operators: \d\d split, \d+ replicated, 0 on one device", said)
-    assert re.search(r"a step communicates: \d+ all_reduce \(\d+\.\d KiB\)", said)
+    assert re.search(r"communication in a step: \d+ all_reduce \(\d+\.\d KiB\)", said)
     assert f"the program is in {tmp_path / 'out'}" in said

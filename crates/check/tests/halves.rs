@@ -243,7 +243,7 @@ fn a_message_beside_anything_else_is_found() {
 fn halves_in_one_code_are_both_there_once_and_in_order() {
     refused_overlapping("SW0509", "are never computed", |instrs, at| drop(instrs.remove(at + 1)));
     refused_overlapping("SW0509", "or a second time", |instrs, at| {
-        instrs.insert(at + 1, instrs[at + 1].clone())
+        instrs.insert(at + 1, instrs[at + 1].clone());
     });
     refused_overlapping("SW0509", "comes before its first half", |instrs, at| {
         let second = instrs.remove(at + 1);

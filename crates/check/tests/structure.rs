@@ -109,7 +109,7 @@ fn regions_are_parts_of_what_they_are_of() {
 #[test]
 fn what_leaves_is_what_is_asked_for() {
     refused(DATA, "SW0502", "the model does not have all outputs", |it| {
-        it.boundary.outputs.push(Output::Whole)
+        it.boundary.outputs.push(Output::Whole);
     });
     let against = "on the ranks that it should leave on";
     refused(DATA, "SW0502", against, |it| it.boundary.outputs[0] = Output::None);

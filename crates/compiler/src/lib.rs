@@ -3,6 +3,7 @@
 
 mod cost;
 mod figure;
+mod lines;
 mod memory;
 mod step;
 mod summary;
@@ -10,6 +11,7 @@ mod work;
 
 use std::time::{Duration, Instant};
 
+use check::Fault;
 use diag::{Error, Result};
 use emit::File;
 use graph::Graph;
@@ -21,7 +23,7 @@ pub use check::{Issued, Masters, Memory, Proof, Purpose, Traffic};
 pub use cost::{Costs, PartCost};
 pub use figure::drawn;
 pub use lower::{arriving, wanted};
-pub use memory::{Limit, bytes, fits, size, uses, with_optimizer};
+pub use memory::{Limit, bytes, fits, fits_alone, size, uses, with_optimizer};
 pub use rules::Bytes;
 pub use simulate::{Kinds, SUM};
 pub use step::{
@@ -59,7 +61,7 @@ pub fn compile_watched(
     let divided = summary::divided(plan);
     let program = clock.time("lower", || lower::lower(graph, analysis, plan, boundary))?;
     let files = clock.time("emit", || emit::emit(graph, &program))?;
-    let proof = accept(graph, &files, masters, &mut clock).map_err(refused)?;
+    let (_, proof) = accept(graph, &files, masters, &mut clock).map_err(refused)?;
     let rewritten = program.rewritten(graph)?.graph;
     let summary = Summary { divided, ..summary::summarise(&rewritten, &program) };
     Ok(Compiled { program, files, proof, summary, phases: clock.phases })
@@ -67,12 +69,47 @@ pub fn compile_watched(
 
 /// Proves a program that is read from files, against the model's graph.
 pub fn verify(graph: &Graph, files: &[File]) -> Result<Proof> {
-    accept(graph, files, &Masters::new(), &mut Clock { phases: vec![], watch: &mut |_| () })
+    Ok(accept(graph, files, &Masters::new(), &mut Clock { phases: vec![], watch: &mut |_| () })?.1)
 }
 
-fn accept(graph: &Graph, files: &[File], masters: &Masters, clock: &mut Clock<'_>) -> Result<Proof> {
-    let read = clock.time("read back", || emit::read(graph, files))?;
-    clock.time("check", || prove(graph, &read, masters))
+/// A program that is read from files, in the place of one that is made by a plan: proved in the same way. How
+/// operators are divided is a plan's to say, and not known.
+pub fn read(
+    graph: &Graph,
+    files: Vec<File>,
+    boundary: &Boundary,
+    masters: &Masters,
+    watch: &mut dyn FnMut(&'static str),
+) -> Result<Compiled> {
+    let mut clock = Clock { phases: vec![], watch };
+    let (program, proof) = accept(graph, &files, masters, &mut clock)?;
+    if program.boundary != *boundary {
+        return Err(other_boundary(&program.boundary));
+    }
+    let summary = summary::summarise(&program.rewritten(graph)?.graph, &program);
+    Ok(Compiled { program, files, proof, summary, phases: clock.phases })
+}
+
+fn accept(
+    graph: &Graph,
+    files: &[File],
+    masters: &Masters,
+    clock: &mut Clock<'_>,
+) -> Result<(Program, Proof)> {
+    let read = clock.time("read back", || emit::read_with_lines(graph, files));
+    let (program, lines) = read.map_err(|error| lines::quoted(error, files))?;
+    let proof = clock.time("check", || check::check_held(graph, &program, masters));
+    let proof =
+        proof.map_err(|faults| first_of(faults, &|fault| lines::located(fault, &program, &lines, files)));
+    Ok((program, proof?))
+}
+
+fn other_boundary(own: &Boundary) -> Error {
+    let outputs: Vec<&str> = own.outputs.iter().map(|output| output.name()).collect();
+    Error::new("SW0534", "the program is for other inputs or outputs than are asked for")
+        .at("program.json")
+        .why(format!("it has inputs={:?}, and its outputs are {}", own.inputs.name(), outputs.join(", ")))
+        .fix("give `inputs` and `outputs` as when it was emitted, or emit it again")
 }
 
 /// The code of the error for a program that was just made: nobody edited it, so it is a bug of the compiler.
@@ -85,14 +122,10 @@ fn refused(error: Error) -> Error {
     Error { place: error.place, ..ours }
 }
 
-fn prove(graph: &Graph, program: &Program, masters: &Masters) -> Result<Proof> {
-    check::check_held(graph, program, masters).map_err(first_of)
-}
-
-/// The first of several faults, and how many there are.
-fn first_of(faults: Vec<check::Fault>) -> Error {
+/// The first of several faults, where it is, and how many there are.
+fn first_of(faults: Vec<Fault>, located: &dyn Fn(&Fault) -> Error) -> Error {
     let count = faults.len();
-    let first = faults.into_iter().next().map(Error::from);
+    let first = faults.first().map(located);
     let mut first = first.unwrap_or_else(|| Error::new("SW0500", "the program is not equal to the model"));
     if count > 1 {
         first.what = format!("{} (and {} more)", first.what, count - 1);

@@ -73,9 +73,29 @@ pub fn fits(
     compiled: &Compiled,
     limit: &Limit<'_>,
 ) -> Result<()> {
+    let Some((total, error)) = excess(compiled, limit)? else { return Ok(()) };
+    let saved = savings((graph, analysis), plan, boundary, (limit, total));
+    let found: Vec<String> = saved.iter().map(|(name, bytes)| saving(name, *bytes, limit)).collect();
+    let more = MORE;
+    Err(error.fix(match (found.is_empty(), plan.recompute.is_empty()) {
+        (false, _) => format!("{}; or {more}", found.join(", ")),
+        (true, true) => format!("recompute layers in backward (`recompute \"h.*\"`), {more}"),
+        (true, false) => more.into(),
+    }))
+}
+
+/// The same of a program that no plan is known of.
+pub fn fits_alone(compiled: &Compiled, limit: &Limit<'_>) -> Result<()> {
+    excess(compiled, limit)?.map_or(Ok(()), |(_, error)| Err(error.fix(MORE)))
+}
+
+const MORE: &str = "shard the model over more devices, or use smaller batches";
+
+/// What the rank needs that needs most, if that is more than it has, and the error that says so.
+fn excess(compiled: &Compiled, limit: &Limit<'_>) -> Result<Option<(u64, Error)>> {
     let memory = with_optimizer(&compiled.proof.memory, &limit.optimizer)?;
     let most = memory.iter().enumerate().max_by_key(|(rank, it)| (it.total(), Reverse(*rank)));
-    let Some((rank, most)) = most.filter(|(_, it)| it.total() > limit.bytes) else { return Ok(()) };
+    let Some((rank, most)) = most.filter(|(_, it)| it.total() > limit.bytes) else { return Ok(None) };
     let (needed, there) = (size(most.total()), size(limit.bytes));
     let what = format!(
         "rank {rank} needs {needed} at its peak, {} more than the {there} that it has",
@@ -83,14 +103,7 @@ pub fn fits(
     );
     let error = Error::new("SW0530", what).why(uses(most, &limit.optimizer));
     let error = if let Some(at) = &most.at { error.at(at.to_string()) } else { error };
-    let saved = savings((graph, analysis), plan, boundary, (limit, most.total()));
-    let found: Vec<String> = saved.iter().map(|(name, bytes)| saving(name, *bytes, limit)).collect();
-    let more = "shard the model over more devices, or use smaller batches";
-    Err(error.fix(match (found.is_empty(), plan.recompute.is_empty()) {
-        (false, _) => format!("{}; or {more}", found.join(", ")),
-        (true, true) => format!("recompute layers in backward (`recompute \"h.*\"`), {more}"),
-        (true, false) => more.into(),
-    }))
+    Ok(Some((most.total(), error)))
 }
 
 /// What a rank needs memory for.

@@ -10,6 +10,7 @@
 mod canonical;
 mod hints;
 mod leaves;
+mod lines;
 mod names;
 mod python;
 mod read;
@@ -22,6 +23,7 @@ use graph::Graph;
 use program::Program;
 
 pub use canonical::canonical;
+pub use lines::{Line, Lines};
 pub use templates::{call, templates};
 
 /// One file of an emitted program.
@@ -43,5 +45,10 @@ pub fn emit(model: &Graph, program: &Program) -> Result<Vec<File>> {
 /// tell: the operators of sub-operators, and the tensors of bufs inside calls. Bufs are numbered in
 /// the order in which the text defines them.
 pub fn read(model: &Graph, files: &[File]) -> Result<Program> {
+    Ok(read_with_lines(model, files)?.0)
+}
+
+/// The same, with the lines of the text in which its instructions stand.
+pub fn read_with_lines(model: &Graph, files: &[File]) -> Result<(Program, Lines)> {
     read::program(model, files)
 }

@@ -24,26 +24,28 @@ use program::{Program, Role};
 use rules::slicing::derive;
 use serde_json::Value;
 
+use crate::lines::Lines;
 use crate::{File, write};
 
 const TABLES: &str = "program.json";
 
-pub(crate) fn program(model: &Graph, files: &[File]) -> Result<Program> {
+pub(crate) fn program(model: &Graph, files: &[File]) -> Result<(Program, Lines)> {
     let written = tables::value(&file(files, TABLES)?.text)?;
     let rewritings = tables::rewritings(model, &written)?;
     let slices = tables::slices(&written)?;
     let graph = &*derive(model, slices.as_ref(), &rewritings)?.graph;
     let tables = tables::read(graph, (slices, rewritings), &written)?;
-    let mut program = tables.program;
+    let (mut program, mut lines) = (tables.program, Lines::default());
     for role in tables.roles {
         let text = &file(files, &role.file)?.text;
-        let body = body::read(graph, &program, &role, text)?;
+        let (body, of_role) = body::read(graph, &program, &role, text)?;
+        lines.roles.push(of_role);
         program.roles.push(Role { ranks: role.ranks, table: role.table, body });
     }
     let known = |file: &&File| file.name != TABLES && !tables.files.contains(&file.name);
     match files.iter().find(known) {
         Some(extra) => Err(wrong_files(format!("no role is written in `{}`", extra.name.escape_debug()))),
-        None => agree(graph, program, &written),
+        None => Ok((agree(graph, program, &written)?, lines)),
     }
 }
 

@@ -52,14 +52,14 @@ pub(crate) fn file_name(role: &Role) -> String {
     }
 }
 
-/// Which ranks a role is for, to people.
+/// Which ranks a role is for, to people: a row of them as in plans, without its end.
 fn rank_names(ranks: &[RankId]) -> String {
     const MOST: usize = 8;
     let some = |ranks: &[RankId]| ranks.iter().map(|r| r.0.to_string()).collect::<Vec<_>>().join(", ");
     match ranks {
         [] => "no rank".to_owned(),
         [one] => format!("rank {}", one.0),
-        [first, .., last] if is_run(ranks) => format!("ranks {}-{}", first.0, last.0),
+        [first, .., last] if is_run(ranks) => format!("ranks {}..{}", first.0, last.0 + 1),
         _ if ranks.len() <= MOST => format!("ranks {}", some(ranks)),
         _ => format!("ranks {} and {} more", some(&ranks[..MOST]), ranks.len() - MOST),
     }

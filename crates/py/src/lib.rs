@@ -36,7 +36,7 @@ mod _core {
     #[pymodule_export]
     use super::plan_py::{_fail, Draft, Part, Plan, micro_batch_weight, plan_devices, plan_names};
     #[pymodule_export]
-    use super::program_py::{Compiled, compile, operators_table, verify};
+    use super::program_py::{Compiled, compile, operators_table, read_program, verify};
     #[pymodule_export]
     use super::reference_py::compare_numbers;
     #[pymodule_export]

@@ -7,6 +7,7 @@ use program::{Boundary, Inputs, Output};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::graph_py::Graph;
 use crate::guard::{Evidence, guarded, sound};
 use crate::memory_py::Memory;
 use crate::plan_py::Plan;
@@ -182,10 +183,7 @@ pub(crate) fn compile(
     let inner = guarded(plan.evidence(), || {
         let boundary = boundary(graph, outputs, inputs)?;
         let masters = masters_of(kept);
-        let limit = match memory {
-            Some((size, optimizer)) => Some(Limit { bytes: size.bytes()?, optimizer, masters: &masters }),
-            None => None,
-        };
+        let limit = limit_of(memory, &masters)?;
         py.detach(|| {
             let compiled =
                 compiler::compile_watched(graph, analysis, &plan.plan, &boundary, &masters, &mut tell)?;
@@ -230,6 +228,40 @@ pub(crate) fn masters_of(kept: Option<BTreeMap<String, String>>) -> Masters {
 
 pub(crate) fn files_of(files: BTreeMap<String, String>) -> Vec<emit::File> {
     files.into_iter().map(|(name, text)| emit::File { name, text }).collect()
+}
+
+/// Reads emitted files back, which somebody may have edited, and proves them: a program as `compile` gives it,
+/// with the same arguments.
+#[pyfunction]
+#[pyo3(signature = (graph, files, outputs = None, watch = None, inputs = "global", memory = None, kept = None))]
+#[expect(clippy::too_many_arguments, reason = "they are those of `compile`, by name in Python")]
+pub(crate) fn read_program(
+    py: Python<'_>,
+    graph: &Graph,
+    files: BTreeMap<String, String>,
+    outputs: Option<Outputs>,
+    watch: Option<Py<PyAny>>,
+    inputs: &str,
+    memory: Option<(Size, String)>,
+    kept: Option<BTreeMap<String, String>>,
+) -> PyResult<Compiled> {
+    let graph = &graph.model.graph;
+    let mut tell = telling(watch);
+    let inner = guarded(Evidence::none(), || {
+        let boundary = boundary(graph, outputs, inputs)?;
+        let masters = masters_of(kept);
+        let limit = limit_of(memory, &masters)?;
+        py.detach(|| {
+            let read = compiler::read(graph, files_of(files), &boundary, &masters, &mut tell)?;
+            limit.as_ref().map_or(Ok(()), |limit| compiler::fits_alone(&read, limit))?;
+            Ok(read)
+        })
+    })?;
+    Ok(Compiled { inner })
+}
+
+fn limit_of(memory: Option<(Size, String)>, masters: &Masters) -> diag::Result<Option<Limit<'_>>> {
+    memory.map(|(size, optimizer)| Ok(Limit { bytes: size.bytes()?, optimizer, masters })).transpose()
 }
 
 /// Reads emitted files back and proves them against the text of the model's graph.

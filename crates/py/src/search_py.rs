@@ -103,12 +103,12 @@ impl Found {
         Some((told.places, told.groups, told.looked, told.seconds, told.is_whole))
     }
 
-    /// Why an operator is divided as it is in the first plan that was found and not named, or was one before it was changed:
-    /// that one's name; of several blocks which one of how many, and its devices; how many operators that is decided of; and
+    /// Why an operator is divided as it is in the quickest plan, if that was found and not named, or was before it was
+    /// changed: its name then; of several blocks which one of how many, and its devices; how many operators that is decided of; and
     /// the ways to do it, best first, with seconds that the best with it takes more, what that one takes, and what would have
-    /// to change for it to be better. None if there is no such plan.
+    /// to change for it to be better. None of a plan with a name.
     fn explain(&self, py: Python<'_>, operator: usize, most: usize) -> PyResult<Option<Explained>> {
-        let Some(candidate) = self.inner.rows.iter().find(|candidate| candidate.reason.is_some()) else {
+        let Some(candidate) = self.inner.rows.first().filter(|candidate| candidate.reason.is_some()) else {
             return Ok(None);
         };
         let model = &self.graph.model;

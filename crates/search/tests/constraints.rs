@@ -122,7 +122,7 @@ fn what_is_found_respects_them_and_is_no_better_than_without() {
         let question = Question { constraints: Some(&constraints), ..free };
         let rows = best_of(&question);
         rows.iter().for_each(|candidate| {
-            assert!(broken(&constraints, &model, &candidate.plan).is_empty(), "{lines}")
+            assert!(broken(&constraints, &model, &candidate.plan).is_empty(), "{lines}");
         });
         assert!(least(&rows) >= without * (1.0 - 1e-9), "{lines}");
     }

@@ -30,7 +30,9 @@ impl Simulation {
         let heads: Vec<String> = names.iter().map(|(name, _)| format!("{name:>0$}", column(name))).collect();
         let mut text = format!("{:<12}{:<WIDTH$}  {}\n", "device", "over time", heads.join(" "));
         for (first, last, line) in lines.into_iter().take(LINES) {
-            let ranks = if first == last { first.0.to_string() } else { format!("{}..{}", first.0, last.0) };
+            // As plans write sets of devices.
+            let ranks =
+                if first == last { first.0.to_string() } else { format!("{}..{}", first.0, last.0 + 1) };
             let _ = writeln!(text, "{ranks:<12}{line}");
         }
         if left > 0 {

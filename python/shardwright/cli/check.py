@@ -27,12 +27,20 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from .._core import compare_numbers, verify
+    from ..report.progress import Progress, wanted
     from .source import graph_of, read
 
     folder = Path(arguments.program)
     files = {file.name: read(file) for file in [*sorted(folder.glob("*.py")), folder / "program.json"]}
-    graph = read(folder / "graph.txt") if arguments.model is None else graph_of(arguments).text
-    print(verify(graph, files).rstrip())
+    progress = Progress(wanted(None))
+    with progress.phases(folder.name) as phases:
+        phases.begin("capture")
+        graph = read(folder / "graph.txt") if arguments.model is None else graph_of(arguments).text
+        phases.begin("check")
+        proof = verify(graph, files)
+    print(proof.rstrip())
     if arguments.numeric:
-        verdict, text = compare_numbers(graph, files, max(arguments.batches, 1))
+        with progress.phases(folder.name) as phases:
+            phases.begin("on numbers")
+            verdict, text = compare_numbers(graph, files, max(arguments.batches, 1))
         print(f"on numbers: {verdict}\n{text.rstrip()}")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError, ShardwrightError
+from . import candidates
 from .parser import Commands
+from .step import DOES_NOT_FIT
 
 if TYPE_CHECKING:
     from .._core import Found, Graph
@@ -32,15 +34,23 @@ def add(commands: Commands) -> None:
     compare.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> int:
     start = time.perf_counter()
     uncut: list[str] = []
     clashes: list[ShardwrightError] = []
     found = list(_found(arguments, start, uncut, clashes))
     if not found:
         raise clashes[-1]
-    rows = [{"micro_batches": many, **row} for many, _, one in found for row in one.rows]
-    rows.sort(key=lambda row: (not row["fits"], row["seconds"]))
+    searches = [[{"micro_batches": many, **row} for row in one.rows] for many, _, one in found]
+    order = sorted(
+        (not candidate["fits"], candidate["seconds"], which, at)
+        for which, search in enumerate(searches)
+        for at, candidate in enumerate(search)
+    )
+    rows = [searches[which][at] for _, _, which, at in order]
+    shown = len(rows) if arguments.all else SHOWN
+    kept = _keep(arguments, found, [(which, at) for _, _, which, at in order[:shown]])
+    status = DOES_NOT_FIT if order and order[0][0] else 0
     model = found[0][1].model
     bound = min(one.bound for _, _, one in found)
     told = {
@@ -58,9 +68,23 @@ def run(arguments: argparse.Namespace) -> None:
     }
     if arguments.json:
         print(json.dumps(told))
-        return
-    for line in _lines(told, len(rows) if arguments.all else SHOWN):
+        return status
+    for line in _lines(told, shown):
         print(line)
+    if kept and rows:
+        print("a row is a plan for other commands, by its number or its name: `--plan row:1`")
+    return status
+
+
+def _keep(
+    arguments: argparse.Namespace, found: Sequence[tuple[int, Graph, Found]], shown: Sequence[tuple[int, int]]
+) -> bool:
+    """For other commands, the plans that are shown: of which search, and where in it."""
+    plans = [(found[which][0], found[which][2].plan(at)) for which, at in shown]
+    cut = arguments.batches is None
+    return candidates.keep(
+        arguments, [candidates.Candidate(plan.name, many, cut, plan.folded) for many, plan in plans]
+    )
 
 
 def _found(
@@ -71,6 +95,7 @@ def _found(
     `clashes` are of those numbers with which no plan respects the constraints.
     """
     from ..report.progress import Progress, wanted
+    from ..report.summary import batches_of
     from ..start.micro_batch_search import parts_of
     from .cluster import choice_of
     from .source import source_of
@@ -94,7 +119,7 @@ def _found(
             return
         choice = choice_of(arguments, many)
         devices = _devices(arguments)
-        with Progress(wanted(None)).phases(f"{many} micro-batches") as phases:
+        with Progress(wanted(None)).phases(batches_of(many)) as phases:
             below = sorted(steps)[SHOWN - 1] if shown and len(steps) >= SHOWN else None
             try:
                 found = choice.search(graph, devices, True, shown, below, watch=phases.begin)
@@ -128,11 +153,11 @@ def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
     best = rows[0]["seconds"] if rows else 1.0
     yield f"{told['model']} on {told['cluster']}"
     yield (
-        f"{'plan':<48} {'micro-batches':>13} {'step':>9} {'':>7} {'MFU':>8}  {'memory':<22}"
+        f"{'row':>4} {'plan':<48} {'micro-batches':>13} {'step':>9} {'':>7} {'MFU':>8}  {'memory':<22}"
         f" {'computes':>8} {'exposed':>8} {'idle':>6}"
     )
-    for row in rows[:shown]:
-        yield _row(row, best)
+    for number, row in enumerate(rows[:shown], 1):
+        yield f"{number:>4} {_row(row, best)}"
     if len(rows) > shown:
         yield f"... and {len(rows) - shown} more (--all)"
     tried, of = told["tried"]

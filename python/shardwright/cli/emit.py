@@ -25,6 +25,11 @@ def add(commands: Commands) -> None:
         action=argparse.BooleanOptionalAction,
         help="whether to report progress on stderr; also $SHARDWRIGHT_PROGRESS",
     )
+    emit.add_argument(
+        "--verbose",
+        action="store_true",
+        help="also report what the compiler counted; also $SHARDWRIGHT_VERBOSE",
+    )
     add_memory(emit)
     emit.set_defaults(run=run)
 
@@ -32,8 +37,10 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from .._core import compile
     from ..api import write_files
-    from ..report.progress import Progress, wanted
+    from ..report.progress import Progress, verbose, wanted
     from ..report.summary import lines_of, seconds_of, summary_of
+    from ..runtime.programs.program import GRAPH
+    from ..start.edited_program import MADE_OF, PLAN
     from .model import limit_of, plan_of, require_cluster
     from .parts import chosen
 
@@ -46,7 +53,11 @@ def run(arguments: argparse.Namespace) -> None:
         plan = plan_of(arguments, graph) if found is None else found.plan(0)
         compiled = compile(plan, arguments.outputs, phases.begin, memory=limit_of(arguments))
         phases.begin("keep")
-        write_files({**compiled.files, "graph.txt": graph.text}, arguments.to)
+        files = {**compiled.files, GRAPH: graph.text, PLAN: plan.folded}
+        made_of = _made_of(arguments)
+        if made_of is not None:
+            files[MADE_OF] = json.dumps(made_of, indent=1) + "\n"
+        write_files(files, arguments.to)
     summary = summary_of(graph.model, plan, compiled, optimizer=arguments.optimizer)
     if arguments.json:
         print(json.dumps(_numbers(compiled) | {"summary": summary}))
@@ -55,7 +66,25 @@ def run(arguments: argparse.Namespace) -> None:
     _draw(compiled)
     print(f"\nThe program is in {arguments.to}.")
     sys.stdout.flush()
-    progress.say(*lines_of(summary, seconds_of(phases.seconds, phases.total), f"in {arguments.to}"))
+    progress.say(
+        *lines_of(
+            summary,
+            seconds_of(phases.seconds, phases.total),
+            f"in {arguments.to}",
+            memory=arguments.memory,
+            verbose=verbose(arguments.verbose),
+        )
+    )
+
+
+def _made_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """How the model was named, so that `shardwright run` finds it; a graph cannot be run."""
+    from .source import is_graph
+
+    if is_graph(arguments.model):
+        return None
+    names = ("model", "batch", "sequence", "micro_batches", "discover", "known_inputs")
+    return {name: getattr(arguments, name) for name in names} | {"outputs": arguments.outputs}
 
 
 def _draw(compiled: Any) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError
-from ..report.summary import time_of
+from ..report.summary import set_of, time_of
 from ..support.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 NOTHING_TO_DIVIDE = "on one device there is nothing to shard"
 
-# So many ways are told.
+# So many ways are told, of so many plans.
 WAYS = 8
+NEXT = 24
 # How the way is called of what has one device.
 WHOLE = "whole"
 # What says in the name of a plan that the search inside of a block knows none like it.
@@ -63,8 +64,8 @@ def line_of_step(seconds: float, parts: Mapping[str, float], utilisation: float)
     return f"a step takes {time_of(seconds)}: {spent}; {utilisation:.1%} of what the devices can compute"
 
 
-def lines_of(found: Found) -> Iterator[str]:
-    """How far from the best the plan is, and what was searched."""
+def lines_of(found: Found, searched: bool = True) -> Iterator[str]:
+    """How far from the best the plan is, and what was `searched`."""
     step = found.rows[0]["seconds"]
     if found.bound > 0:
         times = step / found.bound
@@ -88,6 +89,8 @@ def lines_of(found: Found) -> Iterator[str]:
             of += "recomputes all layers or none, offloads nothing and runs no parts in turn, "
         least = f"{time_of(bound)}: {times:.3f} times that"
         yield f"no plan of one block {of}takes less than {least}"
+    if not searched:
+        return
     yield (
         f"searched: {decisions} decisions with {choices:,} choices, {sums:,.0f} sums in {time_of(seconds)};"
         f" {found.tried[0]} of {found.tried[1]} shapes with names, {found.left_out} plans left out"
@@ -101,52 +104,89 @@ def lines_of(found: Found) -> Iterator[str]:
         )
 
 
-def explained(found: Found, graph: Graph, path: str) -> Iterator[str]:
-    """Why an operator is divided so."""
-    told = found.explain(operator_at(graph, path), WAYS)
-    if told is None:
-        yield (
-            "nothing is known of other ways: there is one device, or no plan was found operator by operator,"
-            " or there are too many ways to evaluate each"
-        )
+def explained(found: Found, graph: Graph, path: str, others: Callable[[], Found]) -> Iterator[str]:
+    """Why an operator is divided so in the chosen plan. `others` finds more plans, for one with a name."""
+    at = operator_at(graph, path)
+    answer = found.explain(at, WAYS)
+    first = found.rows[0]
+    if answer is None:
+        yield from _by_plans(others(), at, path)
         return
-    name, block, count, ways = told
-    rows = found.rows
-    first, mine = rows[0], next((row for row in rows if row["plan"] == name), None)
-    if first is not mine:
-        step, own = time_of(first["seconds"]), time_of(mine["seconds"]) if mine else "was left out"
-        yield f"`{first['plan']}` takes {step}, `{name}` {own}: this is about the second"
+    name, block, count, ways = answer
+    if name != first["plan"]:
+        yield f"the plan that was chosen is `{first['plan']}`: this is about `{name}`, from which it was made"
     if block is not None:
         number, blocks, (begin, end) = block
-        where = f"device {begin}" if end == begin + 1 else f"devices {begin} to {end - 1}"
+        where = f"device{'' if end == begin + 1 else 's'} {set_of(begin, end - 1)}"
         yield f"it is in block {number + 1} of {blocks} of `{name}`, on {where}: this is about that block"
     yield from _why(path, ways)
-    others = "" if count == 1 else f", with {count - 1} more that are split with it"
+    others_of_it = "" if count == 1 else f", with {count - 1} more that are split with it"
     best = "plan" if block is None else "block"
-    yield f"{path}{others}: what the best {best} takes with each way to split it"
+    yield f"{path}{others_of_it}: what the best {best} takes with each way to split it"
     yield f"{'':<52} {'a step':>10} {'works':>9} {'waits':>9} {'sends':>9} {'memory':>9}  better if"
     yield from (_way(way, first=number == 0) for number, way in enumerate(ways))
 
 
-def explained_in_numbers(found: Found, graph: Graph, path: str) -> dict[str, Any]:
-    """The same as JSON: of every way what the best plan with it takes; nothing if none was found."""
-    name, block, count, ways = found.explain(operator_at(graph, path), WAYS) or (None, None, 0, [])
+def _by_plans(found: Found, at: int, path: str) -> Iterator[str]:
+    """Of a plan with a name: the quickest other plans that split the operator otherwise."""
+    from ..report.memory import size_of
+
+    if found.plan(0).devices == 1:
+        yield NOTHING_TO_DIVIDE
+        return
+    ways = _ways_of_plans(found, at)
+    chosen, *others = ways
+    yield f"the plan that was chosen is `{chosen['plan']}`, and splits {path} by `{chosen['divided']}`"
+    if not others:
+        yield "no other plan that was evaluated splits it in another way"
+        return
+    yield "the quickest of the plans that split it in another way:"
+    yield f"{'':<32} {'a step':>10} {'memory':>9}  plan"
+    for split in ways:
+        over = "chosen" if split is chosen else f"+{time_of(split['seconds_more'])}"
+        over = over if split["fits"] else "no room"
+        yield f"{split['divided']:<32} {over:>10} {size_of(split['bytes']):>9}  {split['plan']}"
+
+
+def _ways_of_plans(found: Found, at: int) -> list[dict[str, Any]]:
+    """Each way to split the operator once, by the quickest plan that has it; the chosen plan's first."""
+    ways: dict[str, dict[str, Any]] = {}
+    candidates = found.rows
+    for number, candidate in enumerate(candidates):
+        _, splits, devices = found.plan(number).decisions[at]
+        divided = " x ".join(f"{dim} {parts}" for dim, parts in splits if parts > 1) or (
+            WHOLE if len(set(devices)) == 1 else f"{WHOLE} on each of {len(set(devices))}"
+        )
+        more = candidate["seconds"] - candidates[0]["seconds"]
+        split = {"divided": divided, "plan": candidate["plan"], "seconds_more": more}
+        ways.setdefault(divided, split | {"bytes": candidate["memory"][1], "fits": candidate["fits"]})
+    return list(ways.values())[:WAYS]
+
+
+def explained_in_numbers(
+    found: Found, graph: Graph, path: str, others: Callable[[], Found]
+) -> dict[str, Any]:
+    """The same as JSON: of every way what the best plan with it takes."""
+    at = operator_at(graph, path)
+    answer = found.explain(at, WAYS)
+    common = {"path": path, "plan": found.rows[0]["plan"]}
+    if answer is None:
+        return common | {"of": None, "block": None, "alike": 0, "ways": _ways_of_plans(others(), at)}
+    name, block, count, ways = answer
     names = ("compute", "wait", "update", "send")
-    return {
-        "path": path,
-        "plan": found.rows[0]["plan"],
+    return common | {
         "of": name,
         "block": block and {"number": block[0], "of": block[1], "devices": block[2]},
         "alike": count,
         "ways": [
             {
-                "divided": name,
+                "divided": divided,
                 "seconds_more": more,
                 "seconds": dict(zip(names, seconds, strict=True)),
                 "bytes": held,
                 "better_if": change,
             }
-            for name, more, seconds, held, change in ways
+            for divided, more, seconds, held, change in ways
         ],
     }
 

@@ -17,22 +17,25 @@ def add(commands: Commands) -> None:
     manifest.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    from .step import simulated
+def run(arguments: argparse.Namespace) -> int:
+    from .step import exit_of, simulated
 
     _, _, found, _ = simulated(arguments)
     if arguments.json:
         print(found.manifest)
-        return
+        return exit_of(found)
     for line in lines_of_manifest(json.loads(found.manifest)):
         print(line)
+    return exit_of(found)
 
 
 def lines_of_manifest(manifest: dict[str, Any]) -> list[str]:
     """For each role what it communicates; what repeats in a row is one line."""
+    from ..report.summary import set_of
+
     lines = []
     for role in manifest["roles"]:
-        ranks = ", ".join(str(a) if a == b else f"{a}..{b}" for a, b in role["ranks"])
+        ranks = ", ".join(set_of(a, b) for a, b in role["ranks"])
         lines.append(f"ranks {ranks}, as rank {role['rank']} does:")
         rows: list[tuple[str, int]] = []
         for row in map(_row, role["communications"]):

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser, needs_cluster: bool = False) 
     plan = parser.add_argument(
         "--plan",
         default="auto",
-        help="a named plan, the path of a plan file, or `auto` (the quickest of all)",
+        help="a named plan, the path of a plan file, `row:3` of the last `compare`, or `auto` (the quickest)",
     )
     suggest(plan, PLANS)
     add_cluster(parser, needs_cluster)
@@ -122,6 +122,9 @@ def require_cluster(arguments: argparse.Namespace) -> None:
     from ..start.planning import no_cluster
 
     if arguments.plan == AUTO and arguments.cluster is None:
+        from .source import require_there
+
+        require_there(arguments.model)
         raise no_cluster()
 
 
@@ -131,6 +134,11 @@ def plan_of(arguments: argparse.Namespace, graph: Graph, plan: str | None = None
     from ..start.planning import make_plan
     from .cluster import choice_of
 
+    candidate = getattr(arguments, "candidate", None)
+    if plan is None and candidate is not None:
+        from .._core import Plan
+
+        return Plan.parse(graph, candidate.text)
     named = plan or arguments.plan
     if arguments.constraints is not None and named != AUTO:
         raise nothing_to_choose(named)

@@ -7,12 +7,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..start.auto_plan import AUTO
+from .candidates import candidate_of
 from .cluster import choice_of
 from .model import devices_of
 from .source import graph_of, source_of
 
 if TYPE_CHECKING:
     from .._core import Found, Graph
+
+
+def take_candidate(arguments: argparse.Namespace) -> None:
+    """Of a plan that is a row of a comparison: its text, and its micro-batches unless others are named."""
+    candidate = candidate_of(arguments)
+    arguments.candidate = candidate
+    if candidate is None:
+        return
+    if candidate.cut and arguments.micro_batches is None and arguments.batches is None:
+        arguments.micro_batches = candidate.micro_batches
+    if not candidate.cut and arguments.batches is None:
+        arguments.batches = candidate.micro_batches
 
 
 def chosen(
@@ -25,6 +38,7 @@ def chosen(
     `arguments` say afterwards how many micro-batches there are. `before` is told graphs before a search.
     """
     if arguments.plan != AUTO or arguments.cluster is None:
+        take_candidate(arguments)
         return graph_of(arguments), None, None
     from ..start.micro_batch_search import Cutting
     from ..start.planning import MOST_DEVICES

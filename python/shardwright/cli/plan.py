@@ -17,7 +17,7 @@ from .parser import Commands
 from .style import paint
 
 if TYPE_CHECKING:
-    from .._core import Found, Operator, Plan, Simulated
+    from .._core import Found, Graph, Operator, Plan, Simulated
 
 
 def add(commands: Commands) -> None:
@@ -34,11 +34,14 @@ def add(commands: Commands) -> None:
         metavar="PATH",
         help="why `auto` splits this operator this way, and what other ways would take",
     )
+    plan.add_argument(
+        "--verbose", action="store_true", help="also what was searched and rewritten ($SHARDWRIGHT_VERBOSE)"
+    )
     add_memory(plan)
     plan.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> int:
     from ..report.progress import Progress, wanted
     from .found import asked_for, explained, explained_in_numbers, operator_at
     from .model import plan_of, require_cluster
@@ -49,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
         graph = graph_of(arguments)
         a, b = (plan_of(arguments, graph, plan) for plan in arguments.diff)
         print(json.dumps(_differences(a, b)) if arguments.json else "\n".join(_changes(a, b, arguments.all)))
-        return
+        return 0
     require_cluster(arguments)
     with Progress(wanted(None)).phases(arguments.model) as phases:
         path = arguments.explain
@@ -57,21 +60,34 @@ def run(arguments: argparse.Namespace) -> None:
             arguments, phases.begin, lambda graph: path is None or operator_at(graph, path)
         )
         if path is not None:
-            asked = asked_for(found, arguments.plan), graph, path
+            asked = asked_for(found, arguments.plan), graph, path, lambda: _others(arguments, graph)
             lines = [json.dumps(explained_in_numbers(*asked))] if arguments.json else explained(*asked)
             print("\n".join(lines))
-            return
+            return 0
         plan = plan_of(arguments, graph) if found is None else found.plan(0)
         told = _Told.of(arguments, plan, (found, cut), phases.begin)
     if arguments.to:
         write("SW0928", "the plan", Path(arguments.to), plan.folded)
     if arguments.json:
         print(json.dumps(told.numbers(graph.model)))
-        return
+        return told.exit
     for line in told.text(arguments.all) if arguments.all or arguments.text else told.table(graph.model):
         print(line)
     if arguments.to:
         print(f"The plan is in {arguments.to}.")
+    return told.exit
+
+
+def _others(arguments: argparse.Namespace, graph: Graph) -> Found:
+    """The plan that was chosen and the next best ones."""
+    from ..start.auto_plan import AUTO
+    from .cluster import choice_of
+    from .found import NEXT
+    from .model import devices_of
+
+    devices = devices_of(arguments, graph, AUTO)
+    assert devices is not None
+    return choice_of(arguments).search(graph, devices, wanted=NEXT)
 
 
 @dataclass(frozen=True)
@@ -87,6 +103,7 @@ class _Told:
     on: str
     """The cluster and the micro-batches of a step, if there is one."""
     batches: int | None = None
+    verbose: bool = False
 
     @classmethod
     def of(
@@ -98,6 +115,7 @@ class _Told:
     ) -> _Told:
         from .._core import compile, simulate_step
         from ..report.memory import memory_of
+        from ..report.progress import verbose
         from ..report.summary import batches_of
         from .cluster import choice_of
         from .model import limit_of
@@ -105,7 +123,7 @@ class _Told:
         compiled = compile(plan, watch=watch, memory=limit_of(arguments))
         memory = memory_of(compiled, arguments.optimizer)
         if arguments.cluster is None:
-            return cls(plan, *chosen, memory, None, "")
+            return cls(plan, *chosen, memory, None, "", verbose=verbose(arguments.verbose))
         choice = choice_of(arguments)
         watch("simulate")
         step = simulate_step(
@@ -117,7 +135,14 @@ class _Told:
             optimizer=arguments.optimizer,
         )
         on = f" on {choice.cluster}, {batches_of(choice.batches)}"
-        return cls(plan, *chosen, memory, step, on, choice.batches)
+        return cls(plan, *chosen, memory, step, on, choice.batches, verbose(arguments.verbose))
+
+    @property
+    def exit(self) -> int:
+        """Of the command: a plan that does not fit on the cluster is shown all the same."""
+        from .step import exit_of
+
+        return 0 if self.step is None else exit_of(self.step)
 
     def table(self, model: str) -> Iterator[str]:
         from ..report.summary import count_of
@@ -131,14 +156,14 @@ class _Told:
         yield from lines_of_parameters(self.plan)
         if self.step is not None:
             yield from lines_of_moves(self.step)
-        yield from self.remarks(few)
+        yield from self.remarks(self.verbose, few)
 
     def text(self, every: bool) -> Iterator[str]:
         yield from (self.plan.text if every else self.plan.folded).splitlines()
-        yield from (f"# {line}" for line in self.remarks())
+        yield from (f"# {line}" for line in self.remarks(verbose=True))
 
-    def remarks(self, names: Callable[[list[str]], str] = ", ".join) -> Iterator[str]:
-        """`names` says how many operators are named in a line."""
+    def remarks(self, verbose: bool, names: Callable[[list[str]], str] = ", ".join) -> Iterator[str]:
+        """`names` says how many operators are named in a line; `verbose` is for what the compiler counted."""
         from ..report.computed_work import lines_of_work, work_of
         from ..report.memory import lines_of_memory
         from .found import NOTHING_TO_DIVIDE, line_of_step, lines_of
@@ -147,7 +172,8 @@ class _Told:
             yield NOTHING_TO_DIVIDE
         if self.cut is not None:
             yield self.cut
-        yield from _rewritings(self.plan, names)
+        if verbose:
+            yield from _rewritings(self.plan, names)
         yield from lines_of_work(work_of(self.plan))
         there = None if self.step is None else self.step.memory[self.memory["rank"]][1]
         yield from lines_of_memory(self.memory, there)
@@ -155,7 +181,7 @@ class _Told:
             busiest = min(self.step.ranks, key=lambda rank: rank["idle"])
             yield line_of_step(self.step.seconds, busiest, self.step.operations[1])
         if self.found is not None:
-            yield from lines_of(self.found)
+            yield from lines_of(self.found, verbose)
 
     def numbers(self, model: str) -> dict[str, Any]:
         from .._core import plan_rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,14 +23,17 @@ def run(arguments: argparse.Namespace) -> None:
     from ..rules.verifying import verify_rules, wrong_rule
 
     models = [name for name in arguments.names if _is_model(name)]
-    wanted = {target for name in arguments.names if name not in models for target in targets_of(name)}
+    names = [name for name in arguments.names if name not in models]
     if len(models) > 1:
         named = " and ".join(models[:2])
         raise CaptureError(
             "SW0116", f"{named} are two models", why="one is verified at a time", fix="name one"
         )
     arguments.model = models[0] if models else None
+    if arguments.model is None:
+        _targets(names)  # what is misspelt is told before the demo's model is captured
     graph = graph_of_examples(arguments)
+    wanted = _targets(names)
     found = []
     for one in verify_rules(graph, lambda target: not wanted or target in wanted):
         found.append(one)
@@ -42,6 +46,19 @@ def run(arguments: argparse.Namespace) -> None:
     wrong = [one for one in found if one.problem is not None]
     if wrong:
         raise wrong_rule(wrong, graph.model)
+
+
+def _targets(names: Iterable[str]) -> set[str]:
+    """Of operators, and of functions that the model's file has registered."""
+    from ..as_python import all_registered
+
+    targets: set[str] = set()
+    for name in names:
+        registered = {
+            one.name for one in all_registered() if name in (one.name, re.split("[:.]", one.name)[-1])
+        }
+        targets |= registered or set(targets_of(name))
+    return targets
 
 
 def _is_model(name: str) -> bool:

@@ -27,29 +27,31 @@ def add(commands: Commands) -> None:
     simulate.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> int:
     from .cluster import write
-    from .step import simulated
+    from .step import exit_of, simulated
 
     graph, plan, found, batches = simulated(arguments)
     if found.trace is not None:
         write("SW0913", "the timeline", Path(arguments.trace), found.trace)
     if arguments.json:
         print(json.dumps(_numbers(graph, plan, found, batches)))
-        return
+        return exit_of(found)
     for line in lines_of_step(graph, plan, found, batches, arguments.cluster):
         print(line)
     if arguments.trace:
         print(f"\nThe timeline is in {arguments.trace}.")
+    return exit_of(found)
 
 
 def lines_of_step(graph: Graph, plan: Plan, found: Simulated, batches: int, cluster: str) -> list[str]:
+    from ..report.computed_work import operations_of
     from ..report.summary import batches_of, time_of
 
     operations, utilisation = found.operations
     lines = [
         f"{graph.model} under {plan.name} on {cluster}, {plan.devices} devices, {batches_of(batches)}",
-        f"a step takes {time_of(found.seconds)}: {operations / 1e12:.4g} TFLOP of the model,"
+        f"a step takes {time_of(found.seconds)}: {operations_of(operations)} of the model,"
         f" {utilisation:.1%} of what the devices can compute",
         "",
         *found.drawn.splitlines(),
@@ -73,18 +75,18 @@ def _most(memory: list[tuple[int, int]]) -> str:
 def _held(found: Simulated) -> list[str]:
     """Memory over time; devices in a row that hold the same are one line."""
     from ..report.memory import size_of
+    from ..report.summary import set_of
 
     rows: list[tuple[int, int, str]] = []
     for rank, over, drawn in found.held:
         most = max(bytes for _, _, bytes in over)
-        line = f"{drawn}  {size_of(most)} of {size_of(found.memory[rank][1])}"
+        there = found.memory[rank][1]
+        line = f"{drawn}  {size_of(most)} of {size_of(there)}" + (": too much" if most > there else "")
         if rows and rows[-1][1] + 1 == rank and rows[-1][2] == line:
             rows[-1] = rows[-1][0], rank, line
         else:
             rows.append((rank, rank, line))
-    shown = [
-        f"{first if first == last else f'{first}..{last}':<12}{line}" for first, last, line in rows[:LINES]
-    ]
+    shown = [f"{set_of(first, last):<12}{line}" for first, last, line in rows[:LINES]]
     more = [f"... and {len(rows) - LINES} lines more"] if len(rows) > LINES else []
     return [f"{'device':<12}memory over time", *shown, *more, ""] if rows else []
 

@@ -78,11 +78,34 @@ def source_of(arguments: argparse.Namespace) -> Source:
         raise no_sizes(model)
     if Path(model).name == model and not Path(model).exists() and not _like_a_file(model):
         raise _no_name(model)
-    path, _, name = model.rpartition(":")
-    if not name.isidentifier() or not path:
+    if is_graph(model):
         return _Text(model)
-    module, inputs = _module_of(called(function_of(Path(path), name), model), model)
-    return ModuleSource(module, (tuple(inputs), {}), _capturing(arguments))
+    path, _, name = model.rpartition(":")
+    module, example = _module_of(called(function_of(Path(path), name), model), model)
+    return ModuleSource(module, example, _capturing(arguments))
+
+
+def is_graph(model: str) -> bool:
+    """Whether it names a file that has a graph: neither a name of ours nor a function."""
+    path, _, name = model.rpartition(":")
+    return model not in SHIPPED and not model.startswith("hf:") and not (path and name.isidentifier())
+
+
+def require_there(model: str) -> None:
+    """Refuses a model that is not there by its name alone, without running anything of it."""
+    if model in SHIPPED or model.startswith("hf:"):
+        return
+    if Path(model).name == model and not Path(model).exists() and not _like_a_file(model):
+        raise _no_name(model)
+    path, _, name = model.rpartition(":")
+    if is_graph(model):
+        _graph_text(Path(model))
+    elif not Path(path).is_file():
+        raise _no_file(Path(path))
+    else:
+        defined = _defined(Path(path))
+        if defined is not None and name not in defined:
+            raise _no_function(Path(path), name)
 
 
 class _Shipped(Source):
@@ -147,8 +170,8 @@ def known_inputs_of(arguments: argparse.Namespace) -> tuple[str, ...] | None:
 
 def graph_of_returned(found: Any, model: str) -> Graph:
     """Of a module and its example inputs, which the function called `model` returned."""
-    module, inputs = _module_of(found, model)
-    return ModuleSource(module, (tuple(inputs), {}), {}).graph(1)[0]
+    module, example = _module_of(found, model)
+    return ModuleSource(module, example, {}).graph(1)[0]
 
 
 def read(path: Path) -> str:
@@ -182,7 +205,7 @@ def _graph_text(path: Path) -> str:
 def function_of(path: Path, name: str) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise _no_model(f"there is no Python file {path}", "name it as FILE.py:FUNCTION" + _like_file(path))
+        raise _no_file(path)
     file = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = file
     sys.path.insert(0, str(path.parent))
@@ -190,10 +213,33 @@ def function_of(path: Path, name: str) -> Any:
         spec.loader.exec_module(file)
     function = getattr(file, name, None)
     if not callable(function):
-        names = _functions(path)
-        known = f"name one of its functions: {', '.join(names[:8])}" if names else "write it"
-        raise _no_model(f"{path} has no function {name}", did_you_mean(name, names) or known)
+        raise _no_function(path, name)
     return function
+
+
+def _no_file(path: Path) -> CaptureError:
+    return _no_model(f"there is no Python file {path}", "name it as FILE.py:FUNCTION" + _like_file(path))
+
+
+def _no_function(path: Path, name: str) -> CaptureError:
+    names = _functions(path)
+    known = f"name one of its functions: {', '.join(names[:8])}" if names else "write it"
+    return _no_model(f"{path} has no function {name}", did_you_mean(name, names) or known)
+
+
+def _defined(path: Path) -> set[str] | None:
+    """The names that a file gives to anything; unknown where it imports all of another, or cannot be read."""
+    try:
+        tree = ast.parse(path.read_text())
+    except (OSError, ValueError, SyntaxError):
+        return None
+    names = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    imported = [
+        one for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)) for one in node.names
+    ]
+    names |= {(one.asname or one.name).partition(".")[0] for one in imported}
+    return None if "*" in names else names
 
 
 def _functions(path: Path) -> list[str]:
@@ -256,19 +302,25 @@ def called(function: Any, named: str) -> Any:
         return function()
 
 
-def _module_of(found: Any, name: str) -> tuple[Any, Any]:
-    """The module and its example inputs."""
+def _module_of(found: Any, name: str) -> tuple[nn.Module, Arguments]:
+    """The module and its example inputs: by position, by name in a dict, or both: `model, (x,), {"y": y}`."""
     from torch import nn
 
-    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], nn.Module):
-        inputs = found[1]
-        return found[0], inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+    from ..runtime.execution.inputs import arguments_of, plain
+
+    if isinstance(found, tuple) and len(found) in (2, 3) and isinstance(found[0], nn.Module):
+        module, batch, *rest = found
+        args, kwargs = arguments_of(batch)
+        if rest:
+            kwargs = {**kwargs, **rest[0]} if isinstance(rest[0], Mapping) else {}
+        if not rest or kwargs:
+            return module, (tuple(map(plain, args)), {name: plain(value) for name, value in kwargs.items()})
     what = "a module without its inputs" if isinstance(found, nn.Module) else f"a {type(found).__name__}"
     raise CaptureError(
         "SW0119",
         f"{name} did not return a model",
         why=f"it returned {what}",
-        fix="return a module and a tuple of its example inputs",
+        fix='return a module and its example inputs: `model, (x, y)`, or by name `model, {"x": x, "y": y}`',
     )
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+# Neither success, nor an error (1), nor a mistake in the arguments (2).
+DOES_NOT_FIT = 3
+
 if TYPE_CHECKING:
     from .._core import Graph, Plan, Simulated
 
@@ -24,21 +27,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def simulated(arguments: argparse.Namespace) -> tuple[Graph, Plan, Simulated, int]:
     from .._core import compile, simulate_step
+    from ..report.progress import Progress, wanted
     from .cluster import choice_of
     from .model import plan_of
     from .parts import chosen
 
-    graph, made, _ = chosen(arguments, lambda phase: None)
-    plan = plan_of(arguments, graph) if made is None else made.plan(0)
-    choice = choice_of(arguments)
-    found = simulate_step(
-        plan,
-        compile(plan),
-        choice.cluster,
-        choice.text,
-        batches=choice.batches,
-        optimizer=arguments.optimizer,
-        traced=getattr(arguments, "trace", None) is not None,
-        compile=arguments.compile,
-    )
+    with Progress(wanted(None)).phases(arguments.model) as phases:
+        phases.begin("capture")
+        graph, made, _ = chosen(arguments, phases.begin)
+        phases.begin("plan")
+        plan = plan_of(arguments, graph) if made is None else made.plan(0)
+        choice = choice_of(arguments)
+        compiled = compile(plan, watch=phases.begin)
+        phases.begin("simulate")
+        found = simulate_step(
+            plan,
+            compiled,
+            choice.cluster,
+            choice.text,
+            batches=choice.batches,
+            optimizer=arguments.optimizer,
+            traced=getattr(arguments, "trace", None) is not None,
+            compile=arguments.compile,
+        )
     return graph, plan, found, choice.batches
+
+
+def exit_of(found: Simulated) -> int:
+    """The status of a command about a step: `DOES_NOT_FIT` where some rank has too little memory."""
+    fits = all(needed <= there for needed, there in (*found.memory, *found.on_host))
+    return 0 if fits else DOES_NOT_FIT

@@ -48,25 +48,29 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from ..comparing import verify
+    from ..report.progress import Progress, wanted
     from .source import known_inputs_of
     from .valued import module_and_example
 
-    module, (args, kwargs) = module_and_example(arguments)
-    found = verify(
-        module,
-        args,
-        kwargs,
-        plan=arguments.plan or (OF_DEMO if arguments.model is None else "auto"),
-        devices=arguments.devices,
-        micro_batches=1 if arguments.micro_batches is None else arguments.micro_batches,
-        dtypes=[word.strip() for word in arguments.dtypes.split(",") if word.strip()],
-        outputs=arguments.outputs,
-        seed=arguments.seed,
-        processes=not arguments.threads,
-        cluster=arguments.cluster,
-        discover=arguments.discover,
-        known_inputs=known_inputs_of(arguments),
-    )
+    with Progress(wanted(None)).phases(arguments.model or "demo") as phases:
+        phases.begin("model")
+        module, (args, kwargs) = module_and_example(arguments)
+        phases.begin("verify")
+        found = verify(
+            module,
+            args,
+            kwargs,
+            plan=arguments.plan or (OF_DEMO if arguments.model is None else "auto"),
+            devices=arguments.devices,
+            micro_batches=1 if arguments.micro_batches is None else arguments.micro_batches,
+            dtypes=[word.strip() for word in arguments.dtypes.split(",") if word.strip()],
+            outputs=arguments.outputs,
+            seed=arguments.seed,
+            processes=not arguments.threads,
+            cluster=arguments.cluster,
+            discover=arguments.discover,
+            known_inputs=known_inputs_of(arguments),
+        )
     if arguments.json:
         print(json.dumps(found.plain()))
     else:

@@ -25,6 +25,11 @@ def wanted(progress: bool | None) -> bool:
     return os.environ.get("SHARDWRIGHT_PROGRESS", "").lower() not in ("off", "0", "no", "false")
 
 
+def verbose(asked: bool = False) -> bool:
+    """Whether a summary has what the compiler counted: a call asks, or `$SHARDWRIGHT_VERBOSE` says so."""
+    return asked or os.environ.get("SHARDWRIGHT_VERBOSE", "").lower() not in ("", "off", "0", "no", "false")
+
+
 class Phases:
     """The phases of one compilation and their seconds."""
 

@@ -107,7 +107,7 @@ def verify_rules(
     for operator in graph.operators:
         line = calls.get(operator.name)
         key = f"{operator.target} {operator.rule} {operator.shapes} {_texts(line or '')}"
-        if line is None or not wanted(operator.target) or key in seen:
+        if line is None or not _is_wanted(wanted, operator, line) or key in seen:
             continue
         seen.add(key)
         if operator.rule is None:
@@ -115,6 +115,12 @@ def verify_rules(
         else:
             alone = replace(_Alone.of(operator, line, known, buffers), skeleton=skeleton)
             yield _verified(operator, alone.smaller(operator) if smaller else alone)
+
+
+def _is_wanted(wanted: Callable[[str], bool], operator: Operator, line: str) -> bool:
+    """By its target, or by the name of the registered function that it calls."""
+    names = (text[1:-1] for text in _texts(line))
+    return wanted(operator.target) or any(wanted(name) for name in names if registered_as(name) is not None)
 
 
 def _texts(line: str) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from .._core import Found, Graph
 from ..errors import PlanError, ShardwrightError
+from ..report.summary import batches_of
 from .auto_plan import Choice
 
 # A step has at most so many where nobody says how many.
@@ -120,7 +121,7 @@ class Cutting:
         is_late = choice.deadline == 0.0 and below < math.inf
         if is_late or not self._can_be_cut(parts):
             return math.inf
-        self._watch(f"{parts} micro-batches")
+        self._watch(batches_of(parts))
         known = None if below == math.inf else below
         try:
             candidates = choice.search(

@@ -21,8 +21,8 @@ from ..capture.verify.cost import MOST_AT_A_START
 from ..data.padding import Padding
 from ..errors import RuntimeFault, ShardwrightError
 from ..report.memory import OPTIMIZER
-from ..report.progress import Phases, Progress
-from ..report.summary import lines_of, notes_of, seconds_of, summary_of
+from ..report.progress import Phases, Progress, verbose
+from ..report.summary import lines_of, notes_of, notes_of_plan, seconds_of, summary_of
 from ..runtime.execution.inputs import Arguments
 from ..support.folder_store import open_store
 from .auto_plan import AUTO, Choice
@@ -38,6 +38,8 @@ class Starter:
     compiler is told, by the names of its arguments, and `capturing` what capture is told. `choice` says for
     what a plan is chosen, if it is, and `padding` what calls are filled up with.
     """
+
+    _done = "compiled"
 
     def __init__(
         self,
@@ -62,9 +64,21 @@ class Starter:
         self._not_kept = ""
 
     @property
+    def _memory(self) -> int | str | None:
+        """What each rank has, if that is known: a program that needs more is refused, or not chosen."""
+        said: int | str | None = self._options.get("memory")
+        return self._choice.memory if said is None and self._choice is not None else said
+
+    @property
     def knows_inputs(self) -> bool:
         """Whether programs may be for what is read of some inputs."""
         return self._capturing.get("known_inputs", ()) != ()
+
+    @property
+    def plan_text(self) -> str:
+        """Of the plan that the first program was made by."""
+        assert self._first is not None, "the first program comes first"
+        return self._first.plan_text
 
     def first(
         self,
@@ -88,10 +102,23 @@ class Starter:
                 )
                 self._keep(phases, self._place, self._first)
         _warn_of_what_is_not_compared(self._first)
-        how = f"from the cache, in {phases.total:.1f} s" if kept else seconds_of(phases.seconds, phases.total)
+        how = (
+            f"from the cache, in {phases.total:.1f} s"
+            if kept
+            else seconds_of(phases.seconds, phases.total, self._done)
+        )
         compared = self._first.captured.compared
         took = 0.0 if compared is None else compared.seconds
-        self._progress.say(*lines_of(self._first.summary, how + self._not_kept, self._where(folder), took))
+        self._progress.say(
+            *lines_of(
+                self._first.summary,
+                how + self._not_kept,
+                self._where(folder),
+                took,
+                memory=self._memory,
+                verbose=verbose(),
+            )
+        )
         return _bundle(self._first)
 
     def further(
@@ -128,7 +155,7 @@ class Starter:
             key, entry = self._kept(key, module, args, kwargs)
             kept = entry is not None
             if entry is None:
-                plan = Plan.parse(Graph(self._first.graph_text), self._first.plan_text)
+                plan = self._plan_of_first(Graph(self._first.graph_text))
                 entry = self._compile(phases, module, args, kwargs, plan, options, capturing)
                 self._keep(phases, key, entry)
         _warn_of_what_is_not_compared(entry)
@@ -137,6 +164,7 @@ class Starter:
         self._progress.say(
             f"shardwright: {name}, another program for {mode}, {how} in {phases.total:.1f} s",
             *notes_of(entry.summary["notes"]),
+            *notes_of_plan(entry.summary["plan_notes"], verbose()),
         )
         return _bundle(entry)
 
@@ -150,13 +178,7 @@ class Starter:
         options: Mapping[str, Any],
         capturing: Mapping[str, Any],
     ) -> Entry:
-        phases.begin("capture")
-        captured = captured_model(
-            module, args, kwargs, noted=self._comparisons(module, args, kwargs), **capturing
-        )
-        if self._padding is not None:
-            phases.begin("lengths")
-            self._padding.prove(module, args, kwargs or {}, captured, capturing)
+        captured = self._captured(phases, module, args, kwargs, capturing)
         phases.begin("plan")
         graph = Graph(captured.graph_text)
         plan, chosen = self._make_plan(graph) if first is None else (first.transferred(graph), None)
@@ -181,6 +203,28 @@ class Starter:
                 str(captured.compared) if captured.compared else None,
             ),
         )
+
+    def _captured(
+        self,
+        phases: Phases,
+        module: nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        capturing: Mapping[str, Any],
+    ) -> Captured:
+        phases.begin("capture")
+        captured = captured_model(
+            module, args, kwargs, noted=self._comparisons(module, args, kwargs), **capturing
+        )
+        if self._padding is not None:
+            phases.begin("lengths")
+            self._padding.prove(module, args, kwargs or {}, captured, capturing)
+        return captured
+
+    def _plan_of_first(self, graph: Graph) -> Plan:
+        """For the programs of other calls; `graph` is that of the first."""
+        assert self._first is not None
+        return Plan.parse(graph, self._first.plan_text)
 
     def _make_plan(self, graph: Graph) -> tuple[Plan, str | None]:
         """And what is expected of it, if it was chosen."""

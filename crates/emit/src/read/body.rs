@@ -13,6 +13,7 @@ use super::tables::RoleTable;
 use super::timetable::timetable;
 use crate::hints::Hints;
 use crate::leaves::{names_of, written};
+use crate::lines::{Line, LinesOfRole};
 use crate::names::{code_of, is_reserved};
 use crate::python::{Expr, Function, Stmt, StmtKind, parser};
 use crate::write::step_called;
@@ -22,7 +23,12 @@ const PARAMS: [&str; 4] = ["run", "p", "rank", "last"];
 /// Operators in all calls of a role.
 const MOST_OPS: usize = 1_000_000;
 
-pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &str) -> Result<Body> {
+pub(super) fn read(
+    graph: &Graph,
+    program: &Program,
+    role: &RoleTable,
+    text: &str,
+) -> Result<(Body, LinesOfRole)> {
     let functions = parser::module(&role.file, text)?;
     let holes = (0_u32..).zip(&role.holes).map(|(index, name)| (name.clone(), index)).collect();
     let body = Body { holes: role.holes.clone(), ..Body::default() };
@@ -40,6 +46,8 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
         pass: Pass::Begin,
         parts: &role.table,
         texts: vec![],
+        lines: vec![],
+        lines_of_ops: vec![],
         kept: HashMap::new(),
         in_loop: false,
     };
@@ -57,6 +65,7 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
     reader.make_inputs(role, &codes)?;
     reader.make_leaves(graph, role)?;
     let sizes = group_sizes(program, role);
+    let mut lines = LinesOfRole::new(&role.file);
     for ((block, pass), function) in &codes {
         (reader.block, reader.pass) = (*block, *pass);
         match pass {
@@ -65,6 +74,7 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
             Pass::Backward | Pass::Inputs => reader.back(role, function, &sizes)?,
             Pass::Weights => reader.weights(function, &sizes)?,
         }
+        lines.put((*block, *pass), std::mem::take(&mut reader.lines));
     }
     reader.gives_all(role)?;
     reader.body.timetable = match step {
@@ -72,7 +82,7 @@ pub(super) fn read(graph: &Graph, program: &Program, role: &RoleTable, text: &st
         None if reader.body.codes_of(Pass::Forward).next().is_none() => Timetable::default(),
         None => Timetable::in_turn(reader.body.code(0, Pass::Begin).is_some(), false),
     };
-    Ok(reader.body)
+    Ok((reader.body, lines))
 }
 
 /// The function of the timetable.
@@ -305,6 +315,8 @@ impl<'a> Reader<'a> {
         let last_or_end = last || self.pass == Pass::End;
         let mut methods = Methods { reader: self, scope, sizes, line: stmt.line, last: last_or_end };
         let instr = methods.instr(targets, unpack, value)?;
+        let ops = std::mem::take(&mut self.lines_of_ops);
+        self.lines.push(Line { line: stmt.line, ops });
         if instr.settles() != last && self.pass != Pass::End {
             let stands = if last { "may not stand" } else { "must stand" };
             let what = format!("`run.{}` {stands} below `if last:`", instr.kind().name());

@@ -201,6 +201,7 @@ impl<'a, 'r> Code<'a, 'r> {
             op.outputs.push(buf);
         }
         self.ops.push(op);
+        self.reader.lines_of_ops.push(line);
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use graph::TensorId;
 use program::{Arg, Body, Buf, BufId, CallId, KeepId, LeafId, Pass, Table};
 
 use crate::hints::{Hints, UNKNOWN};
+use crate::lines::Line;
 use crate::names::is_reserved;
 use crate::python::{Expr, Function, print};
 use crate::write::{Gathered, gathered, is_below};
@@ -35,6 +36,9 @@ pub(super) struct Reader<'a> {
     pub(super) parts: &'a Table,
     /// How each leaf is written.
     pub(super) texts: Vec<String>,
+    /// The lines of the instructions of this code that were read so far, and of the operators of the last call.
+    pub(super) lines: Vec<Line>,
+    pub(super) lines_of_ops: Vec<u32>,
 }
 
 /// The names of one function's bufs.

@@ -80,7 +80,7 @@ def explain_once(rank: int) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, ShardwrightError) and error.everywhere:
-            sys.stderr.write(f"shardwright: rank {rank} ends of what rank 0 explains: {error.code}\n")
+            sys.stderr.write(f"shardwright: rank {rank} ends with {error.code}: rank 0 says why\n")
         else:
             before(kind, error, trace)
 

@@ -25,6 +25,7 @@ from .regions import Region, shape_of
 
 FORMAT = 7
 GRAPH = "graph.txt"
+TABLES = "program.json"
 
 # Ranks may be threads: one of them compiles.
 _compiling = threading.Lock()
@@ -371,7 +372,7 @@ def load_program(
     `graph` is what it says where it is not among them. `told` is the memory that a step takes.
     """
     folder = None if isinstance(files, Mapping) else Path(files)
-    texts = files if isinstance(files, Mapping) else _read_folder(Path(files))
+    texts = files if isinstance(files, Mapping) else read_folder(Path(files))
     tables = _parse(texts, folder)
     _require(
         tables,
@@ -405,9 +406,9 @@ def _unreadable(why: str, folder: Path | None) -> RuntimeFault:
     )
 
 
-def _read_folder(folder: Path) -> dict[str, str]:
+def read_folder(folder: Path) -> dict[str, str]:
     """`program.json` and what a program may consist of besides."""
-    paths = [*sorted(folder.glob("*.py")), folder / "program.json", folder / GRAPH]
+    paths = [*sorted(folder.glob("*.py")), folder / TABLES, folder / GRAPH]
     try:
         return {path.name: path.read_text(encoding="utf-8") for path in paths if path.exists()}
     except (OSError, UnicodeDecodeError) as error:
@@ -422,7 +423,7 @@ def _read_folder(folder: Path) -> dict[str, str]:
 
 def _parse(texts: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
     place = str(folder) if folder else None
-    if "program.json" not in texts:
+    if TABLES not in texts:
         found = ", ".join(texts) or "nothing"
         raise RuntimeFault(
             "SW0701",
@@ -432,7 +433,7 @@ def _parse(texts: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
             fix="give the folder that a program was written to, with all its files",
         )
     try:
-        tables = json.loads(texts["program.json"])
+        tables = json.loads(texts[TABLES])
         missing = [role["file"] for role in tables["roles"] if role["file"] not in texts]
     except (ValueError, KeyError, TypeError) as error:
         raise _unreadable(f"{type(error).__name__}: {error}", folder) from error
@@ -452,7 +453,7 @@ def _require(tables: dict[str, Any], key: str, expected: Any, code: str, fix: st
         raise RuntimeFault(
             code,
             f"the program's {key} is {tables.get(key)!r}, needed is {expected!r}",
-            place="program.json",
+            place=TABLES,
             fix=fix,
         )
 

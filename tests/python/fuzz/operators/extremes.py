@@ -9,7 +9,7 @@ from .registry import operator
 LINKS = [
     ".exp()", ".neg()", " * 2", " * -0.5", " + 1", ".relu()", ".tanh()", ".clamp(-0.5, 0.5)", ".clone()",
     ".unsqueeze(0).squeeze(0)", ".expand_as({a})", ".flip(0)", ".abs()", ".cos()", ".square()", " * 0",
-    ".to(torch.float32).to(D)", ".floor()",
+    ".to(torch.float32).to(D)", ".floor()", ".index_select(0, torch.zeros(1, dtype=torch.int64))",
 ]  # fmt: skip
 
 

@@ -1,0 +1,47 @@
+//! In which lines of the files a program's instructions stand, for errors about them.
+
+use std::collections::HashMap;
+
+use program::Pass;
+
+/// Of a program, in the order of its roles.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    pub(crate) roles: Vec<LinesOfRole>,
+}
+
+/// Of one instruction. Iterations of a loop have the same lines.
+#[derive(Clone, Debug, Default)]
+pub struct Line {
+    pub line: u32,
+    /// Of the operators that it calls.
+    pub ops: Vec<u32>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct LinesOfRole {
+    file: String,
+    /// By block and pass, in the order of the code.
+    codes: HashMap<(u32, Pass), Vec<Line>>,
+}
+
+impl LinesOfRole {
+    pub(crate) fn new(file: &str) -> Self {
+        Self { file: file.to_owned(), codes: HashMap::new() }
+    }
+
+    pub(crate) fn put(&mut self, code: (u32, Pass), lines: Vec<Line>) {
+        self.codes.insert(code, lines);
+    }
+}
+
+impl Lines {
+    pub fn file(&self, role: usize) -> Option<&str> {
+        Some(&self.roles.get(role)?.file)
+    }
+
+    /// Of the instruction with this number in a code of a role.
+    pub fn of(&self, role: usize, code: (u32, Pass), index: usize) -> Option<&Line> {
+        self.roles.get(role)?.codes.get(&code)?.get(index)
+    }
+}
