@@ -15,7 +15,7 @@ from typing import Any
 
 import compile_time
 
-from shardwright.own import own_digest
+from shardwright.support.package_digest import own_digest
 
 # What was found is kept until the build changes: a table that was interrupted goes on.
 KEPT = Path(tempfile.gettempdir()) / f"shardwright-chosen-{own_digest()[:12]}"

@@ -22,10 +22,10 @@ from tables import Table, time_of
 
 from shardwright._core import Found, Graph
 from shardwright.capture import capture
-from shardwright.choosing import Choice
 from shardwright.profiling.clock import low
 from shardwright.profiling.measuring import profile_joined
 from shardwright.runtime.communication.joining import joined
+from shardwright.start.auto_plan import Choice
 
 # And what passes at once after a pause: as little as the kernel can tell apart.
 RATES = {"100mbit": "64kb", "1gbit": "640kb"}

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from .as_python import opaque, register_op
     from .checkpoint import load, save
     from .comparing import Comparison, verify
-    from .compiling import Bundle, compile_model
     from .constraints import Constraints
+    from .data.lengths import pad_to
+    from .data.padding import Lengths
+    from .data.sampling import sampler
     from .errors import (
         CaptureError,
         CheckError,
@@ -23,16 +25,14 @@ if TYPE_CHECKING:
         RuntimeFault,
         ShardwrightError,
     )
-    from .filling import Lengths
-    from .lengths import pad_to
     from .mixtures import experts
-    from .planning import make_plan
     from .precision import Precision
-    from .recording import Recorded, record
+    from .report.recording import Recorded, record
     from .runtime import ParallelModule, clip_grad_norm_
     from .runtime.communication.launch import launch
     from .runtime.optimizers.optimizer import optimizer
-    from .sampling import sampler
+    from .start.compiling import Bundle, compile_model
+    from .start.planning import make_plan
     from .weights import deferred
     from .weights.writing import save_safetensors
 
@@ -88,19 +88,19 @@ _HOMES = {
         "as_python": "opaque register_op",
         "checkpoint": "load save",
         "comparing": "Comparison verify",
-        "compiling": "Bundle compile_model",
+        "start.compiling": "Bundle compile_model",
         "constraints": "Constraints",
         "errors": "CaptureError CheckError ClusterError CompileError PlanError RuntimeFault ShardwrightError",
-        "filling": "Lengths",
-        "lengths": "pad_to",
+        "data.padding": "Lengths",
+        "data.lengths": "pad_to",
         "mixtures": "experts",
-        "planning": "make_plan",
+        "start.planning": "make_plan",
         "precision": "Precision",
-        "recording": "Recorded record",
+        "report.recording": "Recorded record",
         "runtime": "ParallelModule clip_grad_norm_",
         "runtime.communication.launch": "launch",
         "runtime.optimizers.optimizer": "optimizer",
-        "sampling": "sampler",
+        "data.sampling": "sampler",
         "weights": "deferred",
         "weights.writing": "save_safetensors",
     }.items()

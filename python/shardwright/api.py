@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,34 +15,34 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .cache import open_cache
-from .capture.known_inputs import KnownInputs, asked_for
-from .choosing import AUTO, Choice, cluster_here, cluster_of
-from .compiling import Bundle, require_one_of
-from .constraints import ConstraintsLike, constraints_of, nothing_to_choose
-from .edited import MADE_OF, PLAN, Edited, EditedStarter, refuse_with_program
+from .capture.static_inputs.named import KnownInputs
+from .constraints import ConstraintsLike
+from .data.padding import LengthsLike, Padding, padding_of
 from .errors import RuntimeFault
-from .filling import LengthsLike, filling_of
-from .further import compiler_of, skeleton_of
-from .memory import OPTIMIZER
-from .micro_batches import Cut, made, of_example, of_parts, proved, refuse_unchosen
-from .outputs import Asked, require_outputs
-from .planning import PlanLike
-from .precision import Precision, precision_of
-from .profiling.origin import require_from_here
-from .progress import Progress, wanted
+from .precision import Precision
+from .report.memory import OPTIMIZER
+from .report.progress import Progress, wanted
 from .runtime import Comm, ParallelModule, load_program
 from .runtime.agreement.alike import Words, kind_of, require_alike
 from .runtime.agreement.together import each, from_rank_0
 from .runtime.communication.devices import DeviceLike, require_same
 from .runtime.communication.joining import joined, seconds_of
-from .runtime.execution.inputs import arguments_of, plain
+from .runtime.execution.inputs import Arguments, arguments_of, plain
 from .runtime.execution.local_code import LocalCode
 from .runtime.execution.randomness import MODES
 from .runtime.optimizers.step_guard import guard_originals
 from .runtime.programs.program import GRAPH, TABLES
 from .runtime.shards.hooks import carry_hooks
-from .same_model import require_one_model
-from .starting import ChosenNumber, Starter, units_of
+from .start.auto_plan import AUTO
+from .start.compiling import Bundle, require_one_of
+from .start.edited_program import MADE_OF, PLAN, Edited, EditedStarter, refuse_with_program
+from .start.further_programs import compiler_of, skeleton_of
+from .start.micro_batches import Cut, made, of_example, of_parts, proved, refuse_unchosen
+from .start.options import CallOptions, PlanOptions, plain_options
+from .start.outputs import Asked
+from .start.planning import PlanLike
+from .start.same_model import require_one_model
+from .start.starter import ChosenNumber, Starter, units_of
 from .weights import Weights, of_one_model, one_generator, values_of
 from .weights.pretrained import save_pretrained
 
@@ -119,6 +119,8 @@ def parallelize(
         comm = joined(device, seconds_of(timeout))
     else:
         require_same(device, comm.device)
+    plans = PlanOptions(plan, devices, cluster, constraints, memory, optimizer)
+    calls = CallOptions(inputs, outputs, micro_batches, lengths, known_inputs, discover, precision)
 
     of_a_plan = {
         "plan": None if plan == AUTO else plan,
@@ -130,83 +132,25 @@ def parallelize(
     }
 
     def asked() -> dict[str, Any]:
-        require_one_of("inputs", inputs, ("global", "local"))
+        calls.require()
         if program is not None:
             refuse_with_program(of_a_plan)
-        if constraints is not None and plan != AUTO:
-            raise nothing_to_choose(plan)
-        require_outputs(outputs)
+        plans.require()
         require_one_of("randomness", randomness, MODES)
-        return {
-            "plan": plan,
-            "devices": devices,
-            "cluster": cluster,
-            "constraints": constraints,
-            "micro_batches": micro_batches,
-            "lengths": lengths,
-            "inputs": inputs,
-            "outputs": outputs,
-            "randomness": randomness,
-            "seed": seed,
-            "discover": discover,
-            "known_inputs": known_inputs,
-            "precision": precision_of(precision),
-            "memory": memory,
-            "optimizer": optimizer,
-            "program": program,
-            "device": comm.device.type,
-            **_kinds(args, kwargs),
-        }
+        more = {"randomness": randomness, "seed": seed, "program": program, "device": comm.device.type}
+        return plain_options(plans, calls, {**more, **_kinds(args, kwargs)})
 
     require_alike(comm, "sw.parallelize", asked)
-    unit, units = units_of(devices, comm.world)
-    if kwargs is None:
-        args, kwargs = arguments_of(args)
-    example = (tuple(map(plain, args)), {name: plain(value) for name, value in kwargs.items()})
-    filling = filling_of(lengths, module, inputs)
-    if filling is not None:
-        args, kwargs = filling.first(*example)
-        example = (tuple(args), dict(kwargs))
-    first = comm.leads
-    says = Progress(first and wanted(progress))
-    capturing = {
-        "precision": precision_of(precision),
-        "device": comm.device.type,
-        "discover": discover,
-        "known_inputs": asked_for(known_inputs, inputs),
-    }
-    choice = None
-    edited = None
-    if program is not None:
-        edited = from_rank_0(comm, lambda: Edited.read(program, comm.world))
-    elif plan == AUTO:
-        choice = each(comm, lambda: _choice(cluster, comm, unit, optimizer, memory, constraints, inputs))
-    require_one_model(comm, module)
-    number: Any = micro_batches
-    if number == "auto":
-        refuse_unchosen(choice is not None, inputs)
-        assert choice is not None
-        chosen = ChosenNumber(choice, unit, capturing, cache and first, says)
-        number = from_rank_0(comm, lambda: chosen.of(module, example))
-    one, two = of_example(example, number, inputs)
-    capturing = of_parts(capturing, number)
-    rest = (
-        {"inputs": inputs, "outputs": outputs, "memory": memory, "optimizer": optimizer},
-        capturing,
-        open_cache(cache and first),
-        says,
-        None if choice is None else replace(choice, batches=number),
-        filling,
+    leads = comm.leads
+    started = _start(
+        module,
+        (args, kwargs),
+        plans,
+        calls,
+        comm,
+        _Places(program, save_to, cache and leads, leads and wanted(progress)),
     )
-    starter = Starter(plan, unit, units, *rest) if edited is None else EditedStarter(edited, *rest)
-
-    def compile_here() -> tuple[Bundle, Cut | None]:
-        bundle = starter.first(module, *one, save_to)
-        if save_to is not None:
-            save_program(bundle, save_to, starter.plan_text)
-        return bundle, None if two is None else proved(module, two, bundle.graph_text, capturing)
-
-    bundle, cut = from_rank_0(comm, compile_here)
+    bundle = started.bundle
     loaded = each(
         comm,
         lambda: load_program(
@@ -219,23 +163,101 @@ def parallelize(
     model = ParallelModule(
         loaded,
         comm,
-        of_one_model(make, loaded, comm, says.say),
+        of_one_model(make, loaded, comm, started.progress.say),
         bundle.captured,
         inputs=inputs,
         randomness=randomness,
         seed=seed,
         training=module.training,
         skeleton=skeleton_of(module, bundle.captured.fixed),
-        compile=compiler_of(comm, starter),
-        example=one,
+        compile=compiler_of(comm, started.starter),
+        example=started.example,
         save_pretrained=save_pretrained,
-        local=LocalCode(says) if compile else None,
-        micro_batches=None if cut is None else made(cut, bundle.captured),
-        fill=None if filling is None else filling.fill,
+        local=LocalCode(started.progress) if compile else None,
+        micro_batches=None if started.cut is None else made(started.cut, bundle.captured),
+        fill=None if started.padding is None else started.padding.fill,
     )
     guard_originals(model, module)
     each(comm, lambda: carry_hooks(module, model.shards))
     return model
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where a program is taken from and written to, and whether that is said."""
+
+    program: str | Path | None
+    save_to: str | Path | None
+    cache: bool
+    progress: bool
+
+
+@dataclass(frozen=True)
+class _Started:
+    """What rank 0 has compiled, as each rank has it."""
+
+    starter: Starter
+    bundle: Bundle
+    cut: Cut | None
+    """The batch in micro-batches."""
+    example: Arguments
+    """Of the program: of one micro-batch."""
+    padding: Padding | None
+    progress: Progress
+
+
+def _start(
+    module: nn.Module,
+    given: tuple[Any, Mapping[str, Any] | None],
+    plans: PlanOptions,
+    calls: CallOptions,
+    comm: Comm,
+    places: _Places,
+) -> _Started:
+    unit, units = units_of(plans.devices, comm.world)
+    first, named = given
+    args, kwargs = arguments_of(first) if named is None else (first, named)
+    example: Arguments = (tuple(map(plain, args)), {name: plain(value) for name, value in kwargs.items()})
+    padding = padding_of(calls.lengths, module, calls.inputs)
+    if padding is not None:
+        args, kwargs = padding.first(*example)
+        example = (tuple(args), dict(kwargs))
+    says = Progress(places.progress)
+    capturing = calls.capturing(comm.device.type)
+    choice = None
+    edited = None
+    if places.program is not None:
+        folder = places.program
+        edited = from_rank_0(comm, lambda: Edited.read(folder, comm.world))
+    elif plans.is_chosen:
+        choice = each(comm, lambda: plans.choice(comm, unit, calls.inputs))
+    require_one_model(comm, module)
+    number: Any = calls.micro_batches
+    if number == "auto":
+        refuse_unchosen(choice is not None, calls.inputs)
+        assert choice is not None
+        chosen = ChosenNumber(choice, unit, capturing, places.cache, says)
+        number = from_rank_0(comm, lambda: chosen.of(module, example))
+    one, two = of_example(example, number, calls.inputs)
+    capturing = of_parts(capturing, number)
+    options = {
+        "inputs": calls.inputs,
+        "outputs": calls.outputs,
+        "memory": plans.memory,
+        "optimizer": plans.optimizer,
+    }
+    chosen_for = None if choice is None else replace(choice, batches=number)
+    rest = (options, capturing, open_cache(places.cache), says, chosen_for, padding)
+    starter = Starter(plans.plan, unit, units, *rest) if edited is None else EditedStarter(edited, *rest)
+
+    def compile_here() -> tuple[Bundle, Cut | None]:
+        bundle = starter.first(module, *one, places.save_to)
+        if places.save_to is not None:
+            save_program(bundle, places.save_to, starter.plan_text)
+        return bundle, None if two is None else proved(module, two, bundle.graph_text, capturing)
+
+    bundle, cut = from_rank_0(comm, compile_here)
+    return _Started(starter, bundle, cut, one, padding, says)
 
 
 def _kinds(args: Any, kwargs: Mapping[str, Any] | None) -> dict[str, Words]:
@@ -243,25 +265,6 @@ def _kinds(args: Any, kwargs: Mapping[str, Any] | None) -> dict[str, Words]:
     given = arguments_of(args) if kwargs is None else (args, kwargs)
     leaves, _ = pytree.tree_flatten_with_path(given)
     return {f"example{pytree.keystr(path)}": kind_of(value) for path, value in leaves}
-
-
-def _choice(
-    cluster: str | None,
-    comm: Comm,
-    devices: int,
-    optimizer: str,
-    memory: int | str | None,
-    constraints: ConstraintsLike | None,
-    inputs: str,
-) -> Choice:
-    if cluster:
-        name, text = cluster_of(cluster)
-        require_from_here(name, text, comm.device)
-    else:
-        here = cluster_here(comm.device.type, devices)
-        name, text = here.name, here.text
-        memory = here.memory if memory is None else memory
-    return Choice(name, text, 1, optimizer, memory, None, constraints_of(constraints), inputs)
 
 
 def save_program(bundle: Bundle, folder: str | Path, plan_text: str | None = None) -> Path:
@@ -276,12 +279,12 @@ def write_files(files: Mapping[str, str], folder: str | Path) -> Path:
     try:
         _refuse_other_things(target)
         target.absolute().parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as beside:
-            fresh = Path(beside, "new")
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as scratch:
+            fresh = Path(scratch, "new")
             fresh.mkdir()
             for name, text in files.items():
                 (fresh / name).write_text(text, encoding="utf-8")
-            _replace(target, fresh, Path(beside, "old"))
+            _replace(target, fresh, Path(scratch, "old"))
     except OSError as error:
         raise RuntimeFault(
             "SW0725",

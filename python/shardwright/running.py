@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from .api import parallelize
-from .edited import Edited
 from .errors import RuntimeFault
 from .runtime import Comm, launch, optimizer, run_local
 from .runtime.execution.inputs import Arguments
+from .start.edited_program import Edited
 
 RATE = 1e-3
 # By how much losses may differ, relative to themselves, where sums are only in another order.

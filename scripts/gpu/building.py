@@ -72,7 +72,7 @@ class Ready:
 def prepared(case: Case, cluster: str) -> Ready:
     """Captured, planned, compiled and simulated; needs no device."""
     from shardwright._core import Graph, Plan, simulate_step
-    from shardwright.compiling import compile_plan
+    from shardwright.start.compiling import compile_plan
 
     began = time.perf_counter()
     captured, batch = _captured(replace(case, plan="", devices=1, rank=0, micro_batches=1))

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from shardwright._core import Graph, prove_filled
 from shardwright.capture import Captured, capture
-from shardwright.capture.evaluate import Evaluator, Given
-from shardwright.lengths import pad_to
+from shardwright.capture.verify.interpreter import Evaluator, Given
+from shardwright.data.lengths import pad_to
 
 Batch = dict[str, Tensor]
 Known = tuple[str, list[tuple[int, int, int, int, int]], list[tuple[str, float, float]]]

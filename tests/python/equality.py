@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shardwright.compiling import Bundle, sources
 from shardwright.runtime import ParallelModule, load_program, run_local
 from shardwright.runtime.guards.part_gradients import plain
 from shardwright.runtime.optimizers.optimizer import optimizer
+from shardwright.start.compiling import Bundle, sources
 
 STEPS = 3
 Updates = tuple[type[torch.optim.Optimizer], dict[str, float]]

@@ -26,15 +26,15 @@ from torch.utils import _pytree as pytree
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from equality import scalars
-from shardwright.compiling import Bundle
 from shardwright.runtime import Alone, ParallelModule, causal, clip_grad_norm_, load_program, optimizer
 from shardwright.runtime.agreement import agreement
 from shardwright.runtime.execution import randomness
+from shardwright.runtime.facade import elsewhere
 from shardwright.runtime.guards import part_gradients
-from shardwright.runtime.likeness import elsewhere
 from shardwright.runtime.programs.program import TensorInfo
 from shardwright.runtime.programs.regions import Region, local_factors, shape_of
 from shardwright.runtime.shards import copies
+from shardwright.start.compiling import Bundle
 
 DEVICE = "gpu"
 Batch = tuple[tuple[Any, ...], dict[str, Any]]

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from shardwright._core import Compiled
 from shardwright.capture import Captured
-from shardwright.compiling import sources
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import sources
 
 
 class Live(TorchDispatchMode):

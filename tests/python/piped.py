@@ -12,8 +12,8 @@ from models import MODELS
 from shardwright import Bundle, Plan
 from shardwright._core import compile
 from shardwright.capture import Captured
-from shardwright.compiling import sources
 from shardwright.runtime import ParallelModule, TorchComm, load_program
+from shardwright.start.compiling import sources
 
 WORLD = 4
 BATCHES = 5

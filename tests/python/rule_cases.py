@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import registering
-from shardwright.capture.aliases import KNOWN
+from shardwright.capture.passes.operator_aliases import KNOWN
 
 Spec = tuple[str, Callable[[], Tensor]]
 """What an operand is (`param`, `input`, `buffer`), and how it is made, under a seed."""

@@ -18,11 +18,11 @@ import shardwright as sw
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import Captured, capture
-from shardwright.compiling import sources
 from shardwright.errors import RuntimeFault, ShardwrightError
 from shardwright.precision import precision_of
 from shardwright.runtime import ParallelModule, TorchComm, load_program, run_local
 from shardwright.runtime.shards.versions import Versions
+from shardwright.start.compiling import sources
 
 torch.set_num_threads(1)
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import shardwright as sw
 from a_loop import BATCHES, PLANS, Body, Net, assert_equal_training, on_ranks, refused, train
-from shardwright.compiling import compile_model
 from shardwright.runtime import LocalComm, ParallelModule, load_program, run_local
+from shardwright.start.compiling import compile_model
 
 torch.set_num_threads(1)
 

@@ -15,7 +15,7 @@ import assigning
 import equality
 from shardwright import Graph, Plan
 from shardwright.capture import capture
-from shardwright.compiling import compile_plan
+from shardwright.start.compiling import compile_plan
 
 
 def linear_sum_assignment(cost_matrix: Any, maximize: bool = False) -> Any:

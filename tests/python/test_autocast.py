@@ -16,8 +16,8 @@ import models
 import shardwright as sw
 from shardwright import CaptureError
 from shardwright.capture import capture
-from shardwright.compiling import compile_model, sources
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import compile_model, sources
 
 torch.set_num_threads(1)
 

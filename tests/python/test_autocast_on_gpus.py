@@ -18,10 +18,11 @@ import equality
 import models
 import shardwright as sw
 from shardwright import CaptureError
-from shardwright.capture import capture, comparing, still_computes, verify
+from shardwright.capture import capture, still_computes
 from shardwright.capture.casts import Casting
-from shardwright.compiling import compile_model
-from shardwright.starting import Starter
+from shardwright.capture.verify import against_module, comparison
+from shardwright.start.compiling import compile_model
+from shardwright.start.starter import Starter
 
 torch.set_num_threads(1)
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -155,11 +156,11 @@ def test_casts_are_those_of_a_gpu(name: str, way: str) -> None:
         "test_autocast_on_gpus.py:" in line for line in found.graph_text.splitlines() if line[:3] == "op "
     )
     assert operators_of(found.graph_text) == operators_of(expected.graph_text)
-    call = verify.Call(module, found.in_spec.bind((x,), {}), Casting(module))
-    verify.verify_capture(call, found.graph_text, found.constants, found.out_spec)
+    call = against_module.Call(module, found.in_spec.bind((x,), {}), Casting(module))
+    against_module.verify_capture(call, found.graph_text, found.constants, found.out_spec)
     changed = found.graph_text.replace("bf16", "f32")
     with pytest.raises(CaptureError, match="SW0114"):
-        verify.verify_capture(call, changed, found.constants, found.out_spec)
+        against_module.verify_capture(call, changed, found.constants, found.out_spec)
 
 
 def test_it_is_no_more_than_said_that_it_was_not_compared() -> None:
@@ -167,7 +168,7 @@ def test_it_is_no_more_than_said_that_it_was_not_compared() -> None:
     with around():
         module = Small(PAIRS["products"][0])
         captured = capture(module, (torch.randn(5, 6),), device="cuda")
-        assert captured.notes == [f"graph and module were not compared: {comparing.NO_GPU}"]
+        assert captured.notes == [f"graph and module were not compared: {comparison.NO_GPU}"]
         with pytest.raises(CaptureError, match="SW0113"):
             capture(module, (torch.randn(5, 6),), device="cuda", verify=True)
         # Nor can it be at a start from the cache, where that is no reason to compile anew.

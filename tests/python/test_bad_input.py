@@ -27,9 +27,9 @@ from models import MODELS
 from shardwright import api, cli
 from shardwright._core import Graph, Plan, verify
 from shardwright.capture import capture
-from shardwright.compiling import Bundle, compile_model, sources
-from shardwright.planning import make_plan
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import Bundle, compile_model, sources
+from shardwright.start.planning import make_plan
 
 GOLDEN = Path(__file__).parent / "golden" / "refusals.txt"
 # What changes with every edit: lines of Python, digests, where JSON breaks off.

@@ -21,14 +21,14 @@ import models
 import shardwright as sw
 from shardwright import Graph, Plan
 from shardwright.capture import capture
-from shardwright.compiling import compile_model, sources
-from shardwright.further import compiler_of, skeleton_of
-from shardwright.planning import PlanLike
 from shardwright.runtime import LocalComm, ParallelModule, load_program, run_local
 from shardwright.runtime.communication.local import LocalWorld
 from shardwright.runtime.programs.parts import OutputPart
 from shardwright.runtime.shards.state import gather
-from shardwright.starting import Starter
+from shardwright.start.compiling import compile_model, sources
+from shardwright.start.further_programs import compiler_of, skeleton_of
+from shardwright.start.planning import PlanLike
+from shardwright.start.starter import Starter
 
 torch.set_num_threads(1)
 

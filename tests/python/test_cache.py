@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 import models
 import shardwright as sw
-from shardwright import cache, starting
+from shardwright import cache
 from shardwright.cache import Cache, Unknown, key_of
 from shardwright.capture import Captured
+from shardwright.start import starter
 
 torch.set_num_threads(1)
 
@@ -291,7 +292,7 @@ def refuse_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("nothing is captured")
 
-    monkeypatch.setattr(starting, "captured_model", refuse)
+    monkeypatch.setattr(starter, "captured_model", refuse)
 
 
 def test_a_second_start_compiles_nothing(folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,10 +362,10 @@ def test_a_model_of_transformers_starts_from_the_cache(folder: Path, monkeypatch
 def test_what_is_read_is_what_was_written(load: Load) -> None:
     """All fields, also those that somebody adds."""
     model = load()
-    starter = starting.Starter("data", 2, 1, {})
+    made = starter.Starter("data", 2, 1, {})
     kept: list[cache.Entry] = []
-    starter._keep = lambda phases, key, entry: kept.append(entry)  # type: ignore[method-assign]
-    starter.first(model, EXAMPLE, None)
+    made._keep = lambda phases, key, entry: kept.append(entry)  # type: ignore[method-assign]
+    made.first(model, EXAMPLE, None)
     (written,) = kept
     read = cache.Entry.read(written.write(), model.forward)
     assert set(written.captured.constants) == {"table"}

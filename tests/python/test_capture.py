@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import models
-from shardwright.capture import CallSpec, Captured, ResultSpec, capture
+from shardwright.capture import CallSpec, Captured, ResultSpec, capture, lines
+from shardwright.capture.passes import PASSES
 from shardwright.capture.trace import trace
 from shardwright.errors import CaptureError, ShardwrightError
 
@@ -94,6 +95,15 @@ def test_evaluation_is_another_graph() -> None:
     module, args = models.resnet()
     captured = capture(module.eval(), args)
     assert captured.verified and "update" not in captured.graph_text
+
+
+def test_each_pass_has_a_name_of_its_own_and_a_reason() -> None:
+    names = [each.name for each in PASSES]
+    assert len({*names}) == len(names) and all(each.why for each in PASSES)
+
+
+def test_the_files_that_lines_are_not_of_are_there() -> None:
+    assert all(map(os.path.isfile, [*lines._STANDS_IN, *lines._MODELS]))
 
 
 def test_the_text_knows_no_folder() -> None:
@@ -489,13 +499,13 @@ def test_refused_at_the_models_line(run: Callable[..., Any], code: str) -> None:
 def _plant(monkeypatch: pytest.MonkeyPatch, old: Any, new: Any) -> None:
     """Makes tracing give a graph with another operator."""
 
-    def traced(*args: Any) -> Any:
-        program = trace(*args)
-        for node in program.graph.nodes:
+    def planted(tracing: Any) -> Any:
+        traced = trace(tracing)
+        for node in traced.program.graph.nodes:
             node.target = new if node.target is old else node.target
-        return program
+        return traced
 
-    monkeypatch.setattr("shardwright.capture.trace", traced)
+    monkeypatch.setattr("shardwright.capture.trace", planted)
 
 
 def test_a_planted_value_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -510,7 +520,7 @@ def test_a_lost_region_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
             y = self.linear(x)
         return y * self.linear(x)
 
-    monkeypatch.setattr("shardwright.capture.text.is_no_grad", lambda node: False)
+    monkeypatch.setattr("shardwright.capture.graph_text.is_no_grad", lambda node: False)
     assert "the gradient of parameter `linear.weight` differs by" in refused(run)
 
 

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import shardwright as sw
-from shardwright.capture import capture, comparing, extent, stand_ins, still_computes
+from shardwright.capture import capture, still_computes
+from shardwright.capture.verify import comparison, cost, random_values
 from shardwright.cli import main
 from shardwright.errors import CaptureError
 
@@ -156,7 +157,7 @@ LARGE = {
 @pytest.mark.parametrize("limit", LARGE)
 def test_what_is_too_large_to_compare_is_said_loudly(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     most, why = LARGE[limit]
-    monkeypatch.setattr(stand_ins, limit, most)
+    monkeypatch.setattr(random_values, limit, most)
     module, x = on_meta(SAME["dropout"])
     captured = capture(module, (x,))
     said = f"graph and module were not compared: the parameter `linear.weight` has no value, and {why}"
@@ -177,11 +178,11 @@ def test_a_batch_that_has_no_room_is_not_run_on_random_values(monkeypatch: pytes
         ran.extend(len(x) for x in args if type(x) is Tensor and not x.is_meta)
 
     model.register_forward_pre_hook(notes)
-    monkeypatch.setattr(extent, "room", lambda kind: 2**20)
+    monkeypatch.setattr(cost, "room", lambda kind: 2**20)
     rows = torch.zeros(2**14, 3, 4, device="meta")
     found = capture(model, (rows,))
     assert ran and max(ran) < 2**14, ran
-    assert isinstance(found.compared, comparing.Compared) and "rows" in found.compared.what
+    assert isinstance(found.compared, comparison.Compared) and "rows" in found.compared.what
 
 
 def test_random_values_with_which_a_model_fails_compare_nothing() -> None:
@@ -198,7 +199,7 @@ def test_random_values_with_which_a_model_fails_compare_nothing() -> None:
 def test_commands_say_what_was_not_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stand_ins, "_MOST_BYTES", 0)
+    monkeypatch.setattr(random_values, "_MOST_BYTES", 0)
     file = tmp_path / "model.py"
     file.write_text(
         "import torch\n"

@@ -138,7 +138,7 @@ def test_no_error_leaves_in_the_words_of_others(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_graph_that_does_not_run_is_told_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a layout would be that the graph has lost."""
-    simplify = sys.modules["shardwright.capture.simplify"]
+    simplify = sys.modules["shardwright.capture.passes.simplify"]
     monkeypatch.setattr(simplify, "_lay_out", lambda _: None)
     error = refused(Pairs(), torch.randn(2, 1, 6))
     assert error.code == "SW0114" and "test_capture_others.py" in str(error.place)

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 import shardwright as sw
 from equality import assert_equal, reference, run
 from shardwright import Graph, Plan
-from shardwright.capture import capture, stand_ins
-from shardwright.compiling import compile_model, compile_plan
+from shardwright.capture import capture
+from shardwright.capture.verify import random_values
 from shardwright.errors import CaptureError
-from shardwright.further import skeleton_of
+from shardwright.start.compiling import compile_model, compile_plan
+from shardwright.start.further_programs import skeleton_of
 
 X = torch.linspace(-1, 1, 20, dtype=torch.float64).reshape(4, 5)
 Forward = Callable[[Any, Tensor], Any]
@@ -115,7 +116,7 @@ def test_what_a_forward_keeps_in_python_is_refused(
     forward, attribute, make = KEEPING[name]
     device = "cpu" if values == "its own" else "meta"
     if values == "none":
-        monkeypatch.setattr(stand_ins, "_MOST_BYTES", 0)
+        monkeypatch.setattr(random_values, "_MOST_BYTES", 0)
     model = Model(forward, lambda m: setattr(m, attribute, make())).to(device)
     marker = "hidden is read" if (name, values) == ("hidden", "none") else name
     said = refused(model, "SW0137", marker, X.to(device))
@@ -136,7 +137,7 @@ def table(m: Any, x: Tensor) -> Tensor:
 def test_a_table_that_the_first_forward_makes_and_a_value_that_nobody_reads_are_fine(
     device: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stand_ins, "_MOST_BYTES", most)
+    monkeypatch.setattr(random_values, "_MOST_BYTES", most)
     model = Model(table, lambda m: setattr(m, "table", None)).to(device)
     capture(model, (X.to(device),))
 

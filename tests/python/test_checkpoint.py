@@ -23,8 +23,8 @@ from shardwright import Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import Captured, capture
 from shardwright.cli import main
-from shardwright.compiling import Bundle, sources
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import Bundle, sources
 
 torch.set_num_threads(1)
 

@@ -18,8 +18,8 @@ import models
 import shardwright as sw
 from equality import assert_equal
 from shardwright.checkpoint import folder
-from shardwright.compiling import Bundle
 from shardwright.runtime import ParallelModule
+from shardwright.start.compiling import Bundle
 from test_checkpoint import (
     BEFORE,
     adamw,

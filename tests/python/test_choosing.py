@@ -13,11 +13,11 @@ import torch
 
 import models
 import shardwright as sw
-from shardwright import api
 from shardwright._core import cluster_devices
-from shardwright.choosing import Choice, Here, cluster_here
 from shardwright.cli import main
 from shardwright.runtime import run_local
+from shardwright.start.auto_plan import Choice, Here, cluster_here
+from shardwright.start.options import PlanOptions
 
 torch.set_num_threads(1)
 
@@ -276,7 +276,8 @@ def test_a_plan_is_chosen_for_the_memory_that_is_here(monkeypatch: pytest.Monkey
     comm: Any = SimpleNamespace(device=torch.device("cuda"))
 
     def memory(cluster: str | None, asked: int | str | None) -> int | str | None:
-        return api._choice(cluster, comm, 2, "adamw", asked, None, "global").memory
+        options = PlanOptions("auto", None, cluster, None, asked, "adamw")
+        return options.choice(comm, 2, "global").memory
 
     gpus(monkeypatch, "NVIDIA L4", 20 * 10**9)
     assert memory(None, None) == 17_800_000_000

@@ -65,7 +65,7 @@ def test_a_model_is_planned_from_its_config(
 def test_a_config_of_another_class_is_refused(
     kind: str, config: dict[str, object], why: str, fix: str, tmp_path: Path
 ) -> None:
-    from shardwright.transformers_models import from_config
+    from shardwright.integrations.transformers_models import from_config
 
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
@@ -76,7 +76,7 @@ def test_a_config_of_another_class_is_refused(
 
 
 def test_a_misspelt_class_gets_a_suggestion() -> None:
-    from shardwright.transformers_models import from_config
+    from shardwright.integrations.transformers_models import from_config
 
     with pytest.raises(sw.RuntimeFault) as refused:
         from_config("hf:LlamaForCasualLM:config.json")
@@ -84,7 +84,7 @@ def test_a_misspelt_class_gets_a_suggestion() -> None:
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
-    from shardwright.transformers_models import from_config
+    from shardwright.integrations.transformers_models import from_config
 
     (tmp_path / "config.json").write_text("{")
     for name, words in [

@@ -16,7 +16,7 @@ from shardwright import demo
 from shardwright.capture import capture
 from shardwright.cli import main
 from shardwright.cli.found import explained
-from shardwright.progress import Progress
+from shardwright.report.progress import Progress
 
 torch.set_num_threads(1)
 

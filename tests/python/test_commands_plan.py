@@ -18,7 +18,7 @@ from shardwright._core import plan_names
 from shardwright.capture import capture
 from shardwright.cli import main
 from shardwright.cli.model import PLANS
-from shardwright.planning import make_plan
+from shardwright.start.planning import make_plan
 
 
 @pytest.fixture(scope="module")

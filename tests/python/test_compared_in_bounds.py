@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import shardwright as sw
-from shardwright import starting
-from shardwright.capture import Captured, capture, compare, comparing, extent, verify
-from shardwright.capture.compare import Results, first_difference, weighted_sum
-from shardwright.capture.extent import Extent, extent_of
-from shardwright.capture.fewer import alike_in_rows
+from shardwright.capture import Captured, capture
+from shardwright.capture.verify import against_module, comparison, cost, results
+from shardwright.capture.verify.cost import Extent, extent_of
+from shardwright.capture.verify.reduced import alike_in_rows
+from shardwright.capture.verify.results import Results, first_difference, weighted_sum
 from shardwright.errors import CaptureError
+from shardwright.start import starter
 
 torch.set_num_threads(1)
 WIDTH, LAYERS, ROWS = 16, 6, 12
@@ -85,19 +86,19 @@ class Counted(TorchDispatchMode):
 @pytest.fixture
 def most(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets how many operations a forward may have."""
-    return lambda number: monkeypatch.setattr(extent, "MOST_OPERATIONS", {"cpu": number, "cuda": number})
+    return lambda number: monkeypatch.setattr(cost, "MOST_OPERATIONS", {"cpu": number, "cuda": number})
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     """What comparisons have run, of both sides."""
-    counted, run = Counted(), comparing.verify_capture
+    counted, run = Counted(), comparison.verify_capture
 
     def counting(*args: Any, **kwargs: Any) -> None:
         with counted:
             run(*args, **kwargs)
 
-    monkeypatch.setattr(comparing, "verify_capture", counting)
+    monkeypatch.setattr(comparison, "verify_capture", counting)
     return counted
 
 
@@ -203,9 +204,9 @@ def test_memory_is_a_limit_too(monkeypatch: pytest.MonkeyPatch, counted: Counted
     assert whole.needed(Deep(), "cpu") == whole.bytes + held
     # A tensor in float32 for each of linear, relu, dropout and sum of a layer, at least.
     assert whole.bytes >= LAYERS * 4 * X.nbytes
-    monkeypatch.setattr(extent, "room", lambda kind: held + int(whole.bytes * 0.6))
+    monkeypatch.setattr(cost, "room", lambda kind: held + int(whole.bytes * 0.6))
     assert "of 6 of 12 rows" in said(capture(Deep(), (X, Y)))
-    monkeypatch.setattr(extent, "room", lambda kind: 0)
+    monkeypatch.setattr(cost, "room", lambda kind: 0)
     assert "not compared" in capture(Deep(), (X, Y)).notes[0]
 
 
@@ -222,15 +223,15 @@ def test_it_is_compared_on_the_gpu_where_that_has_room(
     asked: list[str] = []
 
     @contextmanager
-    def moved(module: nn.Module, bound: Any, precision: Any, kind: str) -> Iterator[verify.Call]:
+    def moved(module: nn.Module, bound: Any, precision: Any, kind: str) -> Iterator[against_module.Call]:
         asked.append(kind)
-        yield verify.Call(module, bound, comparing.Casting(module, precision))
+        yield against_module.Call(module, bound, comparison.Casting(module, precision))
 
     whole = extent_of(capture(Deep(), (X, Y), verify=False).graph_text, {}).operations
-    monkeypatch.setattr(extent, "MOST_OPERATIONS", {"cpu": whole / 2, "cuda": whole * 2})
-    monkeypatch.setattr(extent, "room", lambda kind: 2**40)
+    monkeypatch.setattr(cost, "MOST_OPERATIONS", {"cpu": whole / 2, "cuda": whole * 2})
+    monkeypatch.setattr(cost, "room", lambda kind: 2**40)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr(comparing, "moved", moved)
+    monkeypatch.setattr(comparison, "moved", moved)
     assert "rows" not in said(capture(Deep(), (X, Y), device="cuda")) and asked == ["cuda"]
     assert "rows" in said(capture(Deep(), (X, Y), device="cpu")) and asked == ["cuda"]
 
@@ -249,12 +250,12 @@ def test_less_memory_than_was_there_is_no_fault_of_the_model(
 
 
 def test_without_values_less_is_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from shardwright.capture import stand_ins
+    from shardwright.capture.verify import random_values
 
     meta = Deep().to("meta")
     batch = (X.to("meta"), Y.to("meta"))
     # What is counted there is what runs, the results of all operators too.
-    monkeypatch.setattr(stand_ins, "_MOST_OPERATIONS", {"cpu": LAYERS * ROWS * OPERATIONS * 0.7})
+    monkeypatch.setattr(random_values, "_MOST_OPERATIONS", {"cpu": LAYERS * ROWS * OPERATIONS * 0.7})
     assert "of 6 of 12 rows" in said(capture(meta, batch))
 
 
@@ -274,18 +275,18 @@ def test_a_loss_of_large_results_makes_no_copies_in_float64(monkeypatch: pytest.
     weights = torch.arange(7 * 33, dtype=torch.float64).cos()
     assert torch.allclose(whole[1].reshape(-1), weights.float())
     assert torch.allclose(weighted_sum(outputs[:1]), flat @ weights)
-    monkeypatch.setattr(compare, "_PIECE", 10)
+    monkeypatch.setattr(results, "_PIECE", 10)
     with Counted() as counting:
         pieces = loss()
-        for name, results in {"outputs": outputs, "gradients": list(pieces[1:])}.items():
-            given = {str(at): value.detach() for at, value in enumerate(results)}
+        for name, tensors in {"outputs": outputs, "gradients": list(pieces[1:])}.items():
+            given = {str(at): value.detach() for at, value in enumerate(tensors)}
             assert first_difference(Results(**{name: given}), Results(**{name: given})) is None
     assert all(torch.allclose(one, another) for one, another in zip(whole, pieces, strict=True))
     assert counting.largest <= max(10, 7 * 33 // 10 + 1)
 
 
 def test_a_difference_in_any_piece_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "_PIECE", 10)
+    monkeypatch.setattr(results, "_PIECE", 10)
     tensor = torch.randn(35)
     tensor[3], tensor[34] = torch.nan, torch.inf
     for at in range(35):
@@ -322,9 +323,9 @@ def test_a_later_start_does_not_pay_for_it(
 ) -> None:
     monkeypatch.setenv("SHARDWRIGHT_CACHE", str(tmp_path))
     again: list[int] = []
-    monkeypatch.setattr(starting, "still_computes", lambda *args: again.append(1) or True)
+    monkeypatch.setattr(starter, "still_computes", lambda *args: again.append(1) or True)
     for most in (1e12, 1.0):  # one forward more, and none
-        for module in (starting, comparing):
+        for module in (starter, comparison):
             monkeypatch.setattr(module, "MOST_AT_A_START", most)
         again.clear()
         sw_cache(tmp_path)
@@ -368,7 +369,7 @@ def test_another_graph_was_not_compared(
 ) -> None:
     """The code is the same, and what it reads is not."""
     monkeypatch.setenv("SHARDWRIGHT_CACHE", str(tmp_path))
-    for module in (starting, comparing):
+    for module in (starter, comparison):
         monkeypatch.setattr(module, "MOST_AT_A_START", 1.0)
     parallel("replicate")
     first = counted.operations

@@ -21,7 +21,7 @@ import zoo
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import Captured, capture
-from shardwright.progress import Progress
+from shardwright.report.progress import Progress
 from shardwright.runtime import ParallelModule, load_program, run_local
 from shardwright.runtime.execution.local_code import LocalCode
 

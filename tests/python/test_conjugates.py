@@ -15,7 +15,7 @@ import shardwright as sw
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import capture
-from shardwright.capture.memory import identity
+from shardwright.capture.state.memory import identity
 from shardwright.errors import CaptureError
 from shardwright.runtime import run_local
 from shardwright.runtime.guards.part_gradients import writable

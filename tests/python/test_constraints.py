@@ -12,10 +12,10 @@ import torch
 import models
 import shardwright as sw
 from shardwright._core import Found
-from shardwright.choosing import Choice
 from shardwright.cli import main
 from shardwright.constraints import Constraints, constraints_of
 from shardwright.runtime import run_local
+from shardwright.start.auto_plan import Choice
 
 torch.set_num_threads(1)
 

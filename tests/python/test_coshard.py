@@ -17,8 +17,8 @@ import zoo
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import Compiled, compile
 from shardwright.capture import Captured, capture
-from shardwright.compiling import sources
 from shardwright.runtime import ParallelModule, TorchComm, load_program
+from shardwright.start.compiling import sources
 
 torch.set_num_threads(1)
 

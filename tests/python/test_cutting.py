@@ -12,9 +12,9 @@ import torch
 import models
 import shardwright as sw
 from shardwright.cli import main
-from shardwright.cutting import parts_of
 from shardwright.errors import RuntimeFault
 from shardwright.runtime import run_local
+from shardwright.start.micro_batch_search import parts_of
 
 torch.set_num_threads(1)
 
@@ -143,7 +143,7 @@ def test_a_model_is_trained_with_as_many_as_are_chosen(
         assert rows < 8
         torch.testing.assert_close(loss, expected)
     # What was chosen is known at the next start.
-    monkeypatch.setattr("shardwright.starting.best_number", None)
+    monkeypatch.setattr("shardwright.start.starter.best_number", None)
     assert run_local(2, body)[0][0] == first[0][0]
 
 

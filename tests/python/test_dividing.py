@@ -21,10 +21,10 @@ from shardwright import Graph, Plan
 from shardwright._core import verify
 from shardwright.cache.key import key_of
 from shardwright.capture import Captured
-from shardwright.compiling import captured_model, compile_plan
 from shardwright.errors import CheckError
-from shardwright.further import skeleton_of
 from shardwright.runtime import run_local
+from shardwright.start.compiling import captured_model, compile_plan
+from shardwright.start.further_programs import skeleton_of
 
 torch.set_num_threads(1)
 

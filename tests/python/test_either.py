@@ -13,7 +13,7 @@ import equality
 import shardwright as sw
 from shardwright import Graph, Plan
 from shardwright.capture import Captured, capture
-from shardwright.compiling import compile_plan
+from shardwright.start.compiling import compile_plan
 
 
 def given(size: float = 1.0) -> Tensor:

@@ -17,9 +17,9 @@ import shardwright as sw
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import Captured, capture
-from shardwright.compiling import sources
 from shardwright.errors import PlanError
 from shardwright.runtime import ParallelModule, TorchComm, load_program
+from shardwright.start.compiling import sources
 
 torch.set_num_threads(1)
 

@@ -19,10 +19,10 @@ import zoo
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import Captured, capture
-from shardwright.compiling import sources
 from shardwright.runtime import ParallelModule, TorchComm, load_program, run_local
 from shardwright.runtime.communication.local import LocalComm
 from shardwright.runtime.rows import combine, dispatch, expert_rows
+from shardwright.start.compiling import sources
 from test_expert_plan import EVEN, OPERATOR, SIZES, Mixture, batch_of, bundled, known
 
 torch.set_num_threads(1)

@@ -23,8 +23,8 @@ import models
 import zoo
 from shardwright import Graph, Plan
 from shardwright.capture import Captured, capture
-from shardwright.compiling import Bundle, compile_plan
 from shardwright.precision import precision_of
+from shardwright.start.compiling import Bundle, compile_plan
 
 
 class Spectrum(nn.Module):

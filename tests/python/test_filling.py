@@ -399,13 +399,13 @@ def test_micro_batches_are_cut_of_what_is_filled_up() -> None:
 
 
 def test_what_was_proved_is_in_the_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from shardwright import filling
+    from shardwright.data import padding
 
     monkeypatch.setenv("SHARDWRIGHT_CACHE", str(tmp_path))
-    captured = filling.capture
+    captured = padding.capture
     calls: list[Any] = []
     monkeypatch.setattr(
-        filling, "capture", lambda *args, **more: calls.append(args) or captured(*args, **more)
+        padding, "capture", lambda *args, **more: calls.append(args) or captured(*args, **more)
     )
 
     def start(lengths: Any, length: int = 5) -> None:

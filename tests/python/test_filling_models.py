@@ -13,8 +13,8 @@ import shardwright as sw
 import zoo
 from claims import Proved, refuted
 from shardwright import Graph
-from shardwright.compiling import compile_plan
-from shardwright.planning import make_plan
+from shardwright.start.compiling import compile_plan
+from shardwright.start.planning import make_plan
 from test_filling_claims import same
 
 pytest.importorskip("transformers")

@@ -16,10 +16,10 @@ import equality
 import shardwright as sw
 from shardwright import Graph, Plan
 from shardwright.capture import capture
-from shardwright.compiling import Bundle, compile_model, compile_plan, sources
-from shardwright.further import skeleton_of
 from shardwright.runtime import ParallelModule, load_program, run_local
 from shardwright.runtime.guards import fixed_values
+from shardwright.start.compiling import Bundle, compile_model, compile_plan, sources
+from shardwright.start.further_programs import skeleton_of
 
 torch.set_num_threads(1)
 

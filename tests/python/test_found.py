@@ -14,9 +14,9 @@ from models_to_search import MODELS
 from shardwright import demo
 from shardwright._core import Graph
 from shardwright.capture import capture
-from shardwright.choosing import Choice
 from shardwright.cli import main
 from shardwright.cli.found import explained, explained_in_numbers
+from shardwright.start.auto_plan import Choice
 
 GRAPHS = Path(__file__).parents[2] / "crates" / "search" / "tests" / "graphs"
 

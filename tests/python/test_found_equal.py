@@ -14,8 +14,8 @@ import zoo
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import Found, compile
 from shardwright.capture import Captured, capture
-from shardwright.choosing import Choice
 from shardwright.shipped import evoformer
+from shardwright.start.auto_plan import Choice
 
 torch.set_num_threads(1)
 

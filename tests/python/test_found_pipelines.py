@@ -12,8 +12,8 @@ from models import MODELS
 from shardwright import Graph
 from shardwright._core import Found, Plan, compile, verify
 from shardwright.capture import capture
-from shardwright.choosing import Choice
 from shardwright.cli.found import lines_of
+from shardwright.start.auto_plan import Choice
 
 
 def _found(graph: Graph) -> Found:

@@ -15,7 +15,7 @@ import models
 import shardwright as sw
 from shardwright.capture import capture
 
-TRACE = importlib.import_module("shardwright.capture.trace")
+PASS = importlib.import_module("shardwright.capture.passes.functional")
 X = torch.linspace(-1, 1, 24).reshape(2, 3, 4)
 Capturing = Callable[[], Any]
 
@@ -33,12 +33,12 @@ class Small(nn.Module):
 def is_the_same(monkeypatch: pytest.MonkeyPatch, module: nn.Module, *args: Any, **kwargs: Any) -> bool:
     """Asserts that both ways give one text; whether the graph was written out."""
     written: list[bool] = []
-    write_out = TRACE.write_out
-    monkeypatch.setattr(TRACE, "write_out", lambda program: written.append(write_out(program)) or written[0])
+    write_out = PASS.write_out
+    monkeypatch.setattr(PASS, "write_out", lambda program: written.append(write_out(program)) or written[0])
     text = capture(module, args, kwargs, verify=False).graph_text
-    monkeypatch.setattr(TRACE, "write_out", lambda program: False)
+    monkeypatch.setattr(PASS, "write_out", lambda program: False)
     assert text == capture(module, args, kwargs, verify=False).graph_text
-    monkeypatch.setattr(TRACE, "write_out", write_out)
+    monkeypatch.setattr(PASS, "write_out", write_out)
     return written == [True]
 
 
@@ -135,7 +135,7 @@ def test_results_whose_container_orders_its_keys_stay_in_their_order(monkeypatch
         return result
 
     assert is_the_same(monkeypatch, Small(set_later), X)
-    monkeypatch.setattr(TRACE, "write_out", lambda program: False)
+    monkeypatch.setattr(PASS, "write_out", lambda program: False)
     assert capture(Small(set_later), (X,)).verified
 
 

@@ -12,8 +12,8 @@ from fuzz.steps import on_ranks, single_device
 from shardwright import Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import capture
-from shardwright.compiling import Bundle
 from shardwright.runtime import run_local
+from shardwright.start.compiling import Bundle
 
 BATCHES = [(torch.full((2,), float(at), dtype=torch.float64),) for at in range(3)]
 

@@ -18,11 +18,11 @@ import zoo
 from shardwright import Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import capture
-from shardwright.compiling import sources
 from shardwright.runtime import ParallelModule, load_program, run_local
 from shardwright.runtime.execution.calls import Saved, call_giving, call_in_halves, call_saving, match
 from shardwright.runtime.execution.halves import Left, first_half
 from shardwright.runtime.shards.copies import Fleeting
+from shardwright.start.compiling import sources
 
 torch.set_num_threads(1)
 

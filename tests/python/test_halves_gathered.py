@@ -18,7 +18,6 @@ from torch.autograd.graph import GradientEdge
 import equality
 import rule_cases
 from rule_cases import Case
-from shardwright.compiling import compile_model
 from shardwright.errors import RuntimeFault
 from shardwright.runtime import ops
 from shardwright.runtime.execution import halves
@@ -26,6 +25,7 @@ from shardwright.runtime.execution.calls import Saved, call_in_halves, match
 from shardwright.runtime.execution.halves import Left, first_half
 from shardwright.runtime.execution.unread import Unread
 from shardwright.runtime.shards.copies import Fleeting
+from shardwright.start.compiling import compile_model
 
 torch.set_num_threads(1)
 SEED = 5

@@ -21,9 +21,9 @@ from shardwright import Bundle, Draft, Graph, Plan
 from shardwright._core import Compiled, compile, verify
 from shardwright.capture import Captured, capture
 from shardwright.cli import main
-from shardwright.compiling import compile_model, sources
 from shardwright.errors import CheckError, PlanError
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import compile_model, sources
 
 torch.set_num_threads(1)
 

@@ -88,7 +88,7 @@ NO_TENSORS = {
     "execution/scaling.py LossScaling.load_state_dict int()",
     "execution/variants.py Variants._count_of_read bool()",
     "guards/own_memory.py watch bool()",
-    "likeness/places.py Place.__setattr__ bool()",
+    "facade/places.py Place.__setattr__ bool()",
     "module.py ParallelModule._call bool()",
     "optimizers/clipping.py  float()",
     "optimizers/groups.py resolve bool()",

@@ -14,7 +14,7 @@ import equality
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import Compiled, compile
 from shardwright.capture import Captured, capture
-from shardwright.work import work_of
+from shardwright.report.computed_work import work_of
 
 torch.set_num_threads(1)
 

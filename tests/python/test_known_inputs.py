@@ -16,8 +16,8 @@ import equality
 import shardwright as sw
 from shardwright import Graph
 from shardwright.capture import CallSpec, Captured, capture
-from shardwright.compiling import compile_model
 from shardwright.runtime import ParallelModule, run_local
+from shardwright.start.compiling import compile_model
 
 torch.set_num_threads(1)
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shardwright.capture import capture
-from shardwright.capture import masks as masks_of
+from shardwright.capture.passes import masks as masks_of
 
 LENGTH = 6
 

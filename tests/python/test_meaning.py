@@ -15,8 +15,8 @@ from equality import assemble, assert_equal, reference, train
 from shardwright import CaptureError
 from shardwright._core import Graph, Plan, compile
 from shardwright.capture import Captured, capture
-from shardwright.compiling import sources
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import sources
 
 X = torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 

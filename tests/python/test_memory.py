@@ -20,8 +20,8 @@ from shardwright._core import Compiled, compile
 from shardwright.capture import Captured, capture
 from shardwright.cli import main
 from shardwright.errors import CheckError, CompileError
-from shardwright.memory import size_of
 from shardwright.precision import precision_of
+from shardwright.report.memory import size_of
 from shardwright.runtime import run_local
 
 torch.set_num_threads(1)

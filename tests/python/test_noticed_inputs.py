@@ -29,9 +29,9 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     original, counted = package.trace, list[int]()
 
-    def trace(*args: Any) -> Any:
-        counted.append(len(args[8]))
-        return original(*args)
+    def trace(tracing: Any) -> Any:
+        counted.append(len(tracing.inputs))
+        return original(tracing)
 
     monkeypatch.setattr(package, "trace", trace)
     return counted

@@ -18,11 +18,11 @@ import equality
 import shardwright as sw
 from shardwright import Graph, Plan, as_python
 from shardwright.capture import Captured, capture
-from shardwright.compiling import compile_plan, sources
-from shardwright.further import skeleton_of
-from shardwright.progress import Progress
+from shardwright.report.progress import Progress
 from shardwright.runtime import ParallelModule, load_program, run_local
 from shardwright.runtime.execution.local_code import LocalCode
+from shardwright.start.compiling import compile_plan, sources
+from shardwright.start.further_programs import skeleton_of
 
 torch.set_num_threads(1)
 

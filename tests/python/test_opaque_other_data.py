@@ -12,9 +12,9 @@ import equality
 import shardwright as sw
 from shardwright import Graph, Plan
 from shardwright.capture import capture
-from shardwright.compiling import compile_plan, sources
-from shardwright.further import skeleton_of
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import compile_plan, sources
+from shardwright.start.further_programs import skeleton_of
 from test_opaque import Note, Taken
 
 torch.set_num_threads(1)

@@ -95,7 +95,7 @@ def test_a_rule_that_does_not_hold_is_an_error(
 def test_what_is_not_tried_is_said(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("shardwright.verifying._MOST", 60)
+    monkeypatch.setattr("shardwright.rules.verifying._MOST", 60)
     assert main(["ops", "verify", "cumsum", model]) == 0
     assert "not tried: it has 120 elements; verify it in a smaller model" in capsys.readouterr().out
     assert main(["ops", "verify", "conv2d", model]) == 0

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import shardwright as sw
 from equality import scalars
 from shardwright import RuntimeFault
-from shardwright.memory import size_of
+from shardwright.report.memory import size_of
 from shardwright.runtime import Alone
 from shardwright.runtime.execution import gathers, steps
 from shardwright.runtime.guards.out_of_memory import OutOfMemory, out_of_memory

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import shardwright as sw
 from shardwright._core import Draft, Graph, Plan, compile
 from shardwright.capture import capture
-from shardwright.compiling import sources
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import sources
 
 GOOD = torch.tensor([[0, 1], [2, 3], [1, 1], [3, 2]])
 WRONG = (40, 8, -1, -7, -9)

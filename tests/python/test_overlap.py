@@ -16,7 +16,7 @@ from late import late
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import Captured, capture
-from shardwright.progress import Progress
+from shardwright.report.progress import Progress
 from shardwright.runtime.execution.halves import Left
 from shardwright.runtime.execution.local_code import LocalCode
 from shardwright.runtime.execution.run import Run, current_run

@@ -17,9 +17,9 @@ import zoo
 from shardwright import Bundle, Graph, Plan
 from shardwright._core import compile, verify
 from shardwright.capture import Captured, capture
-from shardwright.compiling import sources
 from shardwright.errors import CheckError, PlanError, RuntimeFault, ShardwrightError
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import sources
 
 torch.set_num_threads(1)
 

@@ -18,7 +18,7 @@ from shardwright import Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import capture
 from shardwright.cli import main
-from shardwright.work import lines_of_work, work_of
+from shardwright.report.computed_work import lines_of_work, work_of
 
 torch.set_num_threads(1)
 

@@ -18,9 +18,9 @@ import equality
 import models
 import shardwright as sw
 from shardwright import Precision, RuntimeFault
-from shardwright.compiling import compile_model, sources
 from shardwright.precision import precision_of
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import compile_model, sources
 
 torch.set_num_threads(1)
 

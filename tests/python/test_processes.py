@@ -24,12 +24,13 @@ import torch.distributed as dist
 import shardwright as sw
 from equality import assemble, assert_equal, reference, train
 from models import MODELS
-from shardwright import api, starting
+from shardwright import api
 from shardwright._core import Compiled, Graph, Plan, compile
 from shardwright.capture import capture
-from shardwright.compiling import Bundle, sources
 from shardwright.runtime import ParallelModule, TorchComm, load_program
 from shardwright.runtime.communication import launch
+from shardwright.start import starter
+from shardwright.start.compiling import Bundle, sources
 
 pytestmark = pytest.mark.processes
 
@@ -436,9 +437,9 @@ def _side_by_side(rank: int, folder: str) -> None:
 def _refusal(rank: int, kind: str) -> str:
     """What a rank says where rank 0 cannot compile."""
     module, args = MODELS["mlp"]()
-    before = vars(starting)["captured_model"]
+    before = vars(starter)["captured_model"]
     if rank == 0 and kind == "bug":
-        vars(starting)["captured_model"] = _divide_by_zero
+        vars(starter)["captured_model"] = _divide_by_zero
     if kind == "pickle":
         module.forward = _with_odd_default(module)
     try:
@@ -446,7 +447,7 @@ def _refusal(rank: int, kind: str) -> str:
     except Exception as error:
         return str(error)
     finally:
-        vars(starting)["captured_model"] = before
+        vars(starter)["captured_model"] = before
     return "no error"
 
 

@@ -19,8 +19,8 @@ from shardwright import Bundle, Graph, Plan
 from shardwright._core import Compiled, compile
 from shardwright.capture import Captured, capture
 from shardwright.cli import main
-from shardwright.compiling import sources
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import sources
 
 torch.set_num_threads(1)
 

@@ -18,7 +18,7 @@ from shardwright import Graph, Plan
 from shardwright.as_python import registry
 from shardwright.cache.key import key_of
 from shardwright.capture import Captured, capture
-from shardwright.compiling import captured_model, compile_plan
+from shardwright.start.compiling import captured_model, compile_plan
 
 torch.set_num_threads(1)
 

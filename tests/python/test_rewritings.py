@@ -22,9 +22,10 @@ from torch import Tensor
 from rule_cases import CASES, Case, Spec, given, ints, normal
 from shardwright import CaptureError
 from shardwright._core import Draft, Graph, Operator, Plan, operators_table
-from shardwright.capture import capture, evaluate
+from shardwright.capture import capture
 from shardwright.capture.casts import Casting
-from shardwright.capture.verify import Call, verify_capture
+from shardwright.capture.verify import interpreter
+from shardwright.capture.verify.against_module import Call, verify_capture
 from shardwright.runtime import ops
 from test_losses import Loss, classes, distances, probabilities
 from test_losses import case as case_of
@@ -48,9 +49,9 @@ class Ours:
 @pytest.fixture(autouse=True)
 def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs of capture have no pieces of rewritings; this evaluates those too."""
-    known = evaluate._target
+    known = interpreter._target
     monkeypatch.setattr(
-        evaluate, "_target", lambda name: Ours(name) if name.startswith("sw.") else known(name)
+        interpreter, "_target", lambda name: Ours(name) if name.startswith("sw.") else known(name)
     )
 
 

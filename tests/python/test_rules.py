@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from equality import Held, Result, assemble, assert_equal
 from rule_cases import CASES, Case
-from shardwright import verifying
 from shardwright._core import Draft, Graph, Plan, compile, operators_table
 from shardwright.capture import Captured, capture
-from shardwright.compiling import sources
-from shardwright.further import skeleton_of
+from shardwright.rules import verifying
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import sources
+from shardwright.start.further_programs import skeleton_of
 
 Splits = tuple[tuple[str, int], ...]
 

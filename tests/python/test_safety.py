@@ -26,8 +26,8 @@ import shardwright as sw
 from equality import assert_equal, reference, run
 from shardwright import api
 from shardwright.capture import capture
-from shardwright.compiling import Bundle, compile_model
 from shardwright.runtime import load_program
+from shardwright.start.compiling import Bundle, compile_model
 
 # Names of modules and parameters cannot have dots.
 CODE = 'getattr(__import__("builtins"), "open")("PWNED", "w")'

@@ -14,7 +14,7 @@ import equality
 import shardwright as sw
 from shardwright import Graph, Plan
 from shardwright.capture import Captured, capture
-from shardwright.compiling import compile_plan
+from shardwright.start.compiling import compile_plan
 
 LABELS = torch.tensor([[1, -1, 2], [3, 2, 1], [-1, -1, 4], [1, 1, -1]])
 

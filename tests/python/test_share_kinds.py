@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from equality import assert_equal, reference, run
 from shardwright._core import Draft, Graph, Operator, Plan
 from shardwright.capture import capture
-from shardwright.compiling import compile_plan
-from shardwright.verifying import verify_rules
+from shardwright.rules.verifying import verify_rules
+from shardwright.start.compiling import compile_plan
 
 torch.set_num_threads(1)
 

@@ -14,11 +14,11 @@ import torch
 
 import shardwright as sw
 from shardwright._core import Graph, Plan, compile
-from shardwright.choosing import Choice
 from shardwright.cli import main
 from shardwright.shipped.graph import example_of, graph_of
 from shardwright.shipped.making import made
 from shardwright.shipped.table import EVOFORMER, SHIPPED, Shipped
+from shardwright.start.auto_plan import Choice
 
 torch.set_num_threads(1)
 
@@ -109,7 +109,7 @@ def test_a_graph_is_captured_once_for_each_example(folder: Path, monkeypatch: py
     assert len(list(folder.iterdir())) == 5
     # One of two parts of four rows is a batch of two.
     assert others[0] == others[1] and len({first, *others}) == 4
-    monkeypatch.setattr("shardwright.micro_batches.captured_model", None)
+    monkeypatch.setattr("shardwright.start.micro_batches.captured_model", None)
     assert text_of(model) == first
 
 
@@ -141,7 +141,7 @@ def test_an_edit_of_the_models_file_in_transformers_counts(
 SECOND = """
 import sys
 from dataclasses import replace
-from shardwright.choosing import Choice
+from shardwright.start.auto_plan import Choice
 from shardwright.cli import main
 from shardwright.shipped.table import SHIPPED
 SHIPPED["tiny"] = replace(SHIPPED["alphafold2-87m"], config={config})
@@ -255,7 +255,7 @@ def test_transformers_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sizes_of_a_model_from_a_config_are_required(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from shardwright.transformers_models import from_config
+    from shardwright.integrations.transformers_models import from_config
 
     (tmp_path / "config.json").write_text(json.dumps({**WIDTHS, "max_position_embeddings": 16}))
     model = f"hf:LlamaForCausalLM:{tmp_path / 'config.json'}"

@@ -17,9 +17,9 @@ import shardwright as sw
 from shardwright import Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import capture
-from shardwright.compiling import sources
-from shardwright.progress import Progress
+from shardwright.report.progress import Progress
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import sources
 
 torch.set_num_threads(1)
 

@@ -19,10 +19,10 @@ from shardwright import Bundle, CaptureError, Graph, Plan
 from shardwright._core import Draft, compile, verify
 from shardwright.capture import Captured, capture
 from shardwright.capture.casts import Casting
-from shardwright.capture.verify import Call, verify_capture
-from shardwright.compiling import sources
+from shardwright.capture.verify.against_module import Call, verify_capture
 from shardwright.errors import CheckError, PlanError, RuntimeFault, ShardwrightError
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import sources
 
 torch.set_num_threads(1)
 

@@ -126,8 +126,8 @@ def test_evaluation_without_labels(plan: str, devices: int) -> None:
     captured = capture(module, (x,))
     carried = made.transferred(Graph(captured.graph_text))
     compiled = compile(carried, "all")
-    from shardwright.compiling import sources
     from shardwright.runtime import ParallelModule, load_program, run_local
+    from shardwright.start.compiling import sources
 
     program = load_program(dict(compiled.files), digest=compiled.digest, world=devices)
 

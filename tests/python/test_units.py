@@ -11,7 +11,7 @@ import equality
 import models
 import shardwright as sw
 from shardwright import RuntimeFault
-from shardwright.starting import Starter, units_of
+from shardwright.start.starter import Starter, units_of
 
 
 @pytest.mark.parametrize(

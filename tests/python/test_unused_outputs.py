@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import shardwright as sw
-from shardwright.compiling import compile_model
 from shardwright.runtime import LocalComm, ParallelModule, load_program, run_local
+from shardwright.start.compiling import compile_model
 
 torch.set_num_threads(1)
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 import equality
 import models
 import shardwright as sw
-from shardwright.further import compiler_of
-from shardwright.planning import PlanLike
 from shardwright.runtime import ParallelModule, run_local
-from shardwright.starting import Starter
+from shardwright.start.further_programs import compiler_of
+from shardwright.start.planning import PlanLike
+from shardwright.start.starter import Starter
 
 torch.set_num_threads(1)
 

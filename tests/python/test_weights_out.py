@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 import models
 import shardwright as sw
-from shardwright.compiling import compile_model
-from shardwright.further import skeleton_of
 from shardwright.runtime import LocalComm, ParallelModule, load_program, run_local
+from shardwright.start.compiling import compile_model
+from shardwright.start.further_programs import skeleton_of
 from shardwright.weights import values_of
 from shardwright.weights.pretrained import save_pretrained
 

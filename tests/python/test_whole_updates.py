@@ -18,9 +18,9 @@ import shardwright as sw
 from shardwright import Draft, Graph, Plan, RuntimeFault
 from shardwright._core import compile
 from shardwright.capture import Captured, capture
-from shardwright.compiling import sources
 from shardwright.errors import PlanError
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import sources
 
 torch.set_num_threads(1)
 

@@ -18,8 +18,8 @@ import equality
 import shardwright as sw
 from shardwright import Graph, Plan
 from shardwright.capture import Captured, capture
-from shardwright.compiling import compile_plan
-from shardwright.further import skeleton_of
+from shardwright.start.compiling import compile_plan, sources
+from shardwright.start.further_programs import skeleton_of
 
 torch.set_num_threads(1)
 
@@ -298,7 +298,7 @@ def test_a_parameter_stays_the_one_that_the_optimizer_knows() -> None:
         parallel = sw.runtime.ParallelModule(
             sw.runtime.load_program(bundle.files, digest=bundle.digest, world=1),
             comm,
-            sw.compiling.sources(model, captured),
+            sources(model, captured),
             captured,
         )
         before = dict(parallel.named_parameters())
@@ -418,7 +418,7 @@ def _old_name(self: Any, x: Tensor) -> Tensor:
         (_through_a_view, "SW0144", "by a view that has its gradient"),
         (_shares, "SW0133", "has another name"),
         (_old_name, "SW0133", "has another name"),
-        (_of_another_shape, "SW0133", "another shape"),
+        (_of_another_shape, "SW0133", "unchanged shape"),
     ],
 )
 def test_what_one_device_would_do_otherwise_is_refused(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import shardwright as sw
 from shardwright.as_python import registry
 from shardwright.cli import main
-from shardwright.compiling import captured_model
+from shardwright.start.compiling import captured_model
 from wrong_rules import WRONG, Wrong
 
 torch.set_num_threads(1)

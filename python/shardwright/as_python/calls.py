@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import parsed
 from ..precision import dtype_name, dtype_named
+from ..support import syntax_trees
 
 _HERE = "device"
 _WORDS: dict[str, Any] = {"inf": math.inf, "nan": math.nan}
@@ -49,7 +49,7 @@ def results_written(results: Sequence[tuple[torch.dtype, Sequence[int]]]) -> str
 def read(
     text: str, tensors: Sequence[Tensor | None], sizes: Sequence[int] = ()
 ) -> tuple[list[Any], dict[str, Any]]:
-    tree = parsed.expression("f" + text.partition(" -> ")[0])
+    tree = syntax_trees.expression("f" + text.partition(" -> ")[0])
     assert isinstance(tree, ast.Call)
     reader = _Reader(tensors, sizes)
     args = [reader.value(arg) for arg in tree.args]

@@ -73,7 +73,7 @@ class Modules:
     """Where modules that stay as they are are found."""
 
     get: Callable[[str], nn.Module]
-    chance: Callable[[str, int], AbstractContextManager[None]] = lambda _path, _call: nullcontext()
+    randomness: Callable[[str, int], AbstractContextManager[None]] = lambda _path, _call: nullcontext()
     """Around a call that draws random numbers: which module's, and which of its calls."""
 
 
@@ -149,7 +149,7 @@ def _module(
     kept = {name: held[f"inner.{name}"] for name in names if name not in updated}
     watched = [*kept.items(), *(("", tensor) for tensor in tensors)]
     versions = [version_of(tensor) for _, tensor in watched]
-    with inside(), nullcontext() if draws is None else modules.chance(path, draws):
+    with inside(), nullcontext() if draws is None else modules.randomness(path, draws):
         results = tensors_of(path, torch.func.functional_call(_Forward(module), held, tuple(args), kwargs))
     for (name, tensor), version in zip(watched, versions, strict=True):
         if (name and held[f"inner.{name}"] is not tensor) or version_of(tensor) != version:

@@ -6,7 +6,7 @@ that also has graphs; `comparisons` notes there what was compared. Nothing here 
 unpickled.
 """
 
-from ..store import cache_folder
+from ..support.folder_store import cache_folder
 from .comparisons import Comparisons
 from .describe import Unknown
 from .entry import Entry

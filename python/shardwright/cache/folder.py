@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..store import Store, open_store
+from ..support.folder_store import Store, open_store
 from .entry import Entry
 
 

@@ -15,12 +15,12 @@ from torch.utils import _pytree as pytree
 
 from .._core import Plan
 from ..as_python import Registered, all_registered
-from ..capture.memory import has_no_value
 from ..capture.spec import CallSpec
-from ..capture.verify import can_verify
+from ..capture.state.memory import has_no_value
+from ..capture.verify.against_module import can_verify
 from ..errors import ShardwrightError
-from ..own import own_digest
 from ..runtime.communication.messages import bytes_of
+from ..support.package_digest import own_digest
 from .code import Reach
 from .describe import Describer, Unknown
 

@@ -11,29 +11,30 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.export import ExportedProgram
 
 from ..errors import CaptureError, ShardwrightError
 from ..precision import Precision, dtype_name, dtype_named
-from .autocast import ambient, device_of
+from .autocast import ambient
 from .casts import Casting
-from .comparing import Compared, Comparison, Noted, kind_of, with_values
-from .foreseen import refuse_what_is_kept, run_without_values
-from .inputs import Inputs, with_inputs
-from .known import Known, said_of_fixed
-from .known_inputs import KnownInputs, said_of_known
-from .memory import Aliases, refuse_shared
-from .names import Names
-from .opaque.finding import traced
+from .checkpointed_regions import cannot_repeat
+from .export import Tracing
+from .fx_nodes import results_of, updated_of
+from .graph_text import Sources, constants_of, print_graph, sources_of
+from .opaque.finding import traced_around
 from .opaque.modules import Opaque
+from .passes import Traced
 from .settings import notes, without_cache
 from .spec import CallSpec, ResultSpec
-from .stand_ins import kinds_here
-from .swap import same_randomness
-from .text import Sources, constants_of, print_graph, sources_of
-from .trace import AGAIN, KEEPS, READS, WRITES, refusal, results_of, trace, updated_of
-from .updated_again import SURE, updated_again
-from .verify import (
+from .state.hidden_on_fakes import refuse_what_is_kept, run_without_values
+from .state.memory import Aliases, refuse_shared
+from .state.names import Names
+from .state.swap import same_randomness
+from .static_inputs.buffers import Known, said_of_fixed
+from .static_inputs.named import KnownInputs, said_of_known
+from .static_inputs.noticed import Inputs, with_inputs
+from .torch_errors import refusal
+from .trace import trace
+from .verify.against_module import (
     Call,
     can_verify,
     computes_the_same,
@@ -42,6 +43,8 @@ from .verify import (
     given_to,
     missing_value,
 )
+from .verify.comparison import Compared, Comparison, Noted, kind_of, with_values
+from .verify.random_values import kinds_here
 
 __all__ = [
     "CallSpec",
@@ -225,7 +228,7 @@ def still_computes(
         _with_values(module, bound, captured.precision, captured.device, captured.device) as call,
     ):
         return isinstance(call, str) or computes_the_same(
-            call, text, captured.constants, captured.out_spec, again=captured.for_backward is True
+            call, text, captured.constants, captured.out_spec, recomputes=captured.for_backward is True
         )
 
 
@@ -266,30 +269,23 @@ def _capture(
     names = Names.of(module)
     casting, known = Casting(module, precision), Known(module)
 
-    def attempt(opaque: Opaque) -> ExportedProgram:
+    def attempt(opaque: Opaque) -> Traced:
         opaque.checks.clear()
+        given = bound.args, bound.kwargs
+        tracing = Tracing(
+            module, names, *given, casting, device, opaque, known, inputs.known, inputs.floats, backward
+        )
         try:
-            return trace(
-                module,
-                names,
-                bound.args,
-                bound.kwargs,
-                casting,
-                device,
-                opaque,
-                known,
-                inputs.known,
-                inputs.floats,
-                backward,
-            )
+            return trace(tracing)
         except CaptureError as error:
             if error.code == "SW0101":
                 _refuse_what_does_not_run(module, bound, casting)
             raise
 
     values = partial(_with_values, module, bound, precision, device)
-    program, opaque = traced(module, values, attempt, inputs.helps)
-    call = inputs.as_read(program.graph_module.meta[READS])
+    traced, opaque = traced_around(module, values, attempt, inputs.helps)
+    program = traced.program
+    call = inputs.as_read(traced.reading)
     result = ResultSpec.of_leaves(_result_tree(program), _leaves(results_of(program)))
     sources = sources_of(program, names)
     refuse_shared(module, map(names.canonical, updated_of(program)))
@@ -297,32 +293,32 @@ def _capture(
     wanted = [tensor.requires_grad for tensor in call.flatten(bound.args, bound.kwargs)]
     text = print_graph(module, program, names, sources, call, result, casting, wanted)
     captured = Captured(text, constants, call, result, _aliases(names), precision=precision)
-    captured.as_python = opaque.told()
+    captured.as_python = opaque.reasons()
     captured.notes += said_of_known(call.known_names, whole=call.reading is None)
     captured.notes += opaque.notes(module) + inputs.advice([why for why, _ in captured.as_python.values()])
     captured.fixed = known.fixed
     captured.notes += said_of_fixed(captured.fixed)
     captured.kept, captured.autocast = _kept(module, sources, precision), ambient()
-    captured.for_backward = program.graph_module.meta[AGAIN]
-    captured.device = device_of(program)
+    captured.for_backward = traced.for_backward
+    captured.device = traced.device
     if verify is not False:
         less = partial(_capture_less, module, precision, device, captured)
-        writes, always = program.graph_module.meta[WRITES], verify is True
-        found = Comparison(
+        writes, always = traced.writes, verify is True
+        compared = Comparison(
             module, *given, precision, device, captured.device, writes, less, noted, always
         ).run(captured)
     else:
-        found = _NOT_ASKED
-    if isinstance(found, Compared):
-        captured.verified, captured.compared = True, found
+        compared = _NOT_ASKED
+    if isinstance(compared, Compared):
+        captured.verified, captured.compared = True, compared
         return captured
     if verify:
-        raise _cannot_compare(found)
-    if captured.for_backward and verify is None and not program.graph_module.meta[SURE]:
-        raise updated_again(None, f"how often it does so is only known from a comparison, and {found}")
-    if program.graph_module.meta[KEEPS]:
+        raise _cannot_compare(compared)
+    if captured.for_backward and verify is None and not traced.is_sure:
+        raise cannot_repeat(None, f"how often it does so is only known from a comparison, and {compared}")
+    if traced.keeps:
         refuse_what_is_kept(module, bound.args, bound.kwargs, casting)
-    captured.notes.append(f"{_NOT_COMPARED}: {found}")
+    captured.notes.append(f"{_NOT_COMPARED}: {compared}")
     return captured
 
 

@@ -26,8 +26,8 @@ from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError
 from . import lines
-from .parts import Call, Record, put_in_place
-from .simplify import insert, is_no_grad
+from .dispatch import Call, Record, put_in_place
+from .fx_nodes import insert, is_no_grad
 
 NOTE = "shardwright_autocast"
 CAST = "shardwright_cast"
@@ -69,12 +69,6 @@ def make_casts_explicit(program: ExportedProgram) -> str | None:
         if isinstance(node.target, torch._ops.OpOverload) and node.meta[NOTE].device == DEVICE:
             explicit.visit(node, node.meta[NOTE])
     return noted[0].meta[NOTE].device if noted else None
-
-
-def device_of(program: ExportedProgram) -> str | None:
-    """Of a traced program: the kind of device whose casts it has, if it has any."""
-    found: str | None = program.graph_module.meta.get(NOTE)
-    return found
 
 
 def read_casts(program: ExportedProgram) -> None:
@@ -169,10 +163,10 @@ class Casts:
             return plain(mode, func, pre, args, {**kwargs, "dtype": seen.sums_in})
         if seen.casts is None:
             with mode:  # autocast knows what it is made of
-                found = func.decompose(*args, **kwargs)
-            if found is NotImplemented:
+                result = func.decompose(*args, **kwargs)
+            if result is NotImplemented:
                 raise no_casts(func, lines.trace_of_caller(sys._getframe(1)))
-            return found
+            return result
         for at, dtype in seen.casts.items():
             leaves[at] = self._cast(plain, mode, pre, leaves[at], dtype, autocast)
         args, kwargs = pytree.tree_unflatten(leaves, spec)
@@ -208,12 +202,12 @@ class Casts:
             return self._kept[key][1]
         self.casting = True
         try:
-            found: Tensor = plain(mode, _TO_COPY, pre, (x,), {"dtype": dtype})
+            cast: Tensor = plain(mode, _TO_COPY, pre, (x,), {"dtype": dtype})
         finally:
             self.casting = False
         if keeps:
-            self._kept[key] = x, found
-        return found
+            self._kept[key] = x, cast
+        return cast
 
 
 # ---- looking below autocast ----------------------------------------------------------------
@@ -237,14 +231,14 @@ def _look(target: Any, values: Sequence[Any], spec: pytree.TreeSpec, autocast: A
         at: _fresh(value, autocast.device) for at, value in enumerate(values) if isinstance(value, FakeTensor)
     }
     calls, out = _run(target, values, spec, arguments, autocast)
-    found = _Seen(_dtypes(out), {}, arguments, calls, out)
+    seen = _Seen(_dtypes(out), {}, arguments, calls, out)
     if _text(calls, arguments, {}) == _without(target, values, spec, arguments):
-        return found
-    found.casts = casts = _casts(calls, arguments)
+        return seen
+    seen.casts = casts = _casts(calls, arguments)
     cast = {at: tensor.to(casts.get(at, tensor.dtype)) for at, tensor in arguments.items()}
     if _text(calls, arguments, casts) != _without(target, values, spec, cast):
-        found.casts = None
-    return found
+        seen.casts = None
+    return seen
 
 
 def _sums_in(target: Any, values: Sequence[Any], spec: pytree.TreeSpec, seen: _Seen) -> torch.dtype | None:
@@ -252,10 +246,10 @@ def _sums_in(target: Any, values: Sequence[Any], spec: pytree.TreeSpec, seen: _S
     names = [argument.name for argument in target._schema.arguments]
     if "dtype" not in names or "dtype" in kwargs or names.index("dtype") < len(args):
         return None
-    told = pytree.tree_flatten((args, {**kwargs, "dtype": len(values)}))
+    flat = pytree.tree_flatten((args, {**kwargs, "dtype": len(values)}))
     given = [*values, torch.float32]
-    arguments = {told[0].index(at): tensor for at, tensor in seen.arguments.items()}
-    without = _without(target, [given[at] for at in told[0]], told[1], arguments)
+    arguments = {flat[0].index(at): tensor for at, tensor in seen.arguments.items()}
+    without = _without(target, [given[at] for at in flat[0]], flat[1], arguments)
     return torch.float32 if without == _text(seen.calls, arguments, {}) else None
 
 
@@ -306,11 +300,11 @@ def _under(autocast: Autocast | None) -> Iterator[None]:
 
 def _casts(calls: Sequence[Call], arguments: dict[int, Tensor]) -> dict[int, torch.dtype]:
     places = {id(tensor): at for at, tensor in arguments.items()}
-    found = {}
+    saved = {}
     for target, args, kwargs, _ in calls:
         if target is _TO_COPY and id(args[0]) in places:
-            found[places[id(args[0])]] = kwargs["dtype"]
-    return found
+            saved[places[id(args[0])]] = kwargs["dtype"]
+    return saved
 
 
 def _text(calls: Sequence[Call], arguments: dict[int, Tensor], casts: dict[int, torch.dtype]) -> str:

@@ -18,10 +18,9 @@ from ..as_python import is_inside
 from ..errors import CaptureError
 from . import lines
 from .autocast import CAST, DEVICE, DEVICES, NOTE, Autocast, Casts, ambient
+from .checkpointed_regions import Checkpoints
+from .fx_nodes import ASSIGNS, NO_GRAD
 from .opaque.functions import Functions
-from .simplify import NO_GRAD
-from .spans import Checkpoints
-from .written import ASSIGNS
 
 # How a model may set the state that its random numbers come from.
 _SEEDS = tuple(

@@ -1,4 +1,4 @@
-"""The model's own source line, written so that it is the same on every machine."""
+"""The model's own source line, the same on every machine, and the module that an error arose in."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import re
 import sysconfig
 import types
 from collections.abc import Iterable
+from typing import TypeVar
 
 import torch
+from torch import fx
 
+E = TypeVar("E", bound=BaseException)
+_WHERE = "shardwright_module"
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # The files of the package that are models.
@@ -22,13 +26,30 @@ _FRAME = re.compile(r'File "([^"]*)", line (\d+)')
 # Where PyTorch looks at what it is given.
 _CHECKING = (os.path.join(_TORCH, "nn", ""), os.path.join(_TORCH, "distributions", ""))
 # What the model is given in the place of PyTorch's own functions while it is traced.
-_OPAQUE = ("calling", "functions", "losses", "modules", "plain", "rules", "selected")
-_TRACING = ("autocast", "calling", "either", "guard", "memory", "registered", "swap")
-_STANDS_IN = (
-    *(f"{_OURS}{name}.py" for name in ("library", "losses", "mixtures")),
-    *(f"{_OURS}capture{os.sep}{name}.py" for name in _TRACING),
-    *(f"{_OURS}capture{os.sep}opaque{os.sep}{name}.py" for name in _OPAQUE),
-    *(f"{_OURS}as_python{os.sep}{name}.py" for name in ("depth", "functions", "modules")),
+_STANDS_IN = tuple(
+    os.path.join(_OURS, *path.split("/")) + ".py"
+    for path in (
+        "as_python/depth",
+        "as_python/functions",
+        "as_python/modules",
+        "capture/autocast",
+        "capture/control_flow/selects",
+        "capture/dispatch",
+        "capture/guard",
+        "capture/opaque/calling",
+        "capture/opaque/functions",
+        "capture/opaque/losses",
+        "capture/opaque/modules",
+        "capture/opaque/plain",
+        "capture/opaque/rules",
+        "capture/opaque/selected",
+        "capture/state/memory",
+        "capture/state/registered",
+        "capture/state/swap",
+        "library",
+        "losses",
+        "mixtures",
+    )
 )
 # What PyTorch calls in the place of an operator stands between the operator and the model's line.
 _BETWEEN = ("__torch_function__", "__torch_dispatch__")
@@ -72,28 +93,28 @@ def is_models_file(file: str) -> bool:
 
 def short(stack_trace: str | None) -> str:
     """``model.py:56`` from a trace that :func:`trace_of_caller` made; empty if there is none."""
-    found = _FRAME.search(stack_trace or "")
-    if found is None:
+    frame = _FRAME.search(stack_trace or "")
+    if frame is None:
         return ""
-    line = int(found[2])
-    return f"{short_path(found[1])}:{line}" if line else short_path(found[1])
+    line = int(frame[2])
+    return f"{short_path(frame[1])}:{line}" if line else short_path(frame[1])
 
 
 def position(stack_trace: str | None) -> tuple[str, int] | None:
     """The file and line of a statement, from a trace that :func:`trace_of_caller` made; none for what a
     lambda or a comprehension runs, which only stands on the line of a statement."""
-    found = _FRAME.search(stack_trace or "")
-    if found is None or not int(found[2]) or _ANONYMOUS.search(stack_trace or ""):
+    frame = _FRAME.search(stack_trace or "")
+    if frame is None or not int(frame[2]) or _ANONYMOUS.search(stack_trace or ""):
         return None
-    return found[1], int(found[2])
+    return frame[1], int(frame[2])
 
 
 def with_source(stack_trace: str | None) -> str | None:
     """``model.py:56: the source text``, for an error."""
-    found = _FRAME.search(stack_trace or "")
-    if found is None:
+    frame = _FRAME.search(stack_trace or "")
+    if frame is None:
         return None
-    source = linecache.getline(found[1], int(found[2])).strip()
+    source = linecache.getline(frame[1], int(frame[2])).strip()
     return short(stack_trace) + (f": {source}" if source else "")
 
 
@@ -148,3 +169,27 @@ def _is_models(file: str) -> bool:
 
 def _trace(file: str, line: int, function: str) -> str:
     return f'File "{file}", line {line}, in {function}'
+
+
+# ---- in which module of the model an error arose ------------------------------------------------
+
+
+def said_in(path: str | None, error: E) -> E:
+    """An error with that module; none is the model itself."""
+    setattr(error, _WHERE, path)
+    return error
+
+
+def place_in(error: BaseException) -> str | None:
+    return getattr(error, _WHERE, None)
+
+
+def is_placed(error: BaseException) -> bool:
+    """Whether it is known where an error arose, be it in the model itself."""
+    return hasattr(error, _WHERE)
+
+
+def module_of(node: fx.Node) -> str | None:
+    """The innermost one that a node stands in, if it is not the model itself."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return next((path for path, _ in reversed(stack.values())), None) or None

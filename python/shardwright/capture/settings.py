@@ -11,7 +11,7 @@ from unittest import mock
 from torch import nn
 
 from ..errors import CaptureError
-from .beside import is_known
+from .static_inputs.static_evaluation import is_known
 
 _CACHE = "use_cache"
 _EXPERTS = "_experts_implementation"
@@ -56,8 +56,8 @@ def masks_as_they_run() -> Iterator[None]:
     with ExitStack() as stack:
         for name, as_it_runs in _AS_IT_RUNS.items():
             if hasattr(masking, name) and hasattr(masking, _EXPORTING):
-                found = as_it_runs(masking, getattr(masking, name))
-                stack.enter_context(mock.patch.object(masking, name, found))
+                running = as_it_runs(masking, getattr(masking, name))
+                stack.enter_context(mock.patch.object(masking, name, running))
         yield
 
 
@@ -86,10 +86,10 @@ _AS_IT_RUNS = {
 def notes(module: nn.Module) -> list[str]:
     """What is captured otherwise than it runs without us. Call it while the settings are the model's."""
     ways = sorted({str(getattr(config, _EXPERTS)) for config in _with_experts(module)})
-    found = [f"experts are captured as `{_CAPTURED}`, which computes the same as `{way}`" for way in ways]
+    said = [f"experts are captured as `{_CAPTURED}`, which computes the same as `{way}`" for way in ways]
     if _caching(module):
-        found.append(f"the model is captured with `{_CACHE}` off: there is no cache of keys and values")
-    return found
+        said.append(f"the model is captured with `{_CACHE}` off: there is no cache of keys and values")
+    return said
 
 
 @contextmanager
@@ -105,18 +105,18 @@ def _other(configs: list[Any], name: str, value: Any) -> Iterator[None]:
 
 
 def _caching(module: nn.Module) -> list[Any]:
-    found = {id(c): c for c, _ in _configs(module) if getattr(c, _CACHE, None) is True}
-    return list(found.values())
+    cached = {id(c): c for c, _ in _configs(module) if getattr(c, _CACHE, None) is True}
+    return list(cached.values())
 
 
 def _with_experts(module: nn.Module) -> list[Any]:
     """The configs of experts that are computed in another way than the one that is captured."""
-    found: dict[int, Any] = {}
+    configs: dict[int, Any] = {}
     for config, part in _configs(module):
         is_experts = hasattr(part, "is_transposed") and hasattr(part, "has_gate")
         if is_experts and getattr(config, _EXPERTS, _CAPTURED) != _CAPTURED:
-            found.setdefault(id(config), config)
-    return list(found.values())
+            configs.setdefault(id(config), config)
+    return list(configs.values())
 
 
 def _configs(module: nn.Module) -> list[tuple[Any, nn.Module]]:

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError
-from .known_inputs import known_among, values_of
-from .memory import has_no_value
-from .names import is_safe, odd_name
-from .reading import Reading
+from .state.memory import has_no_value
+from .state.names import is_safe, odd_name
+from .static_inputs.named import known_among, values_of
+from .static_inputs.reading import Reading
 
 _TENSOR = "*"
 # A tensor that is known, of which only what is read matters.

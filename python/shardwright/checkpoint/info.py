@@ -9,8 +9,8 @@ from typing import Any
 
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from ..memory import size_of
-from ..summary import count_of
+from ..report.memory import size_of
+from ..report.summary import count_of
 from .digests import noted
 from .metadata import key_of, read_metadata
 from .reading import Checkpoint

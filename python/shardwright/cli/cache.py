@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .parser import Commands
 
 if TYPE_CHECKING:
-    from ..store import Listed
+    from ..support.folder_store import Listed
 
 
 def add(commands: Commands) -> None:
@@ -21,8 +21,8 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from ..memory import size_of
-    from ..store import cache_folder, open_store
+    from ..report.memory import size_of
+    from ..support.folder_store import cache_folder, open_store
 
     cache, folder = open_store(), cache_folder()
     if arguments.action == "clear":
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _what(entry: Listed) -> str:
-    from ..summary import count_of
+    from ..report.summary import count_of
 
     if entry.plan:
         return f"{entry.model}, plan `{entry.plan}`, {count_of(entry.devices, 'device')}"

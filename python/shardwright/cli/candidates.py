@@ -33,7 +33,7 @@ class Candidate:
 
 def keep(arguments: argparse.Namespace, candidates: Sequence[Candidate]) -> bool:
     """Whether the rows can be asked for afterwards."""
-    from ..store import open_store
+    from ..support.folder_store import open_store
 
     store = open_store()
     if store is None:
@@ -74,7 +74,7 @@ def candidate_of(arguments: argparse.Namespace) -> Candidate | None:
 
 
 def _kept(arguments: argparse.Namespace) -> list[Candidate]:
-    from ..store import open_store
+    from ..support.folder_store import open_store
 
     store = open_store()
     files = None if store is None else store.files(_key(arguments))

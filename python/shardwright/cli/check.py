@@ -27,7 +27,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from .._core import compare_numbers, verify
-    from ..progress import Progress, wanted
+    from ..report.progress import Progress, wanted
     from .source import graph_of, read
 
     folder = Path(arguments.program)

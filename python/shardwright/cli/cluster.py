@@ -10,7 +10,7 @@ from ..errors import ClusterError
 from .parser import suggest
 
 if TYPE_CHECKING:
-    from ..choosing import Choice
+    from ..start.auto_plan import Choice
 
 CLUSTERS = ("dgx-h100:8x4", "dgx-a100:8x2", "dgx-v100:16x2", "h200:1", "ethernet-25g:4x8", "l4:8x2", "cpu:4")
 """What completion offers."""
@@ -45,8 +45,8 @@ def add_cluster(parser: argparse.ArgumentParser, required: bool = False) -> None
 
 def choice_of(arguments: argparse.Namespace, micro_batches: int | None = None) -> Choice:
     """For what a plan is chosen, or what it is simulated on."""
-    from ..choosing import Choice, cluster_of
     from ..constraints import constraints_of
+    from ..start.auto_plan import Choice, cluster_of
 
     asked = arguments.micro_batches if micro_batches is None else micro_batches
     many = 1 if asked is None else asked

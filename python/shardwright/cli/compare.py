@@ -94,9 +94,9 @@ def _found(
 
     `clashes` are of those numbers with which no plan respects the constraints.
     """
-    from ..cutting import parts_of
-    from ..progress import Progress, wanted
-    from ..summary import batches_of
+    from ..report.progress import Progress, wanted
+    from ..report.summary import batches_of
+    from ..start.micro_batch_search import parts_of
     from .cluster import choice_of
     from .source import source_of
 
@@ -135,8 +135,8 @@ def _found(
 
 def _devices(arguments: argparse.Namespace) -> int:
     from .._core import cluster_devices
-    from ..choosing import cluster_of
-    from ..planning import require_devices
+    from ..start.auto_plan import cluster_of
+    from ..start.planning import require_devices
 
     devices: int | None = arguments.devices
     if devices is None:
@@ -146,7 +146,7 @@ def _devices(arguments: argparse.Namespace) -> int:
 
 
 def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
-    from ..summary import time_of
+    from ..report.summary import time_of
     from .found import NOTHING_TO_DIVIDE
 
     rows = told["rows"]
@@ -179,8 +179,8 @@ def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
 
 
 def _row(row: dict[str, Any], best: float) -> str:
-    from ..memory import size_of
-    from ..summary import time_of
+    from ..report.memory import size_of
+    from ..report.summary import time_of
 
     (_, needed, there), (_, on_host, _) = row["memory"], row["on_host"]
     memory = f"{size_of(needed)} of {size_of(there)}"

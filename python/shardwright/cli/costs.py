@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 def cost_lines(cost: Cost) -> list[str]:
     """What an operator costs: forward, backward, and what is kept between them."""
-    from ..memory import size_of
-    from ..work import operations_of
+    from ..report.computed_work import operations_of
+    from ..report.memory import size_of
 
     names = [name for name, *_ in cost.inputs]
     gradients = [
@@ -37,7 +37,7 @@ def kept_tensors(cost: Cost) -> list[str]:
 
 
 def _moved(moved: tuple[int, int]) -> str:
-    from ..memory import size_of
+    from ..report.memory import size_of
 
     read, written = map(size_of, moved)
     return f"{read} read, {written} written" if any(moved) else "nothing moved"

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..summary import count_of
-from ..work import operations_of
+from ..report.computed_work import operations_of
+from ..report.summary import count_of
 from .source import graph_and_python
 from .style import paint
 from .table import few
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _plan(arguments: argparse.Namespace, graph: Graph) -> Plan | None:
-    from ..planning import make_plan
+    from ..start.planning import make_plan
 
     if arguments.plan is None and arguments.devices is None:
         return None

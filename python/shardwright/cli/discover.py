@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CaptureError
-from ..nearby import did_you_mean
 from ..shipped.table import SHIPPED
+from ..support.suggestions import did_you_mean
 from .source import called, explained, function_of, graph_of, graph_of_returned
 from .style import paint
 

@@ -37,10 +37,10 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from .._core import compile
     from ..api import write_files
-    from ..edited import MADE_OF, PLAN
-    from ..progress import Progress, verbose, wanted
+    from ..report.progress import Progress, verbose, wanted
+    from ..report.summary import lines_of, seconds_of, summary_of
     from ..runtime.programs.program import GRAPH
-    from ..summary import lines_of, seconds_of, summary_of
+    from ..start.edited_program import MADE_OF, PLAN
     from .model import limit_of, plan_of, require_cluster
     from .parts import chosen
 

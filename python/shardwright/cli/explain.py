@@ -8,7 +8,7 @@ import sys
 from importlib import resources
 
 from ..errors import CaptureError
-from ..nearby import did_you_mean
+from ..support.suggestions import did_you_mean
 from .parser import Commands
 from .style import paint
 

@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError
-from ..nearby import did_you_mean
-from ..summary import set_of, time_of
+from ..report.summary import set_of, time_of
+from ..support.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from .._core import Found, Graph
@@ -129,7 +129,7 @@ def explained(found: Found, graph: Graph, path: str, others: Callable[[], Found]
 
 def _by_plans(found: Found, at: int, path: str) -> Iterator[str]:
     """Of a plan with a name: the quickest other plans that split the operator otherwise."""
-    from ..memory import size_of
+    from ..report.memory import size_of
 
     if found.plan(0).devices == 1:
         yield NOTHING_TO_DIVIDE
@@ -222,7 +222,7 @@ def _why(path: str, ways: Sequence[Way]) -> Iterator[str]:
 
 
 def _way(way: Way, first: bool) -> str:
-    from ..memory import size_of
+    from ..report.memory import size_of
 
     name, more, (works, waits, updates, sends), held, change = way
     over = "chosen" if first else f"+{time_of(more)}"

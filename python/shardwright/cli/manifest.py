@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def lines_of_manifest(manifest: dict[str, Any]) -> list[str]:
     """For each role what it communicates; what repeats in a row is one line."""
-    from ..summary import set_of
+    from ..report.summary import set_of
 
     lines = []
     for role in manifest["roles"]:
@@ -46,8 +46,8 @@ def lines_of_manifest(manifest: dict[str, Any]) -> list[str]:
 
 
 def _row(one: dict[str, Any]) -> str:
-    from ..memory import size_of
-    from ..summary import time_of
+    from ..report.memory import size_of
+    from ..report.summary import time_of
 
     group = f"{len(one['group'])} ranks" if len(one["group"]) > 8 else one["group"]
     size = ("~" if one["bytes_expected"] else "") + size_of(one["bytes"])

@@ -118,8 +118,8 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
 
 def require_cluster(arguments: argparse.Namespace) -> None:
     """Before a model is captured: nothing can be chosen without."""
-    from ..choosing import AUTO
-    from ..planning import no_cluster
+    from ..start.auto_plan import AUTO
+    from ..start.planning import no_cluster
 
     if arguments.plan == AUTO and arguments.cluster is None:
         from .source import require_there
@@ -129,9 +129,9 @@ def require_cluster(arguments: argparse.Namespace) -> None:
 
 
 def plan_of(arguments: argparse.Namespace, graph: Graph, plan: str | None = None) -> Plan:
-    from ..choosing import AUTO
     from ..constraints import nothing_to_choose
-    from ..planning import make_plan
+    from ..start.auto_plan import AUTO
+    from ..start.planning import make_plan
     from .cluster import choice_of
 
     candidate = getattr(arguments, "candidate", None)
@@ -153,8 +153,8 @@ def devices_of(arguments: argparse.Namespace, graph: Graph | None, plan: str) ->
         devices: int | None = arguments.devices
         return devices
     from .._core import cluster_devices
-    from ..choosing import cluster_of
-    from ..planning import stated_devices
+    from ..start.auto_plan import cluster_of
+    from ..start.planning import stated_devices
 
     stated = None if graph is None else stated_devices(graph, plan)
     return stated or cluster_devices(*cluster_of(arguments.cluster))

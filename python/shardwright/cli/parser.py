@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import Any, NoReturn
 
-from ..nearby import did_you_mean
+from ..support.suggestions import did_you_mean
 
 Commands = Any
 """What `add_subparsers` returns; its class is private to argparse."""

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..choosing import AUTO
+from ..start.auto_plan import AUTO
 from .candidates import candidate_of
 from .cluster import choice_of
 from .model import devices_of
@@ -40,8 +40,8 @@ def chosen(
     if arguments.plan != AUTO or arguments.cluster is None:
         take_candidate(arguments)
         return graph_of(arguments), None, None
-    from ..cutting import Cutting
-    from ..planning import MOST_DEVICES
+    from ..start.micro_batch_search import Cutting
+    from ..start.planning import MOST_DEVICES
 
     source = source_of(arguments)
     is_said = arguments.micro_batches is not None or arguments.batches is not None

@@ -42,7 +42,7 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..progress import Progress, wanted
+    from ..report.progress import Progress, wanted
     from .found import asked_for, explained, explained_in_numbers, operator_at
     from .model import plan_of, require_cluster
     from .parts import chosen
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _others(arguments: argparse.Namespace, graph: Graph) -> Found:
     """The plan that was chosen and the next best ones."""
-    from ..choosing import AUTO
+    from ..start.auto_plan import AUTO
     from .cluster import choice_of
     from .found import NEXT
     from .model import devices_of
@@ -114,9 +114,9 @@ class _Told:
         watch: Callable[[str], object],
     ) -> _Told:
         from .._core import compile, simulate_step
-        from ..memory import memory_of
-        from ..progress import verbose
-        from ..summary import batches_of
+        from ..report.memory import memory_of
+        from ..report.progress import verbose
+        from ..report.summary import batches_of
         from .cluster import choice_of
         from .model import limit_of
 
@@ -145,7 +145,7 @@ class _Told:
         return 0 if self.step is None else exit_of(self.step)
 
     def table(self, model: str) -> Iterator[str]:
-        from ..summary import count_of
+        from ..report.summary import count_of
         from .table import few, lines_of_moves, lines_of_parameters, lines_of_table
 
         devices = count_of(self.plan.devices, "device")
@@ -164,8 +164,8 @@ class _Told:
 
     def remarks(self, verbose: bool, names: Callable[[list[str]], str] = ", ".join) -> Iterator[str]:
         """`names` says how many operators are named in a line; `verbose` is for what the compiler counted."""
-        from ..memory import lines_of_memory
-        from ..work import lines_of_work, work_of
+        from ..report.computed_work import lines_of_work, work_of
+        from ..report.memory import lines_of_memory
         from .found import NOTHING_TO_DIVIDE, line_of_step, lines_of
 
         if self.found is not None and self.plan.devices == 1:
@@ -232,7 +232,7 @@ def _decided(operator: dict[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(plan: Plan, model: str) -> dict[str, Any]:
-    from ..work import work_of
+    from ..report.computed_work import work_of
 
     return {
         "model": model,

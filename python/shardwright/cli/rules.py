@@ -16,11 +16,11 @@ from .style import paint
 from .targets import graph_of_examples, targets_of
 
 if TYPE_CHECKING:
-    from ..verifying import Verified
+    from ..rules.verifying import Verified
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from ..verifying import verify_rules, wrong_rule
+    from ..rules.verifying import verify_rules, wrong_rule
 
     models = [name for name in arguments.names if _is_model(name)]
     names = [name for name in arguments.names if name not in models]

@@ -38,9 +38,9 @@ def add(commands: Commands) -> None:
 def run_program(arguments: argparse.Namespace) -> int:
     import json
 
-    from ..edited import Edited
-    from ..progress import Progress, wanted
+    from ..report.progress import Progress, wanted
     from ..running import losses_of
+    from ..start.edited_program import Edited
     from .source import known_inputs_of
     from .valued import module_and_example
 
@@ -67,8 +67,8 @@ def run_program(arguments: argparse.Namespace) -> int:
 
 def _of_model(arguments: argparse.Namespace) -> argparse.Namespace:
     """What the command says of the model, or else what the folder says."""
-    from ..edited import MADE_OF, made_of
     from ..errors import RuntimeFault
+    from ..start.edited_program import MADE_OF, made_of
 
     noted: dict[str, Any] | None = made_of(arguments.program)
     if arguments.model is None and noted is None:

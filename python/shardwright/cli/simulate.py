@@ -45,8 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def lines_of_step(graph: Graph, plan: Plan, found: Simulated, batches: int, cluster: str) -> list[str]:
-    from ..summary import batches_of, time_of
-    from ..work import operations_of
+    from ..report.computed_work import operations_of
+    from ..report.summary import batches_of, time_of
 
     operations, utilisation = found.operations
     lines = [
@@ -64,7 +64,7 @@ def lines_of_step(graph: Graph, plan: Plan, found: Simulated, batches: int, clus
 
 def _most(memory: list[tuple[int, int]]) -> str:
     """What the rank needs that needs most of what it has."""
-    from ..memory import size_of
+    from ..report.memory import size_of
 
     rank = max(range(len(memory)), key=lambda at: (memory[at][0] / memory[at][1], -at))
     needed, there = memory[rank]
@@ -74,8 +74,8 @@ def _most(memory: list[tuple[int, int]]) -> str:
 
 def _held(found: Simulated) -> list[str]:
     """Memory over time; devices in a row that hold the same are one line."""
-    from ..memory import size_of
-    from ..summary import set_of
+    from ..report.memory import size_of
+    from ..report.summary import set_of
 
     rows: list[tuple[int, int, str]] = []
     for rank, over, drawn in found.held:

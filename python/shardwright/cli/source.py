@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CaptureError, RuntimeFault, ShardwrightError
-from ..nearby import did_you_mean, nearby
 from ..shipped.table import SHIPPED
+from ..support.suggestions import did_you_mean, nearby
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,13 +63,13 @@ class Source(ABC):
 
 
 def source_of(arguments: argparse.Namespace) -> Source:
-    from ..example_sizes import no_sizes
+    from ..support.example_sizes import no_sizes
 
     model: str = arguments.model
     if model in SHIPPED:
         return _Shipped(model, arguments.batch, arguments.sequence)
     if model.startswith("hf:"):
-        from ..transformers_models import BATCH, from_config
+        from ..integrations.transformers_models import BATCH, from_config
 
         batch = BATCH if arguments.batch is None else arguments.batch
         module, kwargs = from_config(model, batch, arguments.sequence)
@@ -140,7 +140,7 @@ class ModuleSource(Source):
     """What a file's function returns, or a class of Transformers."""
 
     def __init__(self, module: nn.Module, example: Arguments, capturing: Mapping[str, Any]):
-        from ..micro_batches import Parts
+        from ..start.micro_batches import Parts
 
         super().__init__()
         self.module, self.example = module, example

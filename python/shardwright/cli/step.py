@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def simulated(arguments: argparse.Namespace) -> tuple[Graph, Plan, Simulated, int]:
     from .._core import compile, simulate_step
-    from ..progress import Progress, wanted
+    from ..report.progress import Progress, wanted
     from .cluster import choice_of
     from .model import plan_of
     from .parts import chosen

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .._core import Plan, Simulated, plan_homes, plan_rows
-from ..memory import size_of
-from ..summary import count_of, time_of
+from ..report.memory import size_of
+from ..report.summary import count_of, time_of
 
 # What has less of the model's work than this, and communicates nothing, is only counted.
 LITTLE = 1e-3

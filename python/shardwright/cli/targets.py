@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ..errors import CaptureError
-from ..nearby import did_you_mean
+from ..support.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from .._core import Graph

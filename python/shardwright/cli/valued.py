@@ -59,7 +59,7 @@ def _made(model: str, arguments: argparse.Namespace, device: str) -> tuple[nn.Mo
 
         example = example_of(SHIPPED[model], arguments.batch, arguments.sequence)
         return made(example.model, example.batch, example.sequence, device)
-    from ..transformers_models import BATCH, from_config
+    from ..integrations.transformers_models import BATCH, from_config
 
     batch = BATCH if arguments.batch is None else arguments.batch
     module, kwargs = from_config(model, batch, arguments.sequence, device)

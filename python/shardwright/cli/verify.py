@@ -48,7 +48,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from ..comparing import verify
-    from ..progress import Progress, wanted
+    from ..report.progress import Progress, wanted
     from .source import known_inputs_of
     from .valued import module_and_example
 

@@ -11,19 +11,19 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from .._core import Graph, Plan
-from ..capture.known_inputs import KnownInputs, asked_for
-from ..choosing import AUTO, Choice, cluster_here, cluster_of
-from ..compiling import Bundle, captured_model, compile_plan, sources
+from ..capture.static_inputs.named import KnownInputs, asked_for
 from ..errors import RuntimeFault, ShardwrightError
-from ..further import skeleton_of
-from ..memory import OPTIMIZER
-from ..micro_batches import Cut, made, of_example, proved
-from ..outputs import Asked
-from ..planning import PlanLike, make_plan
+from ..report.memory import OPTIMIZER
 from ..runtime import Program, load_program
 from ..runtime.execution.inputs import Arguments, arguments_of, call_of
 from ..runtime.execution.randomness import NOT_KNOWN
 from ..runtime.programs.regions import Region
+from ..start.auto_plan import AUTO, Choice, cluster_here, cluster_of
+from ..start.compiling import Bundle, captured_model, compile_plan, sources
+from ..start.further_programs import skeleton_of
+from ..start.micro_batches import Cut, made, of_example, proved
+from ..start.outputs import Asked
+from ..start.planning import PlanLike, make_plan
 from .inside import first_inside, said_of_part
 from .judging import Judge, apart, gap_of, norm_of, parts_of
 from .order import Order, order_of

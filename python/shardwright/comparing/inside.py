@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from .. import as_python
 from .._core import Graph, Plan, compile
 from ..capture import Captured
-from ..capture.evaluate import Evaluator, Given
-from ..capture.verify import buffers_of
-from ..compiling import Bundle
+from ..capture.verify.against_module import buffers_of
+from ..capture.verify.interpreter import Evaluator, Given
 from ..runtime.execution.inputs import Arguments
 from ..runtime.programs.parts import OutputPart
+from ..start.compiling import Bundle
 from .judging import Gap, gap_of, norm_of, parts_of
 from .order import Node, Order
 from .ranks import Job, Part, steps_of_ranks

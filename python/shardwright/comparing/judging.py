@@ -9,7 +9,7 @@ from math import inf, prod
 import torch
 from torch import Tensor
 
-from ..capture.text import DTYPES
+from ..capture.graph_text import DTYPES
 from ..runtime.programs.regions import Factors, Region, cut, local_factors, shape_of, window
 from .order import Order
 from .ranks import Part, Rank

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ..capture import Captured
-from ..micro_batches import Cut, made
 from ..runtime import Comm, ParallelModule, TorchComm, launch, load_program, optimizer, run_local
 from ..runtime.execution.inputs import Arguments
 from ..runtime.guards.part_gradients import plain
 from ..runtime.programs.parts import output_parts
 from ..runtime.programs.regions import Factors, Region
+from ..start.micro_batches import Cut, made
 from .step import RATE, Values, fresh, keep_inputs, leaves_of, sum_of
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..capture.memory import has_no_value
-from ..compiling import require_one_of
+from ..capture.state.memory import has_no_value
 from ..errors import RuntimeFault
 from ..runtime.execution.inputs import Arguments
+from ..start.compiling import require_one_of
 from ..weights.deferring import recorded
 
 OWN = "model"

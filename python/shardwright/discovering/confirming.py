@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from .._core import Discovery, Graph
 from ..as_python.calls import Size, read, written
 from ..as_python.registry import Registered, for_now
+from ..capture.graph_text import DTYPES
 from ..capture.lines import said_by
-from ..capture.text import DTYPES
-from ..verifying import Tried, Verified, verify_rules
+from ..rules.verifying import Tried, Verified, verify_rules
 from .resizing import Resizing, Sizes
 from .subject import Subject
 from .trying import alike, apart, example_of, led

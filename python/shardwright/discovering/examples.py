@@ -13,8 +13,8 @@ from torch import Tensor
 
 from .. import as_python
 from .._core import Graph, Operator
-from ..capture.evaluate import call_of
-from ..capture.text import DTYPES
+from ..capture.graph_text import DTYPES
+from ..capture.verify.interpreter import call_of
 from .subject import MOST
 
 _FUNCTION = torch.ops.shardwright.function.default

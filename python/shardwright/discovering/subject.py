@@ -11,10 +11,10 @@ from torch import Tensor
 
 from .. import as_python
 from ..as_python.registry import Registered, signature_of
-from ..capture.chance import Recording
+from ..capture.graph_text import DTYPES
 from ..capture.lines import said_by
 from ..capture.opaque.calling import tensors_of
-from ..capture.text import DTYPES
+from ..capture.random.draws import Recording
 from ..errors import CaptureError
 from .reading import Counting
 from .whole import Whole

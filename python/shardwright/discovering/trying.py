@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._core import places_of
 from ..capture.lines import said_by
-from ..verifying import TOLERANCE, difference
+from ..rules.verifying import TOLERANCE, difference
 from .reading import NUMBER, Forced, Reads, is_choice, untested, ways
 from .subject import Subject, Trial
 

@@ -13,7 +13,7 @@ from ..capture.lines import said_by
 from ..discovering import Subject
 from ..discovering.confirming import verified
 from ..errors import CaptureError
-from ..verifying import wrong_rule
+from ..rules.verifying import wrong_rule
 from .calls import Call
 
 # Of a dim that may be split, where fewer will do.

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from ..cache import cache_folder, open_cache
 from ..cli.style import paint
-from ..memory import size_of
+from ..report.memory import size_of
 from . import gpus
 from .finding import Finding
 

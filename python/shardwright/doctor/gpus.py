@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from ..memory import size_of
+from ..report.memory import size_of
 from .finding import Finding
 
 _GIB, _MIB = 1 << 30, 1 << 20

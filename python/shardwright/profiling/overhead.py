@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from .._core import Graph, Plan, compile, simulate_step
 from ..api import parallelize
 from ..capture import capture
-from ..memory import OPTIMIZER
+from ..report.memory import OPTIMIZER
 from ..runtime.communication.comm import Comm
 from ..runtime.execution.calls import call_in_halves, call_saving, match
 from ..runtime.execution.halves import first_half

@@ -38,6 +38,9 @@ from .execution.steady import Steady
 from .execution.steps import Step
 from .execution.variants import Captured, Compile, Variant, Variants
 from .execution.worker import Worker, refuse_another_world
+from .facade.absent import marked
+from .facade.passing import Whole, passed_on, program_runs
+from .facade.places import build, hold, set_attribute, stand_in
 from .guards.clip_guard import refuse_plain_clipping
 from .guards.collective_guard import refuse_mixing
 from .guards.file_guard import refuse_files_of_parts
@@ -46,9 +49,6 @@ from .guards.overflow_guard import find_overflows_together
 from .guards.own_memory import watch
 from .guards.part_gradients import guard
 from .guards.walks import exporting, refuse_tracing, refuse_walk
-from .likeness.absent import marked
-from .likeness.passing import Whole, passed_on, program_runs
-from .likeness.places import build, hold, set_attribute, stand_in
 from .optimizers.said import Stepping
 from .optimizers.step_guard import guard_steps
 from .programs.parts import OutputPart, output_parts
@@ -177,16 +177,16 @@ class ParallelModule(nn.Module):
         self._copies = 0
         # Whether a forward has updated buffers as its backward would, which is yet to come.
         self._owed = False
-        self._likeness = variants.likeness
+        self._facade = variants.facade
         self.stepping = Stepping(program)
-        self._likeness.alike = alike_everywhere(program)
-        build(self, self._likeness, self._set_mode)
-        self._places = hold(self, self.shards, self._likeness, self._set_mode)
+        self._facade.alike = alike_everywhere(program)
+        build(self, self._facade, self._set_mode)
+        self._places = hold(self, self.shards, self._facade, self._set_mode)
         shapes = {s.data: torch.Size(s.tensor.shape) for s in self.shards.held if s.tensor.kind == "param"}
         self._in_parts = in_parts(self.shards)
-        self._likeness.know(shapes, self._in_parts)
-        self._likeness.state_dict = self._state_below
-        variants.trained = Trained(self.shards, stand_in(self.shards, self._likeness))
+        self._facade.know(shapes, self._in_parts)
+        self._facade.state_dict = self._state_below
+        variants.trained = Trained(self.shards, stand_in(self.shards, self._facade))
         refuse_plain_clipping(self)
         if watch(self):
             refuse_mixing()
@@ -248,23 +248,23 @@ class ParallelModule(nn.Module):
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Any:
         """As of any module; refused where a wrapper or an exporter walks."""
-        refuse_walk(self._likeness.alike)
+        refuse_walk(self._facade.alike)
         return super().named_modules(*args, **kwargs)
 
     def named_children(self) -> Any:
         """As of any module; refused where a wrapper or an exporter walks."""
-        refuse_walk(self._likeness.alike)
+        refuse_walk(self._facade.alike)
         return super().named_children()
 
     def requires_grad_(self, requires_grad: bool = True) -> ParallelModule:
         """Also of parameters of which this rank holds nothing."""
         super().requires_grad_(requires_grad)
-        for parameter in self._likeness.below(""):
+        for parameter in self._facade.below(""):
             parameter.requires_grad_(requires_grad)
         return self
 
     def apply(self, fn: Callable[[nn.Module], Any]) -> Any:
-        with Whole("apply", self._likeness.all_shapes):
+        with Whole("apply", self._facade.all_shapes):
             return super().apply(fn)
 
     def __getattr__(self, name: str) -> Any:
@@ -272,18 +272,18 @@ class ParallelModule(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            likeness = self.__dict__.get("_likeness")
-            if likeness is not None and ("", name) in likeness.elsewhere:
-                return likeness.elsewhere["", name]
-            if likeness is None or likeness.skeleton is None:
+            facade = self.__dict__.get("_facade")
+            if facade is not None and ("", name) in facade.elsewhere:
+                return facade.elsewhere["", name]
+            if facade is None or facade.skeleton is None:
                 raise
-        return passed_on(self, likeness.skeleton, name)
+        return passed_on(self, facade.skeleton, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_ready" not in self.__dict__ or name in self.__dict__:
             super().__setattr__(name, value)
         else:
-            set_attribute(self, self._likeness, "", name, value)
+            set_attribute(self, self._facade, "", name, value)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs that leave, in the model's own structure; `loss.backward()` works on them."""
@@ -603,7 +603,7 @@ class ParallelModule(nn.Module):
             self.get_submodule(path).modules() if self.variants.skeleton is None else self.modules()
         ):
             at = "" if module is self else module._path
-            like = self._likeness.at(at)  # type: ignore[arg-type]
+            like = self._facade.at(at)  # type: ignore[arg-type]
             module.__dict__["training"] = mode if like is None else like.training
 
     def _refuse_hooks_of_calls(self) -> None:
@@ -637,7 +637,7 @@ class ParallelModule(nn.Module):
         captured = self.variants.first.captured
 
         def make() -> list[given_inputs.Call]:
-            self._likeness.refuse_changes()
+            self._facade.refuse_changes()
             self.variants.fixed.require()
             return [given_inputs.read_by(self.variants, *self._filled(call)) for call in given()]
 

@@ -14,13 +14,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..example_sizes import no_sequence, require_sizes
-from ..own import own_digest
-from ..store import open_store
+from ..support.example_sizes import no_sequence, require_sizes
+from ..support.folder_store import open_store
+from ..support.package_digest import own_digest
 from .table import EVOFORMER, Shipped
 
 if TYPE_CHECKING:
-    from ..micro_batches import Parts
+    from ..start.micro_batches import Parts
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def graph_of(example: Example) -> Kept:
 
 
 def _captured(example: Example) -> Kept:
-    from ..progress import Progress, wanted
+    from ..report.progress import Progress, wanted
 
     with Progress(wanted(None)).phases(example.title()) as phases:
         phases.begin("capture")
@@ -90,7 +90,7 @@ _parts_of: dict[str, Parts] = {}
 
 
 def _parts(whole: Example) -> Parts:
-    from ..micro_batches import Parts
+    from ..start.micro_batches import Parts
     from .making import made
 
     key = whole.key()

@@ -26,7 +26,7 @@ def made(
             assert sequence is not None
             config = evoformer.Config(residues=sequence, **model.config)
             return evoformer.Evoformer(config).train(), (evoformer.batch(config, batch), {})
-        from ..transformers_models import of_class
+        from ..integrations.transformers_models import of_class
 
         module, kwargs = of_class(model.kind, model.config, model.name, batch, sequence, device)
         return module, ((), kwargs)

@@ -16,10 +16,10 @@ from finding import Finding, Setting
 from late import on_threads
 from shardwright import Graph
 from shardwright.capture import Captured, capture
-from shardwright.compiling import compile_plan, sources
 from shardwright.errors import ShardwrightError
 from shardwright.precision import Precision, precision_of
 from shardwright.runtime import ParallelModule, load_program
+from shardwright.start.compiling import compile_plan, sources
 
 STEPS, BATCHES, RATE = 2, 4, 0.05
 PLANS = [

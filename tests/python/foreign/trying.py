@@ -22,10 +22,10 @@ from fuzz.pairs import COARSE, FINE
 from shardwright import Graph, Plan
 from shardwright._core import Compiled
 from shardwright.capture import Captured, capture
-from shardwright.compiling import captured_model, compile_plan
 from shardwright.errors import ShardwrightError
-from shardwright.further import skeleton_of
-from shardwright.work import lines_of_work, work_of
+from shardwright.report.computed_work import lines_of_work, work_of
+from shardwright.start.compiling import captured_model, compile_plan
+from shardwright.start.further_programs import skeleton_of
 
 from . import building
 from .building.built import Built, NotBuilt, copied, said

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shardwright.capture.calling import called
+from shardwright.capture.dispatch import called
 
 ROUNDED = (
     "add",

@@ -22,11 +22,11 @@ from equality import Held, Result
 from shardwright import Graph, Plan
 from shardwright._core import Compiled
 from shardwright.capture import Captured, capture
-from shardwright.compiling import compile_plan, sources
 from shardwright.errors import CaptureError, PlanError, ShardwrightError
 from shardwright.runtime import ParallelModule, load_program, run_local
 from shardwright.runtime.optimizers.optimizer import optimizer
 from shardwright.runtime.programs.parts import OutputPart
+from shardwright.start.compiling import compile_plan, sources
 
 from . import sharing, steps
 from .noise import Noise

@@ -11,8 +11,8 @@ from torch import Tensor
 
 import equality
 from equality import Result
-from shardwright.compiling import sources
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.start.compiling import sources
 
 from .noise import Noise
 from .programs import Program

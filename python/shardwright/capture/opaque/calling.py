@@ -17,7 +17,7 @@ from ..._core import check_rule
 from ...errors import CaptureError
 from .. import lines
 from ..autocast import ambient
-from ..chance import Recording
+from ..random.draws import Recording
 from .learning import learning, may_learn, which_learn
 
 

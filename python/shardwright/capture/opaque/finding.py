@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ...errors import CaptureError
-from ..inside import is_placed, place_in
-from ..swap import same_randomness
-from ..verify import Call, fails, forward
+from ..lines import is_placed, place_in
+from ..state.swap import same_randomness
+from ..verify.against_module import Call, fails, forward
 from .modules import UNFIT, Given, Opaque, around, is_function, marked, refusal, unfit
 from .noting import Noted, noting
 from .plain import function_at
@@ -27,7 +27,7 @@ Values = Callable[[], AbstractContextManager[Call | str]]
 T = TypeVar("T")
 
 
-def traced(
+def traced_around(
     module: nn.Module,
     values: Values,
     trace: Callable[[Opaque], T],

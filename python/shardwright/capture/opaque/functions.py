@@ -40,15 +40,15 @@ class Functions:
 
     def watch(self, kind: type, name: str) -> Any:
         """The `__getattribute__` of classes of Functions."""
-        found = type.__getattribute__(kind, name)
+        attribute = type.__getattribute__(kind, name)
         module = str(type.__getattribute__(kind, "__module__"))
         if name not in ("_backward_cls", "forward") or module.startswith(_HARMLESS) or as_python.is_inside():
-            return found
+            return attribute
         if name == "_backward_cls":
             self._around[:] = [torch.is_grad_enabled()]
         elif self._around:
             return partial(self._forward, kind)
-        return found
+        return attribute
 
     def _forward(self, kind: Any, *args: Any) -> Any:
         """In the place of a Function's forward."""

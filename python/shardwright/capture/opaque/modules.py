@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from ... import as_python
 from ...errors import CaptureError
 from ..autocast import ambient
-from ..inside import place_in, said_in
+from ..lines import place_in, said_in
 from .learning import learning
 from .plain import stood_for
 
@@ -88,14 +88,14 @@ class Opaque:
     def has(self, path: str) -> bool:
         return any(path == outer or path.startswith(f"{outer}.") for outer in self.why)
 
-    def told(self) -> dict[str, tuple[str, float]]:
+    def reasons(self) -> dict[str, tuple[str, float]]:
         """Those that are operators: why, and their share of a forward's operations."""
         whys = ((path, why) for path, why in self.why.items() if not is_function(path) or path in self.met)
         return {path: (why, self.operations.get(path, 0.0)) for path, why in whys}
 
     def notes(self, module: nn.Module) -> list[str]:
         checks = [f"the check at {line} is left out: it only validates values" for line in self.checks]
-        return notes_of(module, self.told(), {}) + checks
+        return notes_of(module, self.reasons(), {}) + checks
 
 
 @dataclass(frozen=True)
@@ -128,18 +128,18 @@ _WHOLE = "whole on each device that computes it"
 
 
 def notes_of(
-    module: nn.Module, told: Mapping[str, tuple[str, float]], divided: Mapping[str, Divided]
+    module: nn.Module, reasons: Mapping[str, tuple[str, float]], divided: Mapping[str, Divided]
 ) -> list[str]:
     """What is told of modules and functions that run as they are: a line for each class, reason and rule."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for path, (why, _) in told.items():
+    paths_by_reason: dict[tuple[str, str, str], list[str]] = {}
+    for path, (why, _) in reasons.items():
         kind = "a function" if is_function(path) else type(module.get_submodule(path)).__name__
         call = "register_op" if is_function(path) else "opaque"
         how = divided[path].says(call) if path in divided else _WHOLE
-        found.setdefault((kind, why, how), []).append(path)
+        paths_by_reason.setdefault((kind, why, how), []).append(path)
     return [
-        _note(kind, paths, why, how, sum(told[path][1] for path in paths))
-        for (kind, why, how), paths in found.items()
+        _note(kind, paths, why, how, sum(reasons[path][1] for path in paths))
+        for (kind, why, how), paths in paths_by_reason.items()
     ]
 
 
@@ -152,11 +152,11 @@ def _note(kind: str, paths: list[str], why: str, how: str, share: float) -> str:
 
 def marked(module: nn.Module) -> Opaque:
     """Those of which the user said so."""
-    found = Opaque()
+    opaque = Opaque()
     for path, part in module.named_modules():
         if getattr(part, as_python.MARK, False) and path:
-            found.add(path, "`shardwright.opaque` asks for it")
-    return found
+            opaque.add(path, "`shardwright.opaque` asks for it")
+    return opaque
 
 
 # ---- while the model is traced ----------------------------------------------------------------

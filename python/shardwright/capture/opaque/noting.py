@@ -16,9 +16,9 @@ from torch.utils.flop_counter import flop_registry
 
 from ... import as_python
 from ...errors import CaptureError
-from ...generators import states
-from ..calling import called
-from ..chance import Recording
+from ...support.random_generators import states
+from ..dispatch import called
+from ..random.draws import Recording
 from .exporting import exporting
 from .modules import Given, Kind, around, held_by, is_function, refusal, unfit
 from .plain import stood_for
@@ -61,14 +61,14 @@ def noting(module: nn.Module, paths: Iterable[str]) -> Iterator[Noted]:
 
 @contextmanager
 def _instead(part: nn.Module, make: Callable[[nn.Module], Callable[..., Any]]) -> Iterator[None]:
-    own = vars(part).get("forward")
+    forward = vars(part).get("forward")
     vars(part)["forward"] = make(part)
     try:
         yield
     finally:
         del vars(part)["forward"]
-        if own is not None:
-            vars(part)["forward"] = own
+        if forward is not None:
+            vars(part)["forward"] = forward
 
 
 def _of_module(module: nn.Module, path: str, noted: Noted, part: nn.Module) -> Callable[..., Any]:

@@ -39,15 +39,15 @@ def said_of(stack_trace: str | None, error: E) -> E:
 
 
 def _of_trace(stack_trace: str | None) -> str | None:
-    found = _FRAME.search(stack_trace or "")
-    if found is None:
+    frame = _FRAME.search(stack_trace or "")
+    if frame is None:
         return None
     for name, module in list(sys.modules.items()):
         # Some import themselves when they are asked for anything.
-        if getattr(module, "__dict__", {}).get("__file__") == found[1]:
-            function = vars(module).get(found[2])
-            if isinstance(function, types.FunctionType) and function.__code__.co_filename == found[1]:
-                return _if_plain(f"{name}:{found[2]}", function.__code__)
+        if getattr(module, "__dict__", {}).get("__file__") == frame[1]:
+            function = vars(module).get(frame[2])
+            if isinstance(function, types.FunctionType) and function.__code__.co_filename == frame[1]:
+                return _if_plain(f"{name}:{frame[2]}", function.__code__)
     return None
 
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, fx
 
 from ... import as_python
-from ..beside import is_known
-from ..nodes import node_of
+from ..fx_nodes import node_of
+from ..static_inputs.static_evaluation import is_known
 
 _ATEN = torch.ops.aten
 _CASTS = (_ATEN.to.dtype, _ATEN._to_copy.default)
@@ -68,8 +68,8 @@ def _looking(name: str) -> Callable[..., Any]:
 
 for _name in dir(Tensor):
     # Python finds these at the class alone.
-    own = hasattr(object, _name) or hasattr(Selected, _name)
-    if _name.startswith("__") and not own and callable(getattr(Tensor, _name)):
+    defined = hasattr(object, _name) or hasattr(Selected, _name)
+    if _name.startswith("__") and not defined and callable(getattr(Tensor, _name)):
         setattr(Selected, _name, _looking(_name))
 
 
@@ -113,11 +113,11 @@ def _may_be_rows(source: Tensor, mask: Tensor) -> bool:
 
 def _is_count(lengths: Any, mask: Tensor) -> bool:
     """Whether these are how many of each row are selected."""
-    node, of = _without_casts(node_of(lengths)), node_of(mask)
-    if node is None or of is None or node.target is not _ATEN.sum.dim_IntList or len(node.args) != 2:
+    node, masked = _without_casts(node_of(lengths)), node_of(mask)
+    if node is None or masked is None or node.target is not _ATEN.sum.dim_IntList or len(node.args) != 2:
         return False
     summed: Any = node.args[0]
-    return _without_casts(summed) is of and node.args[1] in ([-1], [1])
+    return _without_casts(summed) is masked and node.args[1] in ([-1], [1])
 
 
 def _without_casts(node: fx.Node | None) -> fx.Node | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...errors import RuntimeFault
 from ..communication.comm import Comm
 from ..communication.verdicts import listed
-from ..likeness.elsewhere import Elsewhere
+from ..facade.elsewhere import Elsewhere
 from ..programs.program import Program
 from ..shards.shards import Shards
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._functorch import config
 
-from ...progress import Progress
+from ...report.progress import Progress
 
 Function = Callable[..., Any]
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ...errors import RuntimeFault
-from ...generators import seeded
+from ...support.random_generators import seeded
 from ..programs.program import Draw, Program
 from ..programs.regions import Region, cut, flat, local_factors, shape_of, whole
 from .counting import Places, drawn, keys_of
@@ -49,7 +49,7 @@ class Numbers(NamedTuple):
 # (operator, slot, shape, numbers, device) -> what is drawn
 Masks = Callable[[int, int, Sequence[int], Numbers, torch.device], Tensor]
 # (path, call) -> around that call of a module that runs as it is
-Chance = Callable[[str, int], AbstractContextManager[None]]
+Randomness = Callable[[str, int], AbstractContextManager[None]]
 
 MODES = ("keyed", "single-device")
 # Refuses to draw what the single device draws.
@@ -94,7 +94,7 @@ def _places(program: Program, operator: int, region: Region, shape: tuple[int, .
     return Places.of(flat(factors), region)
 
 
-def keyed_chance(seed: int, step: int, micro_batch: int, device: torch.device) -> Chance:
+def keyed_randomness(seed: int, step: int, micro_batch: int, device: torch.device) -> Randomness:
     """For modules that run as they are: their calls draw from generators of which each has one seed."""
 
     def around(path: str, call: int) -> AbstractContextManager[None]:
@@ -104,7 +104,7 @@ def keyed_chance(seed: int, step: int, micro_batch: int, device: torch.device) -
     return around
 
 
-def unknown_chance(path: str, call: int) -> NoReturn:
+def unknown_randomness(path: str, call: int) -> NoReturn:
     raise RuntimeFault(
         "SW0711",
         f"the single device's random numbers are not known for `{path}`, which runs as it is",

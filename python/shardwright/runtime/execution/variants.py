@@ -20,8 +20,8 @@ from ...errors import RuntimeFault, ShardwrightError
 from ...precision import Precision
 from ..agreement.together import each
 from ..agreement.trained import Trained
+from ..facade.facade import Facade
 from ..guards.fixed_values import FixedValues
-from ..likeness.likeness import Likeness
 from ..programs.parts import asks_for_more
 from ..programs.program import Program, kept_in
 from ..shards.borrowing import Borrowed
@@ -133,10 +133,10 @@ class Variants:
         training: bool,
         skeleton: nn.Module | None = None,
         compile: Compile | None = None,
-        likeness: Likeness | None = None,
+        facade: Facade | None = None,
     ):
         self.first = first
-        self.likeness = Likeness(skeleton, fixed=compile is None) if likeness is None else likeness
+        self.facade = Facade(skeleton, fixed=compile is None) if facade is None else facade
         self.trained = Trained(first.worker.shards, {})
         self.fixed = FixedValues(first.worker.shards)
         self.fixed.know(first.captured.fixed)
@@ -149,12 +149,12 @@ class Variants:
 
     @property
     def skeleton(self) -> nn.Module | None:
-        return self.likeness.skeleton
+        return self.facade.skeleton
 
     def copied(self, first: Variant) -> Variants:
         """The same for other shards. What was compiled besides is found in the cache."""
-        likeness = self.likeness.copied()
-        found = Variants(first, self.first_training, compile=self._compile, likeness=likeness)
+        facade = self.facade.copied()
+        found = Variants(first, self.first_training, compile=self._compile, facade=facade)
         found._mode, found._first_mode = self._mode, self._first_mode
         found.forget()
         return found
@@ -188,7 +188,7 @@ class Variants:
 
     def settings(self) -> tuple[str, ...]:
         """What a loop has changed of the model since: attributes, and parameters that are trained now."""
-        return *self.likeness.key, *(f"{name} is trained" for name in self.trained.thawed)
+        return *self.facade.key, *(f"{name} is trained" for name in self.trained.thawed)
 
     def modes(self) -> tuple[str, ...]:
         """The modules that are in another mode than the model."""

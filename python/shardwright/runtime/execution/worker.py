@@ -24,10 +24,10 @@ from .mail import Mail
 from .randomness import (
     MODES,
     Masks,
-    keyed_chance,
     keyed_masks,
+    keyed_randomness,
     single_device_masks,
-    unknown_chance,
+    unknown_randomness,
 )
 from .scaling import LossScaling
 
@@ -150,8 +150,8 @@ class Worker:
         if self._modules is None:
             return None
         if self.randomness == "single-device":
-            return Modules(self._modules, unknown_chance)
-        return Modules(self._modules, keyed_chance(self.seed, step, micro_batch, self.comm.device))
+            return Modules(self._modules, unknown_randomness)
+        return Modules(self._modules, keyed_randomness(self.seed, step, micro_batch, self.comm.device))
 
     def part(self, number: int) -> Part:
         if number not in self._parts:

@@ -100,6 +100,6 @@ def _fix(program: Program, told: Mapping[str, Any] | None) -> str:
 
 
 def _size(count: int) -> str:
-    from ...memory import size_of
+    from ...report.memory import size_of
 
     return size_of(count)

@@ -22,7 +22,7 @@ from ...errors import RuntimeFault
 from ..shards.own_state import refusal as saving
 
 # Through these others walk.
-_PASSED = ("torch.nn.modules.", "shardwright.runtime.module", "shardwright.runtime.likeness.")
+_PASSED = ("torch.nn.modules.", "shardwright.runtime.module", "shardwright.runtime.facade.")
 _FSDP = "torch.distributed.fsdp"
 # Where the code of wrappers is, and what users call it.
 _WRAPPERS = {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import RuntimeFault
-from ..likeness.elsewhere import Elsewhere
+from ..facade.elsewhere import Elsewhere
 from ..module import ParallelModule
 from ..programs.program import TensorInfo
 from .rules import Group

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ... import parsed
 from ..._core import verify
 from ...errors import RuntimeFault
+from ...support import syntax_trees
 from .columns import Regions, groups_of, number_at, numbers_of
 from .freeing import free_early
 from .regions import Region, shape_of
@@ -557,7 +557,7 @@ def _compile(program: Program, file: str) -> Code:
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     names: dict[str, Any] = {"__name__": f"shardwright_program.{Path(file).stem}", "__file__": name}
     try:
-        tree = parsed.module(text, name)
+        tree = syntax_trees.module(text, name)
     except (SyntaxError, ValueError) as error:
         raise RuntimeFault(
             "SW0701",

@@ -1,0 +1,1 @@
+"""Random numbers: which operators draw them, and that both sides of a comparison draw the same."""

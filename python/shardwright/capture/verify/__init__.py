@@ -1,0 +1,1 @@
+"""Graph and module are compared on the example inputs: results, gradients and buffers."""

@@ -1,0 +1,1 @@
+"""What is said of programs: summaries, memory, work, recorded communication, progress."""

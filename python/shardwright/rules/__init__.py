@@ -1,0 +1,1 @@
+"""Sharding rules beside the operators that they are of, on real tensors."""
