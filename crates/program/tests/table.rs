@@ -65,5 +65,5 @@ fn keywords_are_those_with_a_value() {
 fn a_blank_instruction_is_of_its_kind() {
     let by_fields = Kind::ALL.iter().filter_map(|kind| Some((kind, kind.blank()?)));
     let count = by_fields.inspect(|(kind, blank)| assert_eq!(blank.kind(), **kind)).count();
-    assert_eq!(count, 14);
+    assert!(count > 10, "{count} are written field by field");
 }
