@@ -53,6 +53,7 @@ pub use repeat::repeat;
 pub use rewriting::{carried, rewritings};
 pub use rules::classes;
 pub use schedule::{Schedule, Task};
+pub use sets::PlanName;
 pub use tokens::{InSlices, in_slices, rests_on, rewritten};
 pub use transfer::{Side, Transferred, transfer};
 pub use turns::{Timetables, loops, mixed_order, task_or_refuse};

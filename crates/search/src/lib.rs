@@ -20,6 +20,7 @@ mod reason;
 mod space;
 pub mod stages;
 mod stop;
+mod title;
 
 use std::cell::RefCell;
 use std::time::Duration;

@@ -232,7 +232,7 @@ impl Skeleton {
                 ties.push((who, equal((one, other), &first, &second)));
             }
         }
-        let again = spans(question, "").is_some_and(|spans| !spans.is_empty());
+        let again = spans(question, None).is_some_and(|spans| !spans.is_empty());
         let never = constraints.no_recompute().filter(|_| again).into_iter().collect();
         Ok(Self { bundles, ties, never })
     }

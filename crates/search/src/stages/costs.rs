@@ -14,7 +14,7 @@ use super::left::{Left, Way};
 use super::segments::Segments;
 use crate::Question;
 use crate::constraints::Constraints;
-use crate::inside::{AGAIN, Digits, Divided, Inner, Messages, Operators, Runs, limit};
+use crate::inside::{Digits, Divided, Inner, Messages, Operators, Runs, limit, recompute};
 
 /// After so many sums no further runs are looked at: as many on every machine. Once there is half of them
 /// none of the kinds of groups that had their share: tables of large groups are large, and pipelines of small ones are found.
@@ -293,7 +293,7 @@ fn ways_of(runs: &mut [Runs<'_>], bytes: f64) -> Result<Vec<Vec<Way>>> {
     }
     // All of them, or what is left out could cost less at some price of a byte.
     for (runs, ways) in runs.iter_mut().zip(&mut found) {
-        for again in 1..AGAIN.len() {
+        for again in 1..recompute().len() {
             ways.extend(runs.segments_at_least(again, KEPT)?);
         }
     }
