@@ -36,7 +36,9 @@ mod _core {
     #[pymodule_export]
     use super::order_py::{FoundOrder, blocks_of_shape, search_order, shape_names};
     #[pymodule_export]
-    use super::plan_py::{_fail, Draft, Part, Plan, micro_batch_weight, plan_devices, plan_names};
+    use super::plan_py::{
+        _fail, Draft, Part, Plan, micro_batch_weight, plan_devices, plan_examples, plan_names,
+    };
     #[pymodule_export]
     use super::program_py::{Compiled, compile, operators_table, verify};
     #[pymodule_export]
