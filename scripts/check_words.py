@@ -78,7 +78,10 @@ CHANGE = 200
 AIMS = {"mean ": 17.0, "p95 ": 30.0}
 """Words of a sentence. Below these a count may rise."""
 GENERATED = ("zoo.md", "interface.md", "operators.md")
-TYPE = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?(?:struct|enum|trait|type) ([A-Z]\w*)", re.M)
+# An indented `type` is named by the trait that it is of.
+TYPE = re.compile(
+    r"^(?:\s*(?:pub(?:\([^)]*\))? )?(?:struct|enum|trait)|(?:pub(?:\([^)]*\))? )?type) ([A-Z]\w*)", re.M
+)
 RUST_NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|r#*".*?"#*|"(?:\\.|[^"\\])*"', re.S)
 RUST_EMPTY = re.compile(rf"\b(?:let|let mut|fn) ({'|'.join(EMPTY)})\b|\b({'|'.join(EMPTY)}) = \|")
 ENDS = re.compile(r"(?<=[.!?])[)\"*_`]*\s+(?=[A-Z`*\"(\[])")

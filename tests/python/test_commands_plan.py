@@ -17,7 +17,7 @@ from shardwright import Graph
 from shardwright._core import plan_names
 from shardwright.capture import capture
 from shardwright.cli import main
-from shardwright.cli.model import PLANS
+from shardwright.cli.model import plans
 from shardwright.start.planning import make_plan
 
 
@@ -182,7 +182,7 @@ def test_what_two_plans_decide_differently(gpt: str, capsys: pytest.CaptureFixtu
 
 
 def test_completion_knows_every_plan() -> None:
-    assert {axis.split(":")[0] for plan in PLANS for axis in plan.split(" x ")} == {"auto", *plan_names()}
+    assert {axis.split(":")[0] for plan in plans() for axis in plan.split(" x ")} == {"auto", *plan_names()}
 
 
 def test_what_a_checkpoint_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,10 +5,9 @@ use std::cmp::Reverse;
 use check::{Masters, Memory, Purpose};
 use diag::{Error, Result};
 use graph::Graph;
-use plan::{Plan, sets};
+use plan::{Plan, PlanName, sets};
 use program::Boundary;
 use rules::Analysis;
-use schedule::Schedule;
 
 use crate::{Compiled, compile_watched};
 
@@ -37,9 +36,6 @@ const OPTIMIZERS: [Steps; 13] = [
     Steps { name: "sgd", state: (0, 0), passes: 3 },
     Steps { name: "sgd-momentum", state: (1, 0), passes: 8 },
 ];
-
-/// Sets of plans that split the batch, by how much less of parameters and gradients a device holds then.
-const DIVIDING: [&str; 4] = ["data", "zero1", "zero2", "zero3"];
 
 /// The memory of each rank, and the optimizer whose state is in it.
 #[derive(Clone, Debug)]
@@ -129,48 +125,17 @@ fn savings(
     (limit, most): (&Limit<'_>, u64),
 ) -> Vec<(String, u64)> {
     let by_name = sets::named(&plan.name, graph, analysis, plan.devices);
-    if by_name.is_ok_and(|named| named.ops != plan.ops) || sets::devices_of(&plan.name).is_err() {
+    let Ok(name) = plan.name.parse::<PlanName>() else { return vec![] };
+    if by_name.is_ok_and(|named| named.ops != plan.ops) {
         return vec![];
     }
-    let tried = saving_names(&plan.name).into_iter().filter_map(|name| {
+    let tried = name.with_less_memory().into_iter().map(|name| name.to_string()).filter_map(|name| {
         let other = sets::named(&name, graph, analysis, plan.devices).ok()?;
         let compiled = compile_watched(graph, analysis, &other, boundary, limit.masters, &mut |_| {}).ok()?;
         let memory = with_optimizer(&compiled.proof.memory, &limit.optimizer).ok()?;
         Some((name, memory.iter().map(Memory::total).max()?))
     });
     tried.filter(|(_, bytes)| *bytes < most).collect()
-}
-
-/// `data:2 x megatron` with recomputation, with what is kept, the optimizer's state or the parameters on the host, and with `zero1` and `zero3` in the place of
-/// `data`; with `1f1b` in the place of a schedule that keeps more. In a step of one micro-batch `zero2` saves what `zero1` does.
-fn saving_names(name: &str) -> Vec<String> {
-    let axes: Vec<&str> = name.split(" x ").collect();
-    let set = |axis: &str| axis.split(':').next().unwrap_or(axis).to_owned();
-    let besides = [
-        ("recompute", "recompute"),
-        ("offload", "offload:activations"),
-        ("offload", "offload:state"),
-        ("offload", "offload:parameters"),
-    ];
-    let said = |axis: &str, own: &str, says: &str| {
-        axis == says || axis == own || own == "recompute" && set(axis) == own
-    };
-    let without = besides.iter().filter(|(own, says)| !axes.iter().any(|axis| said(axis, own, says)));
-    let without = without.map(|(_, says)| format!("{name} x {says}"));
-    let rank = |axis: &str| DIVIDING.iter().position(|own| *own == set(axis));
-    let most = (0..axes.len()).filter_map(|at| Some((rank(axes[at])?, at))).max();
-    let instead = |at: usize, axis: String| {
-        let mut axes: Vec<String> = axes.iter().map(ToString::to_string).collect();
-        axes[at] = axis;
-        axes.join(" x ")
-    };
-    let divided = ["zero1", "zero3"].into_iter().filter_map(|saving| {
-        let (_, at) = most.filter(|(own, _)| Some(*own) < rank(saving))?;
-        Some(instead(at, axes[at].replacen(&set(axes[at]), saving, 1)))
-    });
-    let keeps_more = axes.iter().position(|axis| ["gpipe", "interleaved"].contains(&&set(axis)[..]));
-    let sooner = keeps_more.map(|at| instead(at, Schedule::OneFOneB.name().into()));
-    without.chain(divided).chain(sooner).collect()
 }
 
 /// Bytes as people say them, which Python's summary does alike.
@@ -222,31 +187,6 @@ mod tests {
         for text in ["", "GiB", "-1GiB", "many", "infGiB", "NaN"] {
             assert_eq!(read(text), Err("SW0431"));
         }
-    }
-
-    #[test]
-    fn plans_that_save_memory() {
-        let names = |name: &str| saving_names(name).join(", ");
-        assert_eq!(
-            names("data"),
-            "data x recompute, data x offload:activations, data x offload:state, data x offload:parameters, zero1, zero3"
-        );
-        assert_eq!(
-            names("zero1 x recompute"),
-            "zero1 x recompute x offload:activations, zero1 x recompute x offload:state, \
-             zero1 x recompute x offload:parameters, zero3 x recompute"
-        );
-        assert_eq!(
-            names("data:2 x zero2:2 x megatron"),
-            "data:2 x zero2:2 x megatron x recompute, data:2 x zero2:2 x megatron x offload:activations, \
-             data:2 x zero2:2 x megatron x offload:state, data:2 x zero2:2 x megatron x offload:parameters, data:2 x zero3:2 x megatron"
-        );
-        assert_eq!(
-            names("megatron x offload:state"),
-            "megatron x offload:state x recompute, megatron x offload:state x offload:activations, \
-             megatron x offload:state x offload:parameters"
-        );
-        assert_eq!(names("zero3 x recompute:selective x offload"), "");
     }
 
     #[test]

@@ -208,10 +208,10 @@ fn made(op: &graph::Op, given: &[Content]) -> Content {
     let all = || given.iter().copied().reduce(Content::or).unwrap_or(Content::Wild);
     let finite = given.iter().all(|content| content.is_finite());
     let if_finite = |content: Content| if finite { content } else { Content::Wild };
-    let family = families::family_of(&op.target).map_or("", |family| family.name);
+    let nature = families::nature_of(&op.target);
     match name(op) {
         it if PRODUCTS.contains(&it) => product(op, given),
-        _ if family == "views" || family == "splitting" => all(),
+        _ if nature.rearranges => all(),
         "sum" | "nansum" => match given[0].range() {
             _ if given[0].is_zero() => given[0],
             Some((lo, _)) => Content::within(if lo >= 0.0 { lo } else { f64::NEG_INFINITY }, f64::INFINITY),
@@ -251,7 +251,7 @@ fn made(op: &graph::Op, given: &[Content]) -> Content {
             if_finite(Content::FINITE)
         }
         // A row of experts sees no other.
-        _ if matches!(family, "convolution" | "experts" | "mixtures") => if_finite(Content::FINITE),
+        _ if nature.keeps_finite => if_finite(Content::FINITE),
         _ => Content::Wild,
     }
 }

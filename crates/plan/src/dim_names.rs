@@ -2,7 +2,7 @@
 //! people who read a plan; nothing is decided by it.
 
 use graph::{Graph, OpId, Source, TensorId};
-use rules::{Analysis, Kind, Reduction};
+use rules::{Analysis, Kind, Reduction, families};
 
 use crate::classes::Classes;
 use crate::sets::Model;
@@ -58,18 +58,10 @@ fn name_by_inputs(model: &Model<'_>, words: &mut Words) {
 /// What operators call their dims says what they are.
 fn name_by_operators(model: &Model<'_>, words: &mut Words) {
     for op in model.graph.op_ids() {
-        let Some(family) = rules::families::family_of(&model.graph.op(op).target) else { continue };
+        let dims = families::nature_of(&model.graph.op(op).target).dims;
         for (index, it) in model.analysis.op(op).loops.iter().enumerate() {
-            let word = match (family.name, it.name.split('.').next()) {
-                ("attention", Some("h" | "g")) => "heads",
-                ("attention", Some("l" | "s")) => "sequence",
-                ("embedding", Some("vocab")) => "vocabulary",
-                ("embedding", Some("width")) => "width",
-                ("experts" | "mixtures", Some("e")) => "experts",
-                ("losses", Some("v")) => "classes",
-                ("convolution", Some("i" | "o" | "c" | "g")) => "channels",
-                _ => continue,
-            };
+            let called = |(dim, _): &&(&str, &str)| it.name.split('.').next() == Some(*dim);
+            let Some((_, word)) = dims.iter().find(called) else { continue };
             words[model.classes.of_loop(op, index)].get_or_insert(word);
         }
     }
@@ -77,9 +69,7 @@ fn name_by_operators(model: &Model<'_>, words: &mut Words) {
 
 /// A dim that one contraction makes and another sums is an inner one, all others are the width.
 fn name_by_contractions(model: &Model<'_>, words: &mut Words) {
-    let contracts = |op: OpId| {
-        rules::families::family_of(&model.graph.op(op).target).is_some_and(|f| f.name == "contraction")
-    };
+    let contracts = |op: OpId| families::nature_of(&model.graph.op(op).target).contracts;
     for (class, word) in words.iter_mut().enumerate().filter(|(_, word)| word.is_none()) {
         let loops = &model.classes.all[class].loops;
         let kind = |&(op, index): &(OpId, usize)| model.analysis.op(op).loops[index].kind;

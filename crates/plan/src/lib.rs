@@ -54,6 +54,7 @@ pub use repeat::repeat;
 pub use rewriting::{carried, rewritings};
 pub use rules::classes;
 pub use schedule::{Schedule, Task};
+pub use sets::PlanName;
 pub use timetables::{Timetables, loops, mixed_order, task_or_refuse};
 pub use tokens::{InSlices, in_slices, rests_on, rewritten};
 pub use transfer::{Side, Transferred, transfer};

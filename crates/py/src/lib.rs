@@ -34,7 +34,9 @@ mod _core {
     #[pymodule_export]
     use super::padding_py::prove_filled;
     #[pymodule_export]
-    use super::plan_py::{_fail, Draft, Part, Plan, micro_batch_weight, plan_devices, plan_names};
+    use super::plan_py::{
+        _fail, Draft, Part, Plan, micro_batch_weight, plan_devices, plan_examples, plan_names,
+    };
     #[pymodule_export]
     use super::program_py::{Compiled, compile, operators_table, read_program, verify};
     #[pymodule_export]

@@ -443,6 +443,12 @@ pub(crate) fn plan_names() -> Vec<&'static str> {
     sets::ALL.iter().map(|set| set.name).collect()
 }
 
+/// Names that show each of them.
+#[pyfunction]
+pub(crate) fn plan_examples() -> Vec<&'static str> {
+    sets::examples().collect()
+}
+
 /// For how many devices a plan of this name is, where the name itself says it.
 #[pyfunction]
 pub(crate) fn plan_devices(name: &str) -> PyResult<Option<u32>> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use rules::families::{ALL, family_of, table};
+use rules::families::{ALL, Nature, family_of, is_dear, nature_of, table};
 
 #[test]
 fn the_documentation_is_up_to_date() {
@@ -26,4 +26,40 @@ fn every_target_has_one_family() {
             assert_eq!(family_of(target).map(|found| found.name), Some(family.name));
         }
     }
+}
+
+/// The families of which something is so.
+fn families(is: fn(&Nature) -> bool) -> String {
+    let names = ALL.iter().filter(|family| is(&family.nature)).map(|family| family.name);
+    names.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn what_families_say_of_themselves() {
+    assert_eq!(
+        families(|it| it.dear),
+        "contraction products experts mixtures rows attention recurrent distances similarity convolution fourier \
+         linear_algebra registered"
+    );
+    assert_eq!(families(|it| it.exchanged == Some(("t", "e"))), "mixtures");
+    assert_eq!(families(|it| it.can_wait), "contraction convolution");
+    assert_eq!(families(|it| it.takes_all), "convolution");
+    assert_eq!(families(|it| it.needs_no_values), "views embedding");
+    assert_eq!(families(|it| it.is_view), "views");
+    assert_eq!(families(|it| it.rearranges), "views splitting");
+    assert_eq!(families(|it| it.keeps_finite), "experts mixtures convolution");
+    assert_eq!(families(|it| it.looks_up), "embedding");
+    assert_eq!(families(|it| it.has_vocabulary), "embedding losses");
+    assert_eq!(families(|it| it.attends), "attention");
+    assert_eq!(families(|it| it.convolves), "convolution");
+    assert_eq!(families(|it| it.contracts), "contraction");
+    assert_eq!(families(|it| it.experts == Some("e")), "experts mixtures");
+    assert_eq!(families(|it| it.inner == Some("n")), "mixtures");
+    assert_eq!(families(|it| !it.dims.is_empty()), "experts mixtures attention embedding losses convolution");
+}
+
+#[test]
+fn of_an_operator_without_a_family_nothing_is_so_but_that_it_may_be_dear() {
+    assert_eq!(nature_of("mine.operator.default"), &Nature::PLAIN);
+    assert!(is_dear("mine.operator.default"));
 }

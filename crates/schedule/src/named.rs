@@ -51,6 +51,11 @@ impl Schedule {
         matches!(self, Schedule::ZbH1 | Schedule::ZbV)
     }
 
+    /// Whether more micro-batches are under way at a time than with `1f1b`.
+    pub fn keeps_more(self) -> bool {
+        matches!(self, Schedule::Gpipe | Schedule::Interleaved)
+    }
+
     /// Whether a step begins before the one before it has ended.
     pub fn goes_on(self) -> bool {
         self == Schedule::TwoBw

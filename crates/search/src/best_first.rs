@@ -9,10 +9,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use diag::Result;
-use plan::{Plan, sets};
+use plan::sets::auto;
+use plan::{Plan, PlanName, sets};
 
 use crate::lower_bound::{LowerBound, LowerBounds};
-use crate::space::{SCHEDULES, USUAL, WAYS};
 use crate::{Evaluated, Found, Question, Shape, Wanted, bound, candidate, is_refusal, least_of, shapes};
 
 /// Of so many the other schedules are looked at.
@@ -36,7 +36,7 @@ struct Fallback {
     shape: usize,
     /// Where it stands among all: of plans that take the same the first is taken.
     place: usize,
-    names: Vec<String>,
+    names: Vec<PlanName>,
     at: usize,
     least: LowerBound,
     /// Whether that is of this plan; else of others that take no more.
@@ -74,7 +74,7 @@ pub(crate) fn nothing(question: &Question<'_>) -> Result<Found> {
 }
 
 /// For each shape and way to hold parameters the shape's number, where its plans stand among all, and their names.
-fn ladders_of(all: &[Shape]) -> impl Iterator<Item = (usize, usize, Vec<String>)> {
+fn ladders_of(all: &[Shape]) -> impl Iterator<Item = (usize, usize, Vec<PlanName>)> {
     let of = |(at, shape): (usize, &Shape)| shape.ladders().into_iter().map(move |names| (at, names));
     let ladders = all.iter().enumerate().flat_map(of);
     ladders.enumerate().map(|(place, (at, names))| (at, place * 100, names))
@@ -178,10 +178,10 @@ impl<'q, 'w> Search<'q, 'w> {
         Ok(ladders)
     }
 
-    fn named(&mut self, name: &str) -> Option<Plan> {
+    fn named(&mut self, name: &PlanName) -> Option<Plan> {
         let found = sets::named_of(name, &self.model, self.question.devices);
         let found = found.and_then(|plan| self.question.respected(plan));
-        found.map_err(|error| self.found.passed_over.push((name.into(), error.what))).ok()
+        found.map_err(|error| self.found.passed_over.push((name.to_string(), error.what))).ok()
     }
 
     fn is_late(&mut self) -> bool {
@@ -211,7 +211,7 @@ impl<'q, 'w> Search<'q, 'w> {
         let mut all: Vec<Fallback> = vec![];
         for mut fallback in std::mem::take(&mut self.open) {
             // The last way to hold parameters needs least.
-            if fallback.names[0].contains(self.least_held(fallback.shape)) {
+            if self.has_least_held(fallback.shape, &fallback.names[0]) {
                 fallback.at = fallback.names.len() - 1;
                 let Some(plan) = self.named(&fallback.names[fallback.at].clone()) else { continue };
                 (fallback.least, fallback.is_own) = (self.leasts.of(&plan)?, true);
@@ -237,9 +237,9 @@ impl<'q, 'w> Search<'q, 'w> {
         Ok(())
     }
 
-    fn least_held(&self, shape: usize) -> &'static str {
+    fn has_least_held(&self, shape: usize, name: &PlanName) -> bool {
         let shape = self.shape(shape);
-        if shape.copies > 1 { shape.held()[shape.held().len() - 1] } else { "" }
+        shape.copies == 1 || shape.held().last().is_some_and(|held| name.has(held))
     }
 
     fn shape(&self, at: usize) -> Shape {
@@ -303,10 +303,10 @@ impl<'q, 'w> Search<'q, 'w> {
             self.open.push(Fallback { at: fallback.at + 1, is_own: false, ..fallback });
             return Ok(());
         }
-        (self.watch)(&name);
+        (self.watch)(&name.to_string());
         let candidate = match candidate(self.question, plan) {
             Err(error) if !is_usual(&name) && is_refusal(&error) => {
-                self.found.passed_over.push((name, error.what));
+                self.found.passed_over.push((name.to_string(), error.what));
                 return Ok(());
             }
             other => other?,
@@ -344,17 +344,18 @@ impl<'q, 'w> Search<'q, 'w> {
 
     /// Where the model is divided in one block, other sets that do so.
     fn otherwise(&mut self, all: &[Shape]) -> Result<()> {
-        let sets = sets::instead::of_megatron(&self.model, self.question.devices);
+        let sets = auto::instead_of_model_axis(&self.model, self.question.devices);
         // How parameters are held makes no difference to what is computed.
         let mut computes: BTreeMap<(usize, usize), f64> = BTreeMap::new();
         let one_block =
-            |(shape, ..): &(usize, usize, Vec<String>)| all[*shape].stages == 1 && all[*shape].ways > 1;
+            |(shape, ..): &(usize, usize, Vec<PlanName>)| all[*shape].stages == 1 && all[*shape].ways > 1;
         for (shape, place, usual) in ladders_of(all).filter(one_block) {
             for (at, set) in sets.iter().enumerate() {
                 if self.is_late() {
                     break;
                 }
-                let names: Vec<String> = usual.iter().map(|name| name.replace(WAYS, set)).collect();
+                let names: Vec<PlanName> =
+                    usual.iter().map(|name| name.with_set_instead(auto::model_axis(), set)).collect();
                 let known = computes.get(&(shape, at)).copied();
                 let (least, is_own) = match known {
                     Some(seconds) => (LowerBound { seconds, ..LowerBound::default() }, false),
@@ -387,9 +388,9 @@ impl<'q, 'w> Search<'q, 'w> {
         few.sort_by(|a, b| a.least.flat.total_cmp(&b.least.flat).then(a.place.cmp(&b.place)));
         few.truncate(FEW);
         for fallback in few {
-            for (at, schedule) in SCHEDULES.iter().enumerate() {
-                let names: Vec<String> =
-                    fallback.names.iter().map(|name| name.replace(USUAL, schedule)).collect();
+            for (at, schedule) in auto::other_schedules().into_iter().enumerate() {
+                let names: Vec<PlanName> =
+                    fallback.names.iter().map(|name| name.instead_of(&auto::schedule(), schedule)).collect();
                 let found = sets::named_of(&names[0], &self.model, self.question.devices);
                 let Ok(plan) = found.and_then(|plan| self.question.respected(plan)) else { continue };
                 let place = fallback.place + 10 * (at + 1);
@@ -430,7 +431,7 @@ impl<'q, 'w> Search<'q, 'w> {
         };
         let last = least.names[least.names.len() - 1].clone();
         if let Some(plan) = self.named(&last) {
-            (self.watch)(&last);
+            (self.watch)(&last.to_string());
             self.found.rows.push(candidate(self.question, plan)?);
             self.places.push(0);
         }
@@ -453,7 +454,6 @@ impl<'q, 'w> Search<'q, 'w> {
     }
 }
 
-fn is_usual(name: &str) -> bool {
-    let rare = |word: &&str| name.contains(*word);
-    !SCHEDULES.iter().chain(&["offload", "coshard"]).chain(&sets::instead::SETS).any(rare)
+fn is_usual(name: &PlanName) -> bool {
+    name.terms().iter().all(|term| auto::is_usual(term.set()))
 }

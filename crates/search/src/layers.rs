@@ -71,14 +71,3 @@ fn sorted(mut numbers: Vec<usize>) -> Vec<usize> {
     numbers.sort_unstable();
     numbers
 }
-
-/// The name of a plan that was changed.
-pub(crate) fn named(name: &str, change: &str) -> String {
-    let own = if name.starts_with("auto") || name.starts_with("found") { "" } else { "found, " };
-    format!("{own}{name}, {change}")
-}
-
-/// The name of a plan that does not compute again what it does.
-pub(crate) fn without_recompute(name: &str) -> String {
-    name.replace(" x recompute:selective", "").replace(" x recompute", "")
-}

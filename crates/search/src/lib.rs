@@ -20,6 +20,7 @@ mod schedule_orders;
 mod space;
 pub mod spmd;
 mod stop;
+mod title;
 
 use std::cell::RefCell;
 use std::time::Duration;

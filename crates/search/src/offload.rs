@@ -7,8 +7,10 @@
 
 use diag::Result;
 use plan::Plan;
+use plan::sets::auto;
 
-use crate::layers::{Layers, named, without_recompute};
+use crate::layers::Layers;
+use crate::title::Title;
 use crate::{Evaluated, Evaluations, Question, estimated};
 
 /// So many of the plans that would be quickest if nothing were computed again are looked at.
@@ -124,7 +126,8 @@ fn offload(plan: &Plan, layers: &[usize], recomputed: bool) -> Plan {
     let spans = |numbers: Vec<usize>| numbers.into_iter().map(|at| plan.recompute[at].clone()).collect();
     let recompute: Vec<_> =
         if recomputed { spans((0..all).filter(|at| !is_offloaded(at)).collect()) } else { vec![] };
-    let base = if recompute.is_empty() { without_recompute(&plan.name) } else { plan.name.clone() };
-    let name = named(&base, &format!("{} of {all} layers on the host", layers.len()));
+    let title = Title::parse(&plan.name);
+    let title = if recompute.is_empty() { title.without(auto::recomputes()) } else { title };
+    let name = title.changed(format!("{} of {all} layers on the host", layers.len())).to_string();
     Plan { name, recompute, offload: spans(layers.to_vec()), ..plan.clone() }
 }

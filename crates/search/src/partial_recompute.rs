@@ -7,8 +7,10 @@
 
 use diag::Result;
 use plan::Plan;
+use plan::sets::auto;
 
-use crate::layers::{Layers, named, without_recompute};
+use crate::layers::Layers;
+use crate::title::Title;
 use crate::{Evaluated, Evaluations, Question, estimated};
 
 /// So many of the quickest plans are looked at.
@@ -72,10 +74,11 @@ fn fewer(
 
 /// With so many of the layers alone.
 fn recomputed(plan: &Plan, layers: Vec<usize>) -> Plan {
-    let name = match layers.len() {
-        0 => without_recompute(&plan.name),
-        some => named(&plan.name, &format!("{some} of {} layers again", plan.recompute.len())),
+    let title = Title::parse(&plan.name);
+    let title = match layers.len() {
+        0 => title.without(auto::recomputes()),
+        some => title.changed(format!("{some} of {} layers again", plan.recompute.len())),
     };
     let recompute = layers.into_iter().map(|number| plan.recompute[number].clone()).collect();
-    Plan { name, recompute, ..plan.clone() }
+    Plan { name: title.to_string(), recompute, ..plan.clone() }
 }

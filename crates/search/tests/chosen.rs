@@ -221,8 +221,9 @@ fn the_bound_of_unequal_devices_is_below_that_of_their_best_use() -> Result<()> 
 /// Names of the space, with schedules and what is on the host, whether or not they are plans of a model.
 fn names(devices: u32, batches: u32) -> Vec<String> {
     let others = ["gpipe", "interleaved:2", "zb-h1", "zb-v"];
-    let usual: Vec<String> =
-        search::shapes(devices, batches).iter().flat_map(search::Shape::ladders).flatten().collect();
+    let shapes = search::shapes(devices, batches);
+    let usual = shapes.iter().flat_map(search::Shape::ladders).flatten();
+    let usual: Vec<String> = usual.map(|name| name.to_string()).collect();
     let piped = usual.iter().filter(|name| name.contains("1f1b"));
     let other = piped.flat_map(|name| others.map(|other| name.replace("1f1b", other)));
     let offload = usual.iter().filter(|name| name.ends_with("recompute"));

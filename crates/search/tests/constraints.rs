@@ -74,8 +74,10 @@ fn what_is_left_is_what_respects_the_constraints() {
             .map(|values| {
                 let mut next = values.iter();
                 let mut pick = |_: usize| *next.next().expect("a value");
-                let plan =
-                    member(&free, "", 0.0, Count::Alone, &mut pick).expect("a member").expect("a plan").plan;
+                let plan = member(&free, None, 0.0, Count::Alone, &mut pick)
+                    .expect("a member")
+                    .expect("a plan")
+                    .plan;
                 (plan, all.cost(values))
             })
             .collect();
@@ -145,7 +147,7 @@ fn a_tie_makes_fewer_decisions_which_are_equal_everywhere() {
     };
     // Other plans of the same space are not tied, and that is seen.
     let plans = (0..8)
-        .map(|_| member(&free, "", 0.0, Count::Alone, &mut pick).expect("a member").expect("a plan").plan);
+        .map(|_| member(&free, None, 0.0, Count::Alone, &mut pick).expect("a member").expect("a plan").plan);
     assert!(plans.into_iter().any(|plan| broken(&constraints, &model, &plan) == [0]));
     tied.plans.iter().for_each(|it| assert!(broken(&constraints, &model, &it.plan).is_empty()));
 }

@@ -129,7 +129,7 @@ fn a_step_of_few_ranks_is_that_of_all() {
             for candidate in find(&question).expect("plans").plans {
                 found[usize::from(both(&question, &candidate.plan))] += 1;
             }
-            let recomputed = ["", "recompute"][pick(2)];
+            let recomputed = [None, plan::sets::auto::recompute().last().copied()][pick(2)];
             if let Some(plan) = member(&question, recomputed, 0.0, Count::Least, &mut pick).expect("a plan") {
                 any[usize::from(both(&question, &plan.plan))] += 1;
             }

@@ -66,7 +66,8 @@ def _option(action: argparse.Action) -> Option:
 
 def _values(action: argparse.Action) -> tuple[str, ...]:
     """The choices of an argument, or the best known of what it may be."""
-    return tuple(getattr(action, "suggestions", ()) or action.choices or ())
+    suggestions = getattr(action, "suggestions", ())
+    return tuple(suggestions() if callable(suggestions) else suggestions or action.choices or ())
 
 
 def _bash(found: list[Level]) -> str:

@@ -12,38 +12,11 @@ if TYPE_CHECKING:
     from .._core import Graph, Plan
 
 
-PLANS = (
-    "auto",
-    "replicate",
-    "data",
-    "expert",
-    "megatron",
-    "megatron-sp",
-    "sequence",
-    "zigzag",
-    "ulysses",
-    "image",
-    "coshard",
-    "coshard:2",
-    "data x recompute",
-    "zero1",
-    "zero2",
-    "zero3",
-    "zero3 x offload",
-    "zero3 x whole-updates",
-    "megatron x overlap",
-    "stages:2 x 1f1b",
-    "stages:2 x gpipe",
-    "stages:2 x interlaced",
-    "stages:2 x interleaved:2",
-    "stages:2 x bidirectional",
-    "stages:2 x zb-h1",
-    "stages:2 x zb-v",
-    "stages:2 x 2bw",
-    "stages:2 x kf1b",
-    "stages:2 x tokens:4",
-)
-"""What completion offers; `_core.plan_names` has the names."""
+def plans() -> tuple[str, ...]:
+    """What completion offers."""
+    from .._core import plan_examples
+
+    return ("auto", *plan_examples())
 
 
 def add_arguments(parser: argparse.ArgumentParser, needs_cluster: bool = False) -> None:
@@ -58,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser, needs_cluster: bool = False) 
         default="auto",
         help="a named plan, the path of a plan file, `row:3` of the last `compare`, or `auto` (the quickest)",
     )
-    suggest(plan, PLANS)
+    suggest(plan, plans)
     add_cluster(parser, needs_cluster)
     parser.add_argument("--json", action="store_true", help="print what is known as JSON")
 

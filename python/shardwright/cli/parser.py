@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..support.suggestions import did_you_mean
@@ -24,8 +25,8 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
 
-def suggest(argument: argparse.Action, values: tuple[str, ...]) -> None:
-    """What completion offers for an argument that may be something else, too."""
+def suggest(argument: argparse.Action, values: tuple[str, ...] | Callable[[], tuple[str, ...]]) -> None:
+    """What completion offers for an argument that may be something else, too, or a function that says it."""
     argument.suggestions = values  # type: ignore[attr-defined]
 
 

@@ -14,7 +14,7 @@ OF_DEMO = "data:2 x megatron:2"
 
 
 def add(commands: Commands) -> None:
-    from .model import PLANS, add_model
+    from .model import add_model, plans
 
     verify = commands.add_parser(
         "verify",
@@ -24,7 +24,7 @@ def add(commands: Commands) -> None:
     plan = verify.add_argument(
         "--plan", help="a name, the path of a plan file, or `auto`, which is taken without it"
     )
-    suggest(plan, PLANS)
+    suggest(plan, plans)
     verify.add_argument("--devices", type=int, help="how many processes; without it what the plan says, or 4")
     cluster = verify.add_argument(
         "--cluster", help="what the plan `auto` is chosen for, such as dgx-h100:8x1"

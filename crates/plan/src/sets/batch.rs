@@ -65,9 +65,9 @@ pub(super) fn batch_classes(model: &Model<'_>) -> Vec<usize> {
     classes
 }
 
-/// How long the batch is; 0 if there is none.
-pub(super) fn batch(model: &Model<'_>) -> i64 {
-    of_batch(model).0
+/// Whether the batch has fewer elements than there are devices.
+pub(super) fn is_short(model: &Model<'_>, devices: u32) -> bool {
+    of_batch(model).0 < i64::from(devices)
 }
 
 /// How long the batch is, and the classes of the inputs' first dims that are so long: those of the first input, unless
@@ -150,8 +150,7 @@ fn products<'m>(model: &'m Model<'_>) -> &'m [u64] {
 fn is_product(model: &Model<'_>, op: OpId) -> bool {
     let dims = model.analysis.op(op);
     let made = |index: &usize| dims.outputs.iter().flatten().any(|carried| *carried == Some(*index));
-    let looks_up =
-        families::family_of(&model.graph.op(op).target).is_some_and(|family| family.name == "embedding");
+    let looks_up = families::nature_of(&model.graph.op(op).target).looks_up;
     let mut inputs = model.graph.op(op).inputs().into_iter().zip(&dims.inputs);
     !looks_up && inputs.any(|(id, carried)| is_weight(model, id) && !carried.iter().flatten().all(made))
 }

@@ -10,12 +10,12 @@ use super::{Model, Place, Set, data};
 use crate::{Draft, On, Split, legal};
 
 pub(super) const SET: Set = Set {
-    name: "bidirectional",
-    doc: "half of each micro-batch flows through the pipeline one way, half the other way",
-    along: None,
-    rounds: None,
-    aside: None,
     besides: &[("", both_ways)],
+    examples: &["stages:2 x bidirectional"],
+    ..Set::new(
+        "bidirectional",
+        "half of each micro-batch flows through the pipeline one way, half the other way",
+    )
 };
 
 fn both_ways(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {

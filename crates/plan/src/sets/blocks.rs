@@ -3,8 +3,8 @@
 use diag::{Error, Result};
 use graph::{Graph, OpId};
 
-use super::name::{Axis, aside, rounds};
-use super::{Model, Rounds};
+use super::axes::Axis;
+use super::{Model, PlanName, Rounds};
 use crate::Draft;
 
 /// None where no axis is one of stages.
@@ -16,9 +16,9 @@ pub(super) struct Blocks {
     rounds: Option<(Rounds, u32)>,
 }
 
-pub(super) fn of(name: &str, model: &Model<'_>, axes: &[Axis]) -> Result<Blocks> {
+pub(super) fn of(name: &PlanName, model: &Model<'_>, axes: &[Axis]) -> Result<Blocks> {
     let mut own = axes.iter().filter_map(|axis| Some((axis.size, axis.along.stages?)));
-    let rounds = rounds(name)?;
+    let rounds = name.rounds()?;
     let Some((stages, cut)) = own.next() else {
         return if rounds.is_some() { Err(without_stages(name)) } else { Ok(Blocks::default()) };
     };
@@ -37,7 +37,7 @@ pub(super) fn of(name: &str, model: &Model<'_>, axes: &[Axis]) -> Result<Blocks>
             .why("each stage has at least one operator")
             .fix("use fewer stages"));
     }
-    let aside = aside(model, name, stages)?;
+    let aside = name.aside(model, stages);
     let of = match rounds {
         Some((rounds, count)) => (rounds.cut)(model, &aside, (stages, count)),
         None => cut(model, &aside, stages),
@@ -50,7 +50,7 @@ pub(super) fn of(name: &str, model: &Model<'_>, axes: &[Axis]) -> Result<Blocks>
     Ok(Blocks { of, stages, rounds })
 }
 
-fn without_stages(name: &str) -> Error {
+fn without_stages(name: &PlanName) -> Error {
     Error::new("SW0310", format!("`{name}` says how many blocks a stage has, but has no stages"))
         .why("the blocks are those of the stages of a pipeline")
         .fix("say how many stages there are: `stages:2 x interleaved:2`")

@@ -13,19 +13,21 @@ use graph::{OpId, TensorId};
 use rules::Joined;
 use rules::families::{self, View};
 
-use super::{Along, Model, Place, Set, megatron, recompute};
+use super::{Along, Auto, Model, Place, Set, megatron, recompute};
 use crate::Draft;
 
 pub(super) const SET: Set = Set {
-    name: "coshard",
-    doc: "splits the dims that `megatron` would, and runs the parts one after another on one device",
     along: Some(Along {
         chunks: Some(chunks),
         ..Along::of(|model, parts| megatron::choose(model, if parts == 1 { 1 } else { 2 }), megatron::why)
     }),
-    aside: None,
-    rounds: None,
     besides: &[("", again)],
+    auto: Auto::OverTime,
+    examples: &["coshard", "coshard:2"],
+    ..Set::new(
+        "coshard",
+        "splits the dims that `megatron` would, and runs the parts one after another on one device",
+    )
 };
 
 /// The most parts where the name says none: each is called by itself, and small calls are slow ones.

@@ -3,15 +3,14 @@
 use graph::OpId;
 
 use super::batch::split_classes;
-use super::{Along, Model, Set, too_few};
+use super::{Along, Auto, Model, Set, Shards, too_few};
 
 pub(super) const SET: Set = Set {
-    name: "data",
-    doc: "data parallelism: operators are split along the batch, the first dim of the inputs",
     along: Some(Along::of(choose, why)),
-    aside: None,
-    rounds: None,
-    besides: &[],
+    aliases: &["ddp", "dp"],
+    shards: Some(Shards::Nothing),
+    auto: Auto::Replicas,
+    ..Set::new("data", "data parallelism: operators are split along the batch, the first dim of the inputs")
 };
 
 pub(super) fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {

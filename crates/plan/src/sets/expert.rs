@@ -5,16 +5,17 @@
 use graph::OpId;
 use rules::families;
 
-use super::{Along, Model, Set, data, too_few};
+use super::{Along, Auto, Model, Set, data, too_few};
 use crate::{On, exchange};
 
 pub(super) const SET: Set = Set {
-    name: "expert",
-    doc: "expert parallelism: mixtures are split along the experts, all other operators along the batch",
     along: Some(Along { exchange: Some(exchange), ..Along::of(choose, why) }),
-    aside: None,
-    rounds: None,
-    besides: &[],
+    aliases: &["ep"],
+    auto: Auto::Instead(|model, _| has_experts(model)),
+    ..Set::new(
+        "expert",
+        "expert parallelism: mixtures are split along the experts, all other operators along the batch",
+    )
 };
 
 /// Without experts that it may divide it divides nothing: that is `data`.
@@ -54,11 +55,12 @@ fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
     )
 }
 
+fn has_experts(model: &Model<'_>) -> bool {
+    model.graph.op_ids().any(|op| experts(model, op).is_some())
+}
+
 /// The loop over the experts of an operator that has some.
-pub(super) fn experts(model: &Model<'_>, op: OpId) -> Option<usize> {
-    let family = families::family_of(&model.graph.op(op).target)?;
-    if !["experts", "mixtures"].contains(&family.name) {
-        return None;
-    }
-    model.analysis.op(op).loops.iter().position(|it| it.name == "e")
+fn experts(model: &Model<'_>, op: OpId) -> Option<usize> {
+    let dim = families::nature_of(&model.graph.op(op).target).experts?;
+    model.analysis.op(op).loops.iter().position(|it| it.name == dim)
 }

@@ -7,22 +7,22 @@ use graph::OpId;
 use rules::{Kind, families};
 
 use super::sequence::{is_long, own};
-use super::{Along, Model, Set, too_few};
+use super::{Along, Auto, Model, Set, batch, too_few};
 
 pub(super) const SET: Set = Set {
-    name: "image",
-    doc: "spatial parallelism: operators are split along rows of images, and convolutions exchange halos",
     along: Some(Along::of(choose, why)),
-    aside: None,
-    rounds: None,
-    besides: &[],
+    auto: Auto::Instead(|model, devices| batch::is_short(model, devices) && has_rows(model)),
+    ..Set::new(
+        "image",
+        "spatial parallelism: operators are split along rows of images, and convolutions exchange halos",
+    )
 };
 
 /// What convolutions call their rows, and the blocks of these.
 const NAMES: [&str; 2] = ["y0", "p"];
 
 /// Whether any rows of images may be split.
-pub(super) fn has_rows(model: &Model<'_>) -> bool {
+fn has_rows(model: &Model<'_>) -> bool {
     !classes(model).is_empty()
 }
 
@@ -59,6 +59,5 @@ fn is_of_images(model: &Model<'_>, op: OpId) -> bool {
     const DIMS: usize = 4;
     let it = model.graph.op(op);
     let made = it.outputs.iter().flatten().next().map(|id| model.graph.tensor(*id).shape.len());
-    families::family_of(&it.target).is_some_and(|family| family.name == "convolution")
-        && made.is_some_and(|dims| dims >= DIMS)
+    families::nature_of(&it.target).convolves && made.is_some_and(|dims| dims >= DIMS)
 }

@@ -13,12 +13,13 @@ use super::{Model, Place, Set, megatron};
 use crate::{Draft, On, Split, legal};
 
 pub(super) const SET: Set = Set {
-    name: "interlaced",
-    doc: "embeddings and the projection to the vocabulary are sharded over all stages of a pipeline",
-    along: None,
-    rounds: None,
     aside: Some(|model, stages| loops(model, stages).iter().map(Option::is_some).collect()),
     besides: &[("", interlace)],
+    examples: &["stages:2 x interlaced"],
+    ..Set::new(
+        "interlaced",
+        "embeddings and the projection to the vocabulary are sharded over all stages of a pipeline",
+    )
 };
 
 fn interlace(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
@@ -59,9 +60,8 @@ fn loops(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
 
 fn is_of_words(model: &Model<'_>, class: usize) -> bool {
     model.classes.all[class].loops.iter().any(|&(op, index)| {
-        let family = families::family_of(&model.graph.op(op).target).map(|family| family.name);
         let is_map = model.analysis.op(op).loops[index].kind == Kind::Map;
-        matches!(family, Some("embedding" | "losses")) && !is_map
+        families::nature_of(&model.graph.op(op).target).has_vocabulary && !is_map
     })
 }
 

@@ -9,15 +9,16 @@ use std::collections::BTreeMap;
 use diag::{Error, Result};
 use graph::OpId;
 
-use super::{Model, Rounds, Set, stages};
+use super::{Argument, Auto, Model, Rounds, Set, stages};
 
 pub(super) const SET: Set = Set {
-    name: "kf1b",
-    doc: "a module that is called several times runs its forwards through all stages one after another",
-    along: None,
-    aside: None,
     rounds: Some(Rounds { count, cut, stage: |block, stages| block % stages }),
-    besides: &[],
+    auto: Auto::OtherSchedule(&[Argument::None]),
+    examples: &["stages:2 x kf1b"],
+    ..Set::new(
+        "kf1b",
+        "a module that is called several times runs its forwards through all stages one after another",
+    )
 };
 
 /// How many calls there are.

@@ -14,24 +14,25 @@
 use graph::{OpId, Source, TensorId};
 use rules::{Kind, Reduction, families};
 
-use super::{Along, Model, Set, sequence, too_few};
+use super::{Along, Auto, Model, Set, sequence, too_few};
 
 pub(super) const SET: Set = Set {
-    name: "megatron",
-    doc: "tensor parallelism: splits the dim between two matmuls (heads, inner dim of an MLP, vocabulary)",
     along: Some(Along::of(choose_shared, why)),
-    aside: None,
-    rounds: None,
-    besides: &[],
+    aliases: &["tp"],
+    auto: Auto::Model,
+    ..Set::new(
+        "megatron",
+        "tensor parallelism: splits the dim between two matmuls (heads, inner dim of an MLP, vocabulary)",
+    )
 };
 
 pub(super) const WITH_SEQUENCE: Set = Set {
-    name: "megatron-sp",
-    doc: "as `megatron`, and operators that it leaves whole are split along the sequence",
     along: Some(Along::of(choose_with_sequence, why_not_even_sequence)),
-    aside: None,
-    rounds: None,
-    besides: &[],
+    auto: Auto::Instead(|model, _| sequence::has_attention(model)),
+    ..Set::new(
+        "megatron-sp",
+        "as `megatron`, and operators that it leaves whole are split along the sequence",
+    )
 };
 
 /// What lies between two pairs of contractions is of a part of the tokens: sums are scattered to those parts, and gathered
@@ -128,9 +129,9 @@ fn is_vocabulary(model: &Model<'_>, op: OpId, index: usize) -> bool {
 
 /// Whether a loop runs over the inner dim of experts, both of whose contractions are in one operator.
 fn is_inside(model: &Model<'_>, op: OpId, index: usize) -> bool {
-    let family = families::family_of(&model.graph.op(op).target);
+    let inner = families::nature_of(&model.graph.op(op).target).inner;
     let name = model.analysis.op(op).loops[index].name.split('.').next();
-    family.is_some_and(|family| family.name == "mixtures") && name == Some("n")
+    inner.is_some() && inner == name
 }
 
 /// Whether a loop runs over a dim of a weight that the operator contracts something with.

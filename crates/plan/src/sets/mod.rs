@@ -2,6 +2,8 @@
 //! names of its modules. A set says how it divides an operator along its own axis of devices
 //! (`data:2 x megatron:4` nests them, the first axis outermost), and may say anything else that a plan can.
 
+pub mod auto;
+mod axes;
 mod batch;
 mod bidirectional;
 mod blocks;
@@ -10,7 +12,6 @@ mod data;
 mod exchanges;
 mod expert;
 mod image;
-pub mod instead;
 mod interlaced;
 mod kf1b;
 mod megatron;
@@ -20,6 +21,7 @@ mod overlap;
 mod partial;
 mod recompute;
 mod replicate;
+mod saving;
 mod schedules;
 mod segments;
 mod sequence;
@@ -34,13 +36,14 @@ use diag::{Error, Result};
 use graph::{Graph, OpId, Source};
 use rules::Analysis;
 
+use auto::Auto;
+use axes::{Axis, Said, axes, besides};
 use exchanges::Exchanges;
-pub use name::devices_of;
-use name::{Axis, axes, besides};
+pub use name::{Argument, PlanName, SetTerm};
 pub use stages::cuts;
 
 use crate::classes::Classes;
-use crate::{Draft, MOST, On, Plan, Split, legal};
+use crate::{Draft, MOST, On, Plan, Schedule, Split, legal};
 
 /// What a set is told about the model.
 pub struct Model<'g> {
@@ -104,19 +107,77 @@ fn input_classes(graph: &Graph, analysis: &Analysis, classes: &Classes) -> Vec<b
     inputs
 }
 
-/// A well-known choice.
+/// A well-known choice. What is not said of it is not so: `..Set::new(name, doc)`.
 pub struct Set {
     pub name: &'static str,
     pub doc: &'static str,
+    /// What the field calls it, which a plan's name may say instead.
+    pub aliases: &'static [&'static str],
     /// How it divides operators along an axis of its own, if it does.
     pub along: Option<Along>,
+    /// What devices along its axis share of a parameter, if its axis is one of the batch.
+    pub shards: Option<Shards>,
     /// The operators that are no part of any stage, if it takes some out of a pipeline.
     pub aside: Option<fn(&Model<'_>, u32) -> Vec<bool>>,
     /// If it puts several blocks on each stage of `stages`: a number may stand behind its name.
     pub rounds: Option<Rounds>,
+    /// In which order the blocks of a pipeline run, if it says so.
+    pub schedule: Option<Schedule>,
     /// What it says besides, once all operators are divided, by the word behind its name: `recompute:none`; or by a
     /// [`NUMBER`], which is the size of its place.
     pub besides: &'static [(&'static str, Besides)],
+    /// With what behind its name it saves memory, if it is multiplied in.
+    pub saves: &'static [Argument],
+    pub auto: Auto,
+    /// Names that show its use; without any its own name does.
+    pub examples: &'static [&'static str],
+}
+
+impl Set {
+    const fn new(name: &'static str, doc: &'static str) -> Self {
+        Self {
+            name,
+            doc,
+            aliases: &[],
+            along: None,
+            shards: None,
+            aside: None,
+            rounds: None,
+            schedule: None,
+            besides: &[],
+            saves: &[],
+            auto: Auto::Never,
+            examples: &[],
+        }
+    }
+
+    /// Whether a number may stand behind its name; else a word may.
+    fn has_number(&self) -> bool {
+        self.along.is_some() || self.rounds.is_some() || self.besides(NUMBER).is_some()
+    }
+
+    /// What it says with this word behind its name.
+    fn besides(&self, wanted: &str) -> Option<Besides> {
+        self.besides.iter().find(|(word, _)| *word == wanted).map(|(_, says)| *says)
+    }
+}
+
+/// A name is of one set.
+impl PartialEq for Set {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Set {}
+
+/// What the devices along an axis of the batch share of a parameter: each shares what those before it do, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shards {
+    Nothing,
+    State,
+    Gradients,
+    Parameters,
 }
 
 /// In the place of a word: any number.
@@ -236,14 +297,32 @@ pub(crate) fn batch_classes(model: &Model<'_>) -> Vec<usize> {
     batch::batch_classes(model)
 }
 
+/// Names that show each set, such as completion offers.
+pub fn examples() -> impl Iterator<Item = &'static str> {
+    ALL.iter()
+        .flat_map(|set| if set.examples.is_empty() { std::slice::from_ref(&set.name) } else { set.examples })
+        .copied()
+}
+
+/// The set that gives a pipeline this schedule.
+pub fn of_schedule(schedule: Schedule) -> SetTerm {
+    let set = ALL.iter().copied().find(|set| set.schedule == Some(schedule));
+    SetTerm::bare(set.expect("every schedule has a name"))
+}
+
+/// For how many devices a plan of this name is, where the name itself says it.
+pub fn devices_of(name: &str) -> Result<Option<u32>> {
+    Ok(name.parse::<PlanName>()?.devices())
+}
+
 /// The plan that a name such as `data`, `coshard:2` or `data:2 x megatron:2` means.
 pub fn named(name: &str, graph: &Graph, analysis: &Analysis, devices: u32) -> Result<Plan> {
     explained(name, graph, analysis, devices).map(|found| found.0)
 }
 
 /// The same, of a model that is looked at once for many names.
-pub fn named_of(name: &str, model: &Model<'_>, devices: u32) -> Result<Plan> {
-    can_be_filled(name, devices)?;
+pub fn named_of(name: &PlanName, model: &Model<'_>, devices: u32) -> Result<Plan> {
+    can_be_filled(&name.to_string(), devices)?;
     decided(name, model, devices)?.0.finish()
 }
 
@@ -255,8 +334,9 @@ pub fn explained(
     devices: u32,
 ) -> Result<(Plan, Vec<Option<String>>)> {
     can_be_filled(name, devices)?;
+    let name = name.parse()?;
     let model = Model::new(graph, analysis);
-    let (draft, axes, choices) = decided(name, &model, devices)?;
+    let (draft, axes, choices) = decided(&name, &model, devices)?;
     let plan = draft.finish()?;
     let reasons = graph.op_ids().map(|op| reason(&model, op, &axes, &choices)).collect();
     Ok((plan, reasons))
@@ -283,13 +363,13 @@ pub(crate) fn drafted<'g>(
     analysis: &'g Analysis,
     devices: u32,
 ) -> Result<Draft<'g>> {
-    decided(name, &Model::new(graph, analysis), devices).map(|found| found.0)
+    decided(&name.parse()?, &Model::new(graph, analysis), devices).map(|found| found.0)
 }
 
 /// The choices of each axis, too.
 type Choices<'g> = (Draft<'g>, Vec<Axis>, Vec<Vec<Option<On>>>);
 
-fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g>> {
+fn decided<'g>(name: &PlanName, model: &Model<'g>, devices: u32) -> Result<Choices<'g>> {
     let (graph, analysis) = (model.graph, model.analysis);
     let axes = axes(name, devices)?;
     let (mut choices, mut chunks) = (vec![], vec![]);
@@ -320,16 +400,19 @@ fn decided<'g>(name: &str, model: &Model<'g>, devices: u32) -> Result<Choices<'g
     let choices = with_partial_sums(model, &axes, &exchanges.instead_of(choices));
     let choices = exchanges.within(choices);
     let blocks = blocks::of(name, model, &axes)?;
-    let mut draft = Draft::new(graph, analysis, name, devices);
+    let mut draft = Draft::new(graph, analysis, &name.to_string(), devices);
     for op in graph.op_ids() {
         let (splits, places) = nest(model, op, &axes, (&choices, &chunks), blocks.stage(op));
         draft.set(op, splits);
         draft.place(op, &places)?;
     }
     blocks.each(graph).iter().for_each(|block| draft.block(block));
-    for (says, axis, number) in besides(name, &axes)? {
-        let own = place(&axes, &choices, axis);
-        says(model, &mut draft, &Place { size: number.unwrap_or(own.size), ..own })?;
+    for Said { besides, schedule, axis, number } in besides(name, &axes) {
+        schedule.into_iter().for_each(|schedule| draft.schedule(schedule));
+        if let Some(besides) = besides {
+            let own = place(&axes, &choices, axis);
+            besides(model, &mut draft, &Place { size: number.unwrap_or(own.size), ..own })?;
+        }
     }
     Ok((draft, axes, choices))
 }

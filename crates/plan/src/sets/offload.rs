@@ -5,16 +5,15 @@
 use diag::Result;
 
 use super::recompute::layers_or_segments;
-use super::{Model, Place, Set};
+use super::{Argument, Auto, Model, Place, Set};
 use crate::Draft;
 
 pub(super) const SET: Set = Set {
-    name: "offload",
-    doc: "what is not needed for a while is offloaded to the host",
-    along: None,
-    aside: None,
-    rounds: None,
     besides: &[("", all), ("activations", activations), ("state", state), ("parameters", parameters)],
+    auto: Auto::Offload(&[Argument::Word("activations"), Argument::Word("state")]),
+    saves: &[Argument::Word("activations"), Argument::Word("state"), Argument::Word("parameters")],
+    examples: &["zero3 x offload"],
+    ..Set::new("offload", "what is not needed for a while is offloaded to the host")
 };
 
 fn all(model: &Model<'_>, draft: &mut Draft<'_>, place: &Place<'_>) -> Result<()> {

@@ -4,11 +4,6 @@
 use super::Set;
 
 pub(super) const SET: Set = Set {
-    name: "overlap",
-    doc: "in backward, gradients are reduced while weight gradients are computed",
-    along: None,
-    aside: None,
-    rounds: None,
     besides: &[
         ("", |_, draft, _| {
             draft.overlap(0);
@@ -19,4 +14,6 @@ pub(super) const SET: Set = Set {
             Ok(())
         }),
     ],
+    examples: &["megatron x overlap"],
+    ..Set::new("overlap", "in backward, gradients are reduced while weight gradients are computed")
 };

@@ -8,18 +8,20 @@ use diag::{Error, Result};
 use graph::OpId;
 
 use super::segments::{save, segments};
-use super::{Model, Place, Set};
+use super::{Argument, Auto, Model, Place, Set};
 use crate::Draft;
 use crate::recompute::is_dear;
 use crate::select::folded_path;
 
 pub(super) const SET: Set = Set {
-    name: "recompute",
-    doc: "layers that repeat are recomputed for backward; without such layers, segments of operators",
-    along: None,
-    aside: None,
-    rounds: None,
     besides: &[("", all), ("selective", selective), ("none", none)],
+    auto: Auto::Recompute(&[Argument::Word("selective"), Argument::None]),
+    saves: &[Argument::None],
+    examples: &["data x recompute"],
+    ..Set::new(
+        "recompute",
+        "layers that repeat are recomputed for backward; without such layers, segments of operators",
+    )
 };
 
 fn all(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {

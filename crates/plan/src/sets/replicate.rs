@@ -1,10 +1,8 @@
 //! `replicate`: every device computes everything.
 
-use super::{Along, Set};
+use super::{Along, Auto, Set};
 
 pub(super) const SET: Set = Set {
-    name: "replicate",
-    doc: "every device computes everything",
     along: Some(Along {
         must_find: false,
         ..Along::of(
@@ -12,7 +10,6 @@ pub(super) const SET: Set = Set {
             |_, _, _| "every device computes everything".into(),
         )
     }),
-    aside: None,
-    rounds: None,
-    besides: &[],
+    auto: Auto::Alone,
+    ..Set::new("replicate", "every device computes everything")
 };

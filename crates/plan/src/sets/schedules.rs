@@ -3,86 +3,66 @@
 use diag::{Error, Result};
 use schedule::Schedule;
 
-use super::{Model, Rounds, Set, stages};
+use super::{Argument, Auto, Model, Rounds, Set, stages};
 
 pub(super) const ONE_F_ONE_B: Set = Set {
-    name: "1f1b",
-    doc: "a stage runs backward as soon as it can, so that few micro-batches are in flight",
-    along: None,
-    aside: None,
-    rounds: None,
-    besides: &[("", |_, draft, _| {
-        draft.schedule(Schedule::OneFOneB);
-        Ok(())
-    })],
+    schedule: Some(Schedule::OneFOneB),
+    auto: Auto::Schedule,
+    examples: &["stages:2 x 1f1b"],
+    ..Set::new("1f1b", "a stage runs backward as soon as it can, so that few micro-batches are in flight")
 };
 
 pub(super) const GPIPE: Set = Set {
-    name: "gpipe",
-    doc: "a stage runs all forwards of a step, then all backwards",
-    along: None,
-    aside: None,
-    rounds: None,
-    besides: &[("", |_, draft, _| {
-        draft.schedule(Schedule::Gpipe);
-        Ok(())
-    })],
+    schedule: Some(Schedule::Gpipe),
+    auto: Auto::OtherSchedule(&[Argument::None]),
+    examples: &["stages:2 x gpipe"],
+    ..Set::new("gpipe", "a stage runs all forwards of a step, then all backwards")
 };
 
 pub(super) const INTERLEAVED: Set = Set {
-    name: "interleaved",
-    doc: "each stage has several blocks, and a micro-batch passes all stages once for each block",
-    along: None,
-    aside: None,
     rounds: Some(Rounds {
         count: |_, said| Ok(said.unwrap_or(2)),
         cut: evenly,
         stage: |block, stages| block % stages,
     }),
-    besides: &[("", |_, draft, _| {
-        draft.schedule(Schedule::Interleaved);
-        Ok(())
-    })],
+    schedule: Some(Schedule::Interleaved),
+    auto: Auto::OtherSchedule(&[Argument::Number(2), Argument::Number(4)]),
+    examples: &["stages:2 x interleaved:2"],
+    ..Set::new(
+        "interleaved",
+        "each stage has several blocks, and a micro-batch passes all stages once for each block",
+    )
 };
 
 pub(super) const ZB_H1: Set = Set {
-    name: "zb-h1",
-    doc: "as `1f1b`, and weight gradients are computed later, where a stage would wait",
-    along: None,
-    rounds: None,
-    aside: None,
-    besides: &[("", |_, draft, _| {
-        draft.schedule(Schedule::ZbH1);
-        Ok(())
-    })],
+    schedule: Some(Schedule::ZbH1),
+    auto: Auto::OtherSchedule(&[Argument::None]),
+    examples: &["stages:2 x zb-h1"],
+    ..Set::new("zb-h1", "as `1f1b`, and weight gradients are computed later, where a stage would wait")
 };
 
 pub(super) const ZB_V: Set = Set {
-    name: "zb-v",
-    doc: "each stage has two blocks: micro-batches go down through the first ones and up again through the second ones",
-    along: None,
-    aside: None,
     rounds: Some(Rounds {
         count: |_, said| two(said),
         cut: evenly,
         stage: |block, stages| block.min(2 * stages - 1 - block),
     }),
-    besides: &[("", |_, draft, _| {
-        draft.schedule(Schedule::ZbV);
-        Ok(())
-    })],
+    schedule: Some(Schedule::ZbV),
+    auto: Auto::OtherSchedule(&[Argument::None]),
+    examples: &["stages:2 x zb-v"],
+    ..Set::new(
+        "zb-v",
+        "each stage has two blocks: micro-batches go down through the first ones and up again through the second ones",
+    )
 };
 
 pub(super) const TWO_BW: Set = Set {
-    name: "2bw",
-    doc: "as `1f1b`, without a pipeline flush between steps; gradients are of parameters one update older",
-    along: None,
-    aside: None,
-    rounds: None,
-    besides: &[("", |_, draft, _| {
-        draft.schedule(Schedule::TwoBw);
-        Ok(())
-    })],
+    schedule: Some(Schedule::TwoBw),
+    examples: &["stages:2 x 2bw"],
+    ..Set::new(
+        "2bw",
+        "as `1f1b`, without a pipeline flush between steps; gradients are of parameters one update older",
+    )
 };
 
 fn evenly(model: &Model<'_>, aside: &[bool], (stages, rounds): (u32, u32)) -> Vec<u32> {

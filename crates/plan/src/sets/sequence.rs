@@ -15,21 +15,20 @@ use std::collections::BTreeMap;
 use graph::{Op, OpId, Source, TensorId};
 use rules::families;
 
-use super::{Along, Model, Set, too_few};
+use super::{Along, Auto, Model, Set, batch, too_few};
 
 pub(super) const SEQUENCE: Set = Set {
-    name: "sequence",
-    doc: "context parallelism: operators are split along the sequence, that of attention's queries or of \
-          the input tokens",
     along: Some(Along::of(choose, why)),
-    aside: None,
-    rounds: None,
-    besides: &[],
+    aliases: &["cp"],
+    auto: Auto::Instead(is_worth_it),
+    ..Set::new(
+        "sequence",
+        "context parallelism: operators are split along the sequence, that of attention's queries or of \
+          the input tokens",
+    )
 };
 
 pub(super) const ZIGZAG: Set = Set {
-    name: "zigzag",
-    doc: "as `sequence`, balanced for causal attention: of 2n chunks device i has chunks i and 2n-1-i",
     along: Some(Along {
         places: Some(front_and_back),
         ..Along::of(
@@ -37,18 +36,17 @@ pub(super) const ZIGZAG: Set = Set {
             |model, op, size| why(model, op, parts_of(size)),
         )
     }),
-    aside: None,
-    rounds: None,
-    besides: &[],
+    auto: Auto::Instead(is_worth_it),
+    ..Set::new(
+        "zigzag",
+        "as `sequence`, balanced for causal attention: of 2n chunks device i has chunks i and 2n-1-i",
+    )
 };
 
 pub(super) const ULYSSES: Set = Set {
-    name: "ulysses",
-    doc: "as `sequence`, but attention is split along the heads",
     along: Some(Along::of(choose_heads, why)),
-    aside: None,
-    rounds: None,
-    besides: &[],
+    auto: Auto::Instead(is_worth_it),
+    ..Set::new("ulysses", "as `sequence`, but attention is split along the heads")
 };
 
 pub(super) fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
@@ -94,7 +92,7 @@ fn repeating(model: &Model<'_>, mut tensor: TensorId) -> Vec<OpId> {
     let (mut views, mut enlarging) = (vec![], 0);
     while let Some((op, _)) = model.graph.producer(tensor) {
         let it = model.graph.op(op);
-        let is_view = families::family_of(&it.target).is_some_and(|family| family.name == "views");
+        let is_view = families::nature_of(&it.target).is_view;
         let ([from], true) = (&it.inputs()[..], is_view) else { break };
         views.push(op);
         if numel(*from) < numel(tensor) {
@@ -143,8 +141,17 @@ pub(super) fn is_long(model: &Model<'_>, op: OpId, index: usize, parts: u32) -> 
     model.analysis.op(op).loops[index].size >= i64::from(parts)
 }
 
-pub(super) fn is_attention(op: &Op) -> bool {
-    families::family_of(&op.target).is_some_and(|family| family.name == "attention")
+pub(super) fn has_attention(model: &Model<'_>) -> bool {
+    model.graph.op_ids().any(|op| is_attention(model.graph.op(op)))
+}
+
+/// Where there is attention, and a batch is not enough for so many devices.
+fn is_worth_it(model: &Model<'_>, devices: u32) -> bool {
+    has_attention(model) && batch::is_short(model, devices)
+}
+
+fn is_attention(op: &Op) -> bool {
+    families::nature_of(&op.target).attends
 }
 
 /// The loops of a dim of an operator's rule that may be split.

@@ -8,15 +8,17 @@ use graph::{Graph, OpId, TensorId};
 use rules::Analysis;
 use rules::families::{self, View};
 
-use super::{Along, Model, Set};
+use super::{Along, Auto, Model, Set};
 
 pub(super) const SET: Set = Set {
-    name: "stages",
-    doc: "a pipeline: each stage of the model runs on devices of its own, one micro-batch after another",
     along: Some(Along { must_find: false, stages: Some(cut), ..Along::of(choose, why) }),
-    aside: None,
-    rounds: None,
-    besides: &[],
+    aliases: &["pp"],
+    auto: Auto::Stages,
+    examples: &["stages:2"],
+    ..Set::new(
+        "stages",
+        "a pipeline: each stage of the model runs on devices of its own, one micro-batch after another",
+    )
 };
 
 /// How far around a cut nothing cheaper may be.

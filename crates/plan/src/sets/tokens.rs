@@ -8,12 +8,12 @@ use super::{Model, NUMBER, Place, Set};
 use crate::Draft;
 
 pub(super) const SET: Set = Set {
-    name: "tokens",
-    doc: "slices of the sequence flow through a pipeline, for models in which no token needs later ones",
-    along: None,
-    aside: None,
-    rounds: None,
     besides: &[("", as_many_as_stages), (NUMBER, |model, draft, place| in_slices(model, draft, place.size))],
+    examples: &["stages:2 x tokens:4"],
+    ..Set::new(
+        "tokens",
+        "slices of the sequence flow through a pipeline, for models in which no token needs later ones",
+    )
 };
 
 fn as_many_as_stages(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {

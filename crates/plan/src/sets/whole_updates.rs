@@ -7,12 +7,12 @@ use super::{Model, Place, Set};
 use crate::Draft;
 
 pub(super) const SET: Set = Set {
-    name: "whole-updates",
-    doc: "the update of each sharded parameter is computed whole, on one of the devices that hold it",
-    along: None,
-    aside: None,
-    rounds: None,
     besides: &[("", all)],
+    examples: &["zero3 x whole-updates"],
+    ..Set::new(
+        "whole-updates",
+        "the update of each sharded parameter is computed whole, on one of the devices that hold it",
+    )
 };
 
 fn all(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {

@@ -7,35 +7,32 @@ use diag::Result;
 use graph::{Graph, OpId, TensorId};
 use rules::Kind;
 
-use super::{Along, Model, Place, Set, data};
+use super::{Along, Auto, Model, Place, Set, Shards, data};
 use crate::param_sharding::{Gather, ParamSharding, Reduce, names};
 use crate::{Draft, On};
 
 pub(super) const ONE: Set = Set {
-    name: "zero1",
-    doc: "as `data`, with the optimizer state sharded; parameters are gathered once a step",
     along: Some(ALONG),
-    aside: None,
-    rounds: None,
     besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Step, Reduce::Last)))],
+    shards: Some(Shards::State),
+    auto: Auto::Replicas,
+    ..Set::new("zero1", "as `data`, with the optimizer state sharded; parameters are gathered once a step")
 };
 
 pub(super) const TWO: Set = Set {
-    name: "zero2",
-    doc: "as `zero1`, with gradients sharded too, and reduced with each micro-batch",
     along: Some(ALONG),
-    aside: None,
-    rounds: None,
     besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Step, Reduce::Each)))],
+    shards: Some(Shards::Gradients),
+    ..Set::new("zero2", "as `zero1`, with gradients sharded too, and reduced with each micro-batch")
 };
 
 pub(super) const THREE: Set = Set {
-    name: "zero3",
-    doc: "as `zero2`, with parameters sharded too, and gathered for each layer when it runs",
     along: Some(ALONG),
-    aside: None,
-    rounds: None,
     besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Pass, Reduce::Each)))],
+    aliases: &["fsdp"],
+    shards: Some(Shards::Parameters),
+    auto: Auto::Replicas,
+    ..Set::new("zero3", "as `zero2`, with parameters sharded too, and gathered for each layer when it runs")
 };
 
 const ALONG: Along = Along {

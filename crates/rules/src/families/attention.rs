@@ -6,7 +6,7 @@ use super::common::{
     Terms, batch, broadcast, call, flag, float, get, is_split, mark, operand, output, plain, product, shape,
     start, term, text, wide,
 };
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part};
@@ -22,6 +22,12 @@ pub(super) const FAMILY: Family = Family {
             does it; keeps queries, keys, values, the result and a number for each query. With \
             dropout, with a mask that has a gradient, with values of another width than keys or of other than \
             four dims it is computed in steps, and keeps the scores",
+    nature: Nature {
+        dear: true,
+        attends: true,
+        dims: &[("h", "heads"), ("g", "heads"), ("l", "sequence"), ("s", "sequence")],
+        ..Nature::PLAIN
+    },
 };
 
 fn rule(view: View<'_>) -> Option<String> {

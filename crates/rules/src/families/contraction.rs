@@ -7,7 +7,7 @@ use graph::{Arg, Op};
 use super::common::{
     Terms, batch, broadcast, float, mark, operand, output, plain, shape, tensor, term, text,
 };
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::{DimId, Rule};
 use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalOp, Part};
@@ -36,6 +36,7 @@ pub(super) const FAMILY: Family = Family {
     cost,
     costs: "two operations for each product that is summed, and as many for the gradient of each \
             factor; keeps the factors",
+    nature: Nature { dear: true, can_wait: true, contracts: true, ..Nature::PLAIN },
 };
 
 fn rule(view: View<'_>) -> Option<String> {

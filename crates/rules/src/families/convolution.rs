@@ -8,7 +8,7 @@ use super::common::{
     term, text,
 };
 use super::image_rows::{Images, Rows, Window, each};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part};
@@ -34,6 +34,15 @@ pub(super) const FAMILY: Family = Family {
     cost,
     costs: "two operations for each product that is summed, and as many for the gradient of each \
             factor; keeps input and weight",
+    nature: Nature {
+        dear: true,
+        can_wait: true,
+        takes_all: true,
+        convolves: true,
+        keeps_finite: true,
+        dims: &[("i", "channels"), ("o", "channels"), ("c", "channels"), ("g", "channels")],
+        ..Nature::PLAIN
+    },
 };
 
 fn is_general(op: &Op) -> bool {

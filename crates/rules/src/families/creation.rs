@@ -3,7 +3,7 @@
 use graph::{Arg, Dtype, Op};
 
 use super::common::{NOTHING, call, get, mark, operand, output, plain, set, start, terms, text};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part, ints};
@@ -50,6 +50,7 @@ pub(super) const FAMILY: Family = Family {
     rewriting: None,
     cost,
     costs: "writes its elements",
+    nature: Nature::PLAIN,
 };
 
 fn name(op: &Op) -> &str {

@@ -3,7 +3,7 @@
 use graph::{Arg, Op};
 
 use super::common::{MEAN, NONE, broadcast, finish, int, mark, operand, plain, terms, text, wide, widened};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalOp, Part};
@@ -29,6 +29,7 @@ pub(super) const FAMILY: Family = Family {
     rewriting: Some(rewriting),
     cost,
     costs: "3 operations for each element; keeps both tensors, or their difference",
+    nature: Nature { dear: true, ..Nature::PLAIN },
 };
 
 /// The arguments before the reduction, with what they are where a call leaves them out.

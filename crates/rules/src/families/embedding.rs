@@ -1,7 +1,7 @@
 //! Rows of a table by index. A part of the table gives the rows it has and zeros for the others.
 
 use super::common::{call, flag, int, is_split, operand, plain, shape, start, term, terms, text};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part};
@@ -14,6 +14,13 @@ pub(super) const FAMILY: Family = Family {
     rewriting: None,
     cost,
     costs: "reads the rows that are asked for; keeps the indices",
+    nature: Nature {
+        needs_no_values: true,
+        looks_up: true,
+        has_vocabulary: true,
+        dims: &[("vocab", "vocabulary"), ("width", "width")],
+        ..Nature::PLAIN
+    },
 };
 
 fn rule(view: View<'_>) -> Option<String> {

@@ -4,7 +4,7 @@
 use graph::Dtype;
 
 use super::common::{call, flag, mark, operand, output, shape, start, term, text};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part};
@@ -18,6 +18,13 @@ pub(super) const FAMILY: Family = Family {
     cost,
     costs: "each row times one matrix, parts of the experts their share of the rows; keeps the weight, \
             and the rows in the experts' order",
+    nature: Nature {
+        dear: true,
+        experts: Some("e"),
+        keeps_finite: true,
+        dims: &[("e", "experts")],
+        ..Nature::PLAIN
+    },
 };
 
 fn transposed(view: View<'_>) -> bool {

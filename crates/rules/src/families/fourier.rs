@@ -3,7 +3,7 @@
 use graph::{Arg, Dtype, Op};
 
 use super::common::{along, dims, ints, mark, operand, output, plain, shape, term, terms, text, whole, wrap};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalOp, Part};
@@ -35,6 +35,7 @@ pub(super) const FAMILY: Family = Family {
     rewriting: None,
     cost,
     costs: "five operations for each element and each doubling of the transformed size; keeps nothing",
+    nature: Nature { dear: true, ..Nature::PLAIN },
 };
 
 fn name(op: &Op) -> &str {

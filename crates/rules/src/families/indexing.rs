@@ -7,7 +7,7 @@ use super::common::{
     Terms, along, broadcast, float, int, mark, operand, output, plain, set, shape, term, terms, text, unary,
     whole, wrap,
 };
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part};
@@ -52,6 +52,7 @@ pub(super) const FAMILY: Family = Family {
     rewriting: None,
     cost,
     costs: "reads what is picked; keeps the indices, `gather` its input too",
+    nature: Nature::PLAIN,
 };
 
 fn name(op: &Op) -> &str {

@@ -6,7 +6,7 @@
 use graph::{Dtype, Op};
 
 use super::common::{Terms, broadcast, letter, operand, plain, term, text, whole};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalOp, Part};
@@ -40,6 +40,7 @@ pub(super) const FAMILY: Family = Family {
     rewriting: None,
     cost,
     costs: "two operations for each element of a matrix and each of its rows; keeps operands and results",
+    nature: Nature { dear: true, ..Nature::PLAIN },
 };
 
 fn name(op: &Op) -> &str {

@@ -7,7 +7,7 @@ use super::common::{
     term, text, wide, widened,
 };
 use super::softmax::Shifted;
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part};
@@ -29,6 +29,7 @@ pub(super) const FAMILY: Family = Family {
     rewriting: Some(rewriting),
     cost,
     costs: "6 operations for each element; keeps the logarithms of the probabilities and the targets",
+    nature: Nature { has_vocabulary: true, dims: &[("v", "classes")], ..Nature::PLAIN },
 };
 
 const SUM: i64 = 2;

@@ -4,7 +4,7 @@
 use graph::{Arg, Op};
 
 use super::common::{MEAN, NONE, finish, int, mark, operand, plain, terms, text, whole, wide, widened};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalOp, Part};
@@ -22,6 +22,7 @@ pub(super) const FAMILY: Family = Family {
     rewriting: Some(rewriting),
     cost,
     costs: "6 operations for each element; keeps its operands and about what each step computes",
+    nature: Nature::PLAIN,
 };
 
 /// The arguments before the reduction, with what they are where a call leaves them out.

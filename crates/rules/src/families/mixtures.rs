@@ -6,7 +6,7 @@
 use graph::{Arg, Dtype, Op};
 
 use super::common::{call, flag, mark, operand, output, shape, start, term, text};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part};
@@ -21,6 +21,15 @@ pub(super) const FAMILY: Family = Family {
     cost,
     costs: "each row of each expert times its matrices, parts of the experts their share of the rows; keeps the \
             matrices, and of each row what its products and its activation are of",
+    nature: Nature {
+        dear: true,
+        exchanged: Some(("t", "e")),
+        experts: Some("e"),
+        inner: Some("n"),
+        keeps_finite: true,
+        dims: &[("e", "experts")],
+        ..Nature::PLAIN
+    },
 };
 
 const INPUTS: [&str; 5] = ["x", "experts", "weights", "up", "down"];

@@ -82,31 +82,19 @@ pub fn family_of(target: &str) -> Option<&'static Family> {
     TARGETS.get_or_init(|| all().collect()).get(target).copied()
 }
 
-/// The families whose operators do many operations for each element that they read or give.
-const DEAR: [&str; 13] = [
-    "contraction",
-    "products",
-    "experts",
-    "mixtures",
-    "rows",
-    "attention",
-    "recurrent",
-    "distances",
-    "similarity",
-    "convolution",
-    "fourier",
-    "linear_algebra",
-    "registered",
-];
+/// What is so of the operators of a target's family; nothing is where none covers it.
+pub fn nature_of(target: &str) -> &'static Nature {
+    family_of(target).map_or(&Nature::PLAIN, |family| &family.nature)
+}
 
 /// Whether an operator is dear to compute; one that no family covers may be.
 pub fn is_dear(target: &str) -> bool {
-    family_of(target).is_none_or(|family| DEAR.contains(&family.name))
+    family_of(target).is_none_or(|family| family.nature.dear)
 }
 
 /// The dims of an operator whose parts may each have some of both, and exchange rows of the one for the other.
 pub fn exchanged(target: &str) -> Option<(&'static str, &'static str)> {
-    family_of(target).filter(|family| family.name == "mixtures").map(|_| ("t", "e"))
+    nature_of(target).exchanged
 }
 
 /// Whether an operator makes rows for experts, of which it is known at run how many there are.
@@ -117,18 +105,17 @@ pub fn makes_rows(target: &str) -> bool {
 /// Whether an operator computes the gradients of its operands apart, so that those of parameters can wait without any
 /// work done twice.
 pub fn can_wait(target: &str) -> bool {
-    family_of(target).is_some_and(|family| ["contraction", "convolution"].contains(&family.name))
+    nature_of(target).can_wait
 }
 
 /// Whether one operator computes these gradients, which is handed all operands also where it is asked for one of them.
 pub fn takes_all(target: &str) -> bool {
-    family_of(target).is_some_and(|family| family.name == "convolution")
+    nature_of(target).takes_all
 }
 
 /// Whether the gradient of what an operator reads needs no values of it: views, casts, rows that are looked up.
 pub fn needs_no_values(target: &str) -> bool {
-    let family = |family: &&Family| ["views", "embedding"].contains(&family.name);
-    family_of(target).as_ref().is_some_and(family) || target.starts_with("aten.to.")
+    nature_of(target).needs_no_values || target.starts_with("aten.to.")
 }
 
 /// The rule of an operator as text; `None` where it has none.
@@ -216,6 +203,65 @@ pub struct Family {
     /// What a part costs, and the same in words.
     pub cost: fn(&Call<'_>) -> Sketch,
     pub costs: &'static str,
+    pub nature: Nature,
+}
+
+/// What else is so of a family's operators, for those who ask. What is not said is not so: `..Nature::PLAIN`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nature {
+    /// Many operations for each element that is read or given.
+    pub dear: bool,
+    /// Of a call that could exchange rows: the dims of tokens and experts ([`exchanged`]).
+    pub exchanged: Option<(&'static str, &'static str)>,
+    /// Gradients of operands are computed apart ([`can_wait`]).
+    pub can_wait: bool,
+    /// One operator computes these gradients ([`takes_all`]).
+    pub takes_all: bool,
+    /// The gradient of what is read needs no values of it ([`needs_no_values`]).
+    pub needs_no_values: bool,
+    /// A view of one tensor.
+    pub is_view: bool,
+    /// The elements that are given are elements that were read, in other places.
+    pub rearranges: bool,
+    /// Finite operands give finite results, of each row or window by itself.
+    pub keeps_finite: bool,
+    /// Rows of a table are looked up.
+    pub looks_up: bool,
+    /// A dim that is summed or looked up is one of words or classes.
+    pub has_vocabulary: bool,
+    /// Queries see keys.
+    pub attends: bool,
+    /// Weights slide over windows.
+    pub convolves: bool,
+    /// Products are summed along dims that both operands have.
+    pub contracts: bool,
+    /// The dim of experts.
+    pub experts: Option<&'static str>,
+    /// The dim that is made and summed inside of one operator.
+    pub inner: Option<&'static str>,
+    /// What people call its dims.
+    pub dims: &'static [(&'static str, &'static str)],
+}
+
+impl Nature {
+    pub const PLAIN: Self = Self {
+        dear: false,
+        exchanged: None,
+        can_wait: false,
+        takes_all: false,
+        needs_no_values: false,
+        is_view: false,
+        rearranges: false,
+        keeps_finite: false,
+        looks_up: false,
+        has_vocabulary: false,
+        attends: false,
+        convolves: false,
+        contracts: false,
+        experts: None,
+        inner: None,
+        dims: &[],
+    };
 }
 
 impl<'g> View<'g> {

@@ -8,7 +8,7 @@ use super::common::{
     tensor, term, terms, text, wide, widened,
 };
 use super::moments::{Shared, Steps, per_channel};
-use super::{Family, View, grouped_norm};
+use super::{Family, Nature, View, grouped_norm};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part};
@@ -35,6 +35,7 @@ pub(super) const FAMILY: Family = Family {
     rewriting: Some(rewriting),
     cost,
     costs: "8 operations for each element; keeps the input, the weight and the statistics",
+    nature: Nature::PLAIN,
 };
 
 fn rule(view: View<'_>) -> Option<String> {

@@ -3,7 +3,7 @@
 use graph::Op;
 
 use super::common::{NOTHING, Terms, broadcast, float, operand, output, plain, tensor, terms, text};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part, unchanged};
@@ -18,6 +18,7 @@ pub(super) const FAMILY: Family = Family {
     costs: "an operation for each element; keeps what its derivative is of: of `relu`, `exp`, \
             `sigmoid`, `tanh` and the like the result, of a sum nothing, of a product the other \
             factor, else its inputs",
+    nature: Nature::PLAIN,
 };
 
 #[rustfmt::skip]

@@ -8,7 +8,7 @@ use super::common::{
     terms, text, whole,
 };
 use super::image_rows::{Images, Rows, Window, each};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part};
@@ -84,6 +84,7 @@ pub(super) const FAMILY: Family = Family {
     cost,
     costs: "an operation for each element; keeps the input, of a maximum the places too; interpolation \
             keeps nothing",
+    nature: Nature::PLAIN,
 };
 
 fn name(op: &Op) -> &str {

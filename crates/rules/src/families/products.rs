@@ -6,7 +6,7 @@ use super::common::{
     Terms, broadcast, int, ints, letter, mark, operand, output, plain, product, shape, term, terms, text,
     wrap,
 };
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalOp, Part};
@@ -31,6 +31,7 @@ pub(super) const FAMILY: Family = Family {
     cost,
     costs: "two operations for each product that is summed, and as many for the gradient of each \
             factor; keeps the factors",
+    nature: Nature { dear: true, ..Nature::PLAIN },
 };
 
 fn name(op: &Op) -> &str {

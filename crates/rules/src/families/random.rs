@@ -4,7 +4,7 @@
 use graph::{Arg, Op};
 
 use super::common::{NOTHING, call, float, mark, operand, output, plain, terms, text};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part, ints};
@@ -28,6 +28,7 @@ pub(super) const FAMILY: Family = Family {
     rewriting: None,
     cost,
     costs: "two operations for each element; dropout keeps its mask, a byte for each element",
+    nature: Nature::PLAIN,
 };
 
 /// How the numbers of a tensor are distributed.

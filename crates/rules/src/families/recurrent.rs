@@ -3,7 +3,7 @@
 use graph::{Arg, Op};
 
 use super::common::{Terms, flag, float, operand, plain, term, text, whole};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part};
@@ -26,6 +26,7 @@ pub(super) const FAMILY: Family = Family {
     cost,
     costs: "two operations for each weight and step of a row; keeps input and weights, and about \
             what each step computes",
+    nature: Nature { dear: true, ..Nature::PLAIN },
 };
 
 fn name(op: &Op) -> &str {

@@ -6,7 +6,7 @@ use super::common::{
     Terms, along, call, dims, float, get, has_gradient, int, is_split, letter, mark, operand, output, plain,
     shape, term, terms, text, wrap,
 };
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part, ints};
@@ -71,6 +71,7 @@ pub(super) const FAMILY: Family = Family {
     cost,
     costs: "an operation for each element; keeps nothing of sums, the places of extremes along a dim, \
             else input and result",
+    nature: Nature::PLAIN,
 };
 
 fn name(op: &Op) -> &str {

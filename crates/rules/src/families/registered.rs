@@ -6,7 +6,7 @@
 use graph::{Arg, Op};
 
 use super::common::{has_gradient, plain, set, size};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::{DimId, Kind, Operand, Rule, Through, was_found};
 use crate::cost::Sketch;
 use crate::local::{LocalArg, LocalOp, Part};
@@ -22,6 +22,7 @@ pub(super) const FAMILY: Family = Family {
     rewriting: None,
     cost: Sketch::of,
     costs: "as its rule tells",
+    nature: Nature { dear: true, ..Nature::PLAIN },
 };
 
 /// The name of the function or the path of the module that an operator calls.

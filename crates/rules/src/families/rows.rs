@@ -6,7 +6,7 @@
 //! expected; nobody splits it, and no rule speaks of what it holds.
 
 use super::common::{mark, operand, output, shape, term, text};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
 use crate::local::{LocalArg, LocalOp, Part, unchanged};
@@ -19,6 +19,7 @@ pub(super) const FAMILY: Family = Family {
     rewriting: None,
     cost,
     costs: "as a mixture, of as many rows as are expected",
+    nature: Nature { dear: true, ..Nature::PLAIN },
 };
 
 /// Those that make rows.

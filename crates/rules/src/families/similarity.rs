@@ -5,7 +5,7 @@ use graph::Op;
 use super::common::{
     batch, broadcast, flag, float, int, mark, operand, output, plain, set, shape, term, terms, text, wrap,
 };
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part};
@@ -18,6 +18,7 @@ pub(super) const FAMILY: Family = Family {
     rewriting: None,
     cost,
     costs: "3 operations for each element of each pair; keeps both tensors and about what each step computes",
+    nature: Nature { dear: true, ..Nature::PLAIN },
 };
 
 fn name(op: &Op) -> &str {

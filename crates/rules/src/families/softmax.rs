@@ -3,7 +3,7 @@
 use graph::{Arg, Dtype, Op, TensorId};
 
 use super::common::{finish, int, mark, operand, output, plain, shape, terms, unary, wide, widened, wrap};
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalOp, Part};
@@ -24,6 +24,7 @@ pub(super) const FAMILY: Family = Family {
     rewriting: Some(rewriting),
     cost,
     costs: "5 operations for each element; keeps the result",
+    nature: Nature::PLAIN,
 };
 
 fn rule(view: View<'_>) -> Option<String> {

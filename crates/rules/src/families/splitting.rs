@@ -10,7 +10,7 @@ use super::common::{
     terms, text, unary, whole, wrap,
 };
 use super::registered::with_sizes;
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalArg, LocalOp, Part};
@@ -55,6 +55,7 @@ pub(super) const FAMILY: Family = Family {
     rewriting: None,
     cost,
     costs: "nothing for pieces: the same memory; what puts tensors together moves them",
+    nature: Nature { rearranges: true, ..Nature::PLAIN },
 };
 
 fn name(op: &Op) -> &str {

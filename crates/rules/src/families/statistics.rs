@@ -5,7 +5,7 @@ use graph::{Dtype, Op};
 use super::common::{
     Terms, along, dims, flag, int, ints, mark, operand, output, plain, shape, terms, text, unary, whole, wrap,
 };
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{LocalOp, Part};
@@ -47,6 +47,7 @@ pub(super) const FAMILY: Family = Family {
     cost,
     costs: "an operation for each element; keeps the places of what is picked, else input, result and about what each \
             step computes",
+    nature: Nature::PLAIN,
 };
 
 fn name(op: &Op) -> &str {

@@ -6,7 +6,7 @@ use super::common::{
     NOTHING, Terms, along, call, int, ints, letter, mark, operand, output, plain, product, shape, term,
     terms, text, whole, wrap,
 };
-use super::{Family, View};
+use super::{Family, Nature, View};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch};
 use crate::local::{self, LocalArg, LocalOp, Part};
@@ -53,6 +53,7 @@ pub(super) const FAMILY: Family = Family {
     rewriting: None,
     cost,
     costs: "nothing: the same memory; what repeats elements moves them",
+    nature: Nature { needs_no_values: true, is_view: true, rearranges: true, ..Nature::PLAIN },
 };
 
 /// What a target of this family does.

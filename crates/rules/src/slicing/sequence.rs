@@ -24,8 +24,7 @@ pub fn even(graph: &Graph, analysis: &Analysis, count: u32) -> Result<Slices> {
 /// model without attention it is the second dim of what it is given.
 fn sequence(graph: &Graph, analysis: &Analysis) -> Result<(usize, usize, i64)> {
     let classes = Classes::of(graph, analysis);
-    let is_attention =
-        |op: &OpId| families::family_of(&graph.op(*op).target).is_some_and(|it| it.name == "attention");
+    let is_attention = |op: &OpId| families::nature_of(&graph.op(*op).target).attends;
     let causal = |op: &OpId| graph.op(*op).arg(5, "is_causal") == Some(&Arg::Bool(true));
     let attention: Vec<OpId> = graph.op_ids().filter(is_attention).collect();
     let along = |op: OpId| Some(classes.of_loop(op, analysis.op(op).find("l")?));

@@ -8,10 +8,10 @@
 use std::collections::BTreeSet;
 
 use diag::{Error, Result};
-use plan::sets;
+use plan::sets::auto;
+use plan::{PlanName, sets};
 
 use super::Constraints;
-use crate::space::{SCHEDULES, USUAL};
 use crate::spmd::Skeleton;
 use crate::{Evaluated, Question, Stop, Wanted, best, looked_for, shapes};
 
@@ -115,16 +115,14 @@ fn first(count: usize, size: usize, known: &mut Vec<usize>, holds: &dyn Fn(&Set)
 fn named(question: &Question<'_>, constraints: &Constraints) -> Vec<Set> {
     let model = sets::Model::new(question.graph, question.analysis);
     let all = shapes(question.devices, question.batches);
-    let usual = all.iter().flat_map(|shape| shape.fallbacks(shape.held()[0], USUAL));
-    let names: BTreeSet<String> = usual
-        .flat_map(|name| {
-            let others: Vec<String> = match name.contains(USUAL) {
-                true => SCHEDULES.iter().map(|other| name.replace(USUAL, other)).collect(),
-                false => vec![],
-            };
-            others.into_iter().chain([name])
-        })
-        .collect();
+    let usual = all.iter().flat_map(|shape| shape.fallbacks(shape.held()[0], auto::schedule()));
+    let others = auto::other_schedules();
+    let with_others = |name: PlanName| {
+        let piped = others.iter().filter(|_| name.has(auto::schedule().set()));
+        let other: Vec<PlanName> = piped.map(|it| name.instead_of(&auto::schedule(), *it)).collect();
+        other.into_iter().chain([name])
+    };
+    let names: Vec<PlanName> = usual.flat_map(with_others).collect();
     let plans = names.iter().filter_map(|name| sets::named_of(name, &model, question.devices).ok());
     plans.map(|plan| constraints.broken(&plan, question.graph, question.analysis)).collect()
 }

@@ -14,7 +14,7 @@ use super::left::{Left, SegmentCosts};
 use super::segments::Segments;
 use crate::Question;
 use crate::constraints::Constraints;
-use crate::spmd::{Digits, Divided, Inner, Messages, Operators, RECOMPUTED, Runs, limit};
+use crate::spmd::{Digits, Divided, Inner, Messages, Operators, Runs, limit, recompute};
 
 /// After so many sums no further runs are looked at: as many on every machine. Once there is half of them
 /// none of the kinds of groups that had their share: tables of large groups are large, and pipelines of small ones are found.
@@ -293,7 +293,7 @@ fn ways_of(runs: &mut [Runs<'_>], bytes: f64) -> Result<Vec<Vec<SegmentCosts>>> 
     }
     // All of them, or what is left out could cost less at some price of a byte.
     for (runs, ways) in runs.iter_mut().zip(&mut found) {
-        for recomputed in 1..RECOMPUTED.len() {
+        for recomputed in 1..recompute().len() {
             ways.extend(runs.segments_at_least(recomputed, KEPT)?);
         }
     }

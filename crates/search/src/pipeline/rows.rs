@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use diag::Result;
 use graph::{OpId, Source, TensorId};
-use plan::{Draft, Plan, Schedule};
+use plan::{Draft, Plan, Schedule, sets};
 
 use super::Stats;
 use super::costs::Found;
@@ -20,6 +20,7 @@ use super::segments::Segments;
 use crate::constraints::Constraints;
 use crate::reason::Reason;
 use crate::spmd::{Count, Digits, Messages, Operators, limit};
+use crate::title::Title;
 use crate::{Evaluated, Evaluations, LowerBounds, Own, Question, bound};
 
 /// Pipelines have at most so many stages.
@@ -235,9 +236,10 @@ impl Costs for Even<'_, '_> {
 
 fn named(pipeline: &Pipeline, schedule: Schedule) -> String {
     match schedule {
-        Schedule::ZbV => format!("found, {} stages x zb-v", pipeline.stages.len() / 2),
-        _ => format!("found, {} stages", pipeline.stages.len()),
+        Schedule::ZbV => Title::stages(pipeline.stages.len() / 2).with(sets::of_schedule(schedule)),
+        _ => Title::stages(pipeline.stages.len()),
     }
+    .to_string()
 }
 
 /// A plan, and what its blocks are least in.
@@ -286,6 +288,6 @@ fn shared(question: &Question<'_>, blocks: &[Vec<OpId>]) -> Vec<TensorId> {
 
 /// The same with another schedule.
 fn under(plan: &Plan, schedule: Schedule) -> Plan {
-    let name = format!("{} x {}", plan.name, schedule.name());
+    let name = Title::parse(&plan.name).with(sets::of_schedule(schedule)).to_string();
     Plan { name, schedule, ..plan.clone() }
 }

@@ -43,7 +43,7 @@ pub(crate) use respects::Skeleton;
 pub use rows::limit;
 pub(crate) use rows::rows;
 pub(crate) use runs::{Inner, RunClaim, Runs};
-pub(crate) use solution::RECOMPUTED;
+pub(crate) use solution::recompute;
 pub use solution::{Candidate, Claim, Inside, Stats, find, member};
 pub use tables::{Tables, tables};
 pub(crate) use tied::Divided;

@@ -232,7 +232,7 @@ impl Skeleton {
                 ties.push((who, equal((one, other), &first, &second)));
             }
         }
-        let recomputed = spans(question, "").is_some_and(|spans| !spans.is_empty());
+        let recomputed = spans(question, None).is_some_and(|spans| !spans.is_empty());
         let never = constraints.no_recompute().filter(|_| recomputed).into_iter().collect();
         Ok(Self { bundles, ties, never })
     }

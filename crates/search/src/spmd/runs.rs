@@ -17,7 +17,7 @@ use super::maker::Ground;
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
 use super::quick::Map;
 use super::rows::limit;
-use super::solution::{NOTHING, RECOMPUTED, may_recompute, spans, write};
+use super::solution::{NOTHING, may_recompute, recompute, spans, write};
 use super::space::Begun;
 use super::tied::{Divided, weights};
 use crate::Question;
@@ -162,7 +162,7 @@ impl<'q> Runs<'q> {
 
     fn looked_for(&mut self, run: (usize, usize), kept: u32) -> Result<Option<[f64; 3]>> {
         let limit = limit(&self.question) as f64;
-        for at in 0..RECOMPUTED.len() {
+        for at in 0..recompute().len() {
             self.made(at)?;
             let Some(fallback) = self.rungs[at].as_ref().filter(|fallback| !fallback.cuts_a_span(run)) else {
                 continue;
@@ -179,7 +179,7 @@ impl<'q> Runs<'q> {
     /// matter.
     pub(crate) fn ways(&mut self, run: (usize, usize), kept: u32, solver: &mut Solver) -> Result<Vec<Inner>> {
         let (limit, mut found) = (limit(&self.question) as f64, vec![]);
-        for at in 0..RECOMPUTED.len() {
+        for at in 0..recompute().len() {
             self.made(at)?;
             let nothing = self.nothing;
             let Some(fallback) = self.rungs[at].as_mut().filter(|fallback| !fallback.cuts_a_span(run)) else {
@@ -245,7 +245,7 @@ impl<'q> Runs<'q> {
 
     fn made(&mut self, at: usize) -> Result<()> {
         while self.rungs.len() <= at {
-            let spans = spans(&self.question, RECOMPUTED[self.rungs.len()]);
+            let spans = spans(&self.question, recompute()[self.rungs.len()]);
             let fallback = match spans.filter(|spans| may_recompute(&self.question, spans)) {
                 Some(spans) => {
                     let cut = (&spans[..], self.segments);

@@ -1,13 +1,14 @@
 //! The least sums, and the plans that have them.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use diag::Result;
 use elimination::{Least, NEVER, Problem, Solver};
 use graph::OpId;
-use plan::{Draft, ParamSharding, Plan, sets};
+use plan::sets::{SetTerm, auto};
+use plan::{Draft, ParamSharding, Plan, PlanName, sets};
 
 use super::certificate::{Searched, bound};
 use super::digits::Digits;
@@ -20,6 +21,7 @@ use super::sharding::splits;
 use super::space::Space;
 use crate::Question;
 use crate::bound::kinds;
+use crate::title::Title;
 
 /// What is looked at first, and how often in all.
 pub(super) const FIRST: [Look; 2] = [Look { line: 0.0, last: 0.0 }, Look { line: 0.25, last: 0.5 }];
@@ -35,8 +37,12 @@ pub(super) const NOTHING: f64 = 1e-4;
 const NEAR: f64 = 2e-3;
 /// How often the price of a byte is halved until memory is just enough.
 const HALVINGS: usize = 6;
-/// What is computed again, from nothing to everything.
-pub(crate) const RECOMPUTED: [&str; 3] = ["", "recompute:selective", "recompute"];
+/// What is recomputed, from nothing to everything.
+pub(crate) fn recompute() -> &'static [Option<SetTerm>] {
+    static ALL: LazyLock<Vec<Option<SetTerm>>> =
+        LazyLock::new(|| std::iter::once(None).chain(auto::recompute().into_iter().map(Some)).collect());
+    &ALL
+}
 
 /// What was found.
 #[derive(Default)]
@@ -68,7 +74,7 @@ pub struct Candidate {
 pub struct Claim {
     pub totals: Totals,
     /// What it computes again, and what it is least in.
-    pub(super) recomputed: &'static str,
+    pub(super) recomputed: Option<SetTerm>,
     pub(super) weights: Weights,
 }
 
@@ -81,7 +87,7 @@ pub fn find(question: &Question<'_>) -> Result<Inside> {
     let mut inside = Inside::default();
     let floor = crate::bound(question)?;
     let (mut looked, mut promised) = (vec![], f64::INFINITY);
-    for recomputed in RECOMPUTED {
+    for &recomputed in recompute() {
         let Some(spans) = spans(question, recomputed).filter(|spans| may_recompute(question, spans)) else {
             continue;
         };
@@ -137,17 +143,17 @@ pub(super) fn may_recompute(question: &Question<'_>, spans: &[Vec<OpId>]) -> boo
 }
 
 /// What backward computes again; none where the model has no layers for it.
-pub(super) fn spans(question: &Question<'_>, recomputed: &str) -> Option<Vec<Vec<OpId>>> {
-    let name =
-        if recomputed.is_empty() { "replicate".to_owned() } else { format!("replicate x {recomputed}") };
-    sets::named(&name, question.graph, question.analysis, 1).ok().map(|plan| plan.recompute)
+pub(super) fn spans(question: &Question<'_>, recomputed: Option<SetTerm>) -> Option<Vec<Vec<OpId>>> {
+    let name = PlanName::new(vec![SetTerm::bare(auto::alone())].into_iter().chain(recomputed).collect());
+    let model = sets::Model::new(question.graph, question.analysis);
+    sets::named_of(&name, &model, 1).ok().map(|plan| plan.recompute)
 }
 
 /// All plans that compute the same again.
 struct Fallback<'r, 'q> {
     space: &'r Space<'q>,
     spans: &'r [Vec<OpId>],
-    recomputed: &'static str,
+    recomputed: Option<SetTerm>,
     /// Seconds that no plan can beat.
     floor: f64,
     inside: &'r mut Inside,
@@ -269,10 +275,10 @@ impl Fallback<'_, '_> {
 fn plan(
     objective: &Objective<'_>,
     values: &[usize],
-    (recomputed, spans): (&str, &[Vec<OpId>]),
+    (recomputed, spans): (Option<SetTerm>, &[Vec<OpId>]),
 ) -> Result<Plan> {
     let question = &objective.space.question;
-    let name = if recomputed.is_empty() { "auto".to_owned() } else { format!("auto x {recomputed}") };
+    let name = Title::auto(recomputed).to_string();
     let mut draft = Draft::new(question.graph, question.analysis, &name, question.devices);
     for (bundle, value) in values.iter().enumerate() {
         write(objective, &mut draft, (bundle, *value), 0)?;
@@ -317,7 +323,7 @@ pub(super) fn write(
 /// held by.
 pub fn member(
     question: &Question<'_>,
-    recomputed: &'static str,
+    recomputed: Option<SetTerm>,
     byte: f64,
     count: Count,
     pick: &mut dyn FnMut(usize) -> usize,
