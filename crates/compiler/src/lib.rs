@@ -100,7 +100,7 @@ fn accept(
     let (program, lines) = read.map_err(|error| lines::quoted(error, files))?;
     let proof = clock.time("check", || check::check_held(graph, &program, masters));
     let proof =
-        proof.map_err(|faults| first_of(faults, &|fault| lines::located(fault, &program, &lines, files)));
+        proof.map_err(|faults| first_of(&faults, &|fault| lines::located(fault, &program, &lines, files)));
     Ok((program, proof?))
 }
 
@@ -123,7 +123,7 @@ fn refused(error: Error) -> Error {
 }
 
 /// The first of several faults, where it is, and how many there are.
-fn first_of(faults: Vec<Fault>, located: &dyn Fn(&Fault) -> Error) -> Error {
+fn first_of(faults: &[Fault], located: &dyn Fn(&Fault) -> Error) -> Error {
     let count = faults.len();
     let first = faults.first().map(located);
     let mut first = first.unwrap_or_else(|| Error::new("SW0500", "the program is not equal to the model"));

@@ -97,7 +97,7 @@ pub fn step(
     let folding = Folding { least: LONG, may: &|axis| symmetric(program, setting.cluster, axis) };
     let (proof, rank_traces) =
         check::courses_over(graph, program, setting.masters, (folding, setting.batches))
-            .map_err(|faults| first_of(faults, &|fault| Error::from(fault)))?;
+            .map_err(|faults| first_of(&faults, &|fault| Error::from(fault)))?;
     let updates = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
     let kinds = setting.kinds(&rewritten);
@@ -144,7 +144,7 @@ pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> R
     let program = emit::read(graph, files)?;
     let (proof, rank_traces) =
         check::courses_folding(graph, &program, setting.masters, (ONE_BY_ONE, setting.batches))
-            .map_err(|faults| first_of(faults, &|fault| Error::from(fault)))?;
+            .map_err(|faults| first_of(&faults, &|fault| Error::from(fault)))?;
     let updates = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
     let kinds = setting.kinds(&rewritten);
@@ -202,7 +202,7 @@ fn estimated(
     let folding = Folding { least, may: &|axis| symmetric(program, setting.cluster, axis) };
     let (proof, rank_traces) =
         check::courses_folding(graph, program, setting.masters, (folding, setting.batches))
-            .map_err(|faults| first_of(faults, &|fault| Error::from(fault)))?;
+            .map_err(|faults| first_of(&faults, &|fault| Error::from(fault)))?;
     let updates = updates(&proof.memory, setting.optimizer)?;
     let kinds = setting.kinds(&program.rewritten(graph)?.graph);
     let simulation = simulate_briefly(&scene(program, &rank_traces, &kinds, setting, &updates)?)?;

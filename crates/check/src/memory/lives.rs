@@ -42,7 +42,7 @@ pub(super) fn inside(call: &Call, seen: &mut [bool]) -> Vec<Vec<BufId>> {
     let outer = || call.inputs.iter().chain(&call.outputs);
     outer().for_each(|buf| seen[buf.index()] = true);
     let mut done: Vec<Vec<BufId>> = (call.ops.iter().rev())
-        .map(|op| fresh(op.inputs().into_iter().chain(op.outputs.iter().flatten().copied()), seen))
+        .map(|op| fresh(op.inputs().chain(op.outputs.iter().flatten().copied()), seen))
         .collect();
     done.reverse();
     outer().for_each(|buf| seen[buf.index()] = false);

@@ -7,7 +7,8 @@ impl PlanName {
     /// devices of `data`; with the usual schedule in the place of one that keeps more.
     pub fn with_less_memory(&self) -> Vec<Self> {
         let with = added().filter(|term| !self.says(term)).map(|term| self.with(term));
-        let schedule = self.terms().iter().find(|term| term.set().schedule.is_some_and(|it| it.keeps_more()));
+        let schedule =
+            self.terms().iter().find(|term| term.set().schedule.is_some_and(schedule::Schedule::keeps_more));
         let sooner = schedule.map(|term| self.instead_of(term, auto::schedule()));
         with.chain(self.with_more_sharded()).chain(sooner).collect()
     }

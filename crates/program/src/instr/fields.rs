@@ -118,7 +118,7 @@ impl<'a> Field<'a> {
 
     /// The arguments in which ranks of one role may differ, and a word for what each is.
     pub(super) fn args(self) -> impl Iterator<Item = (&'a Arg, &'static str)> + use<'a> {
-        let (ops, extents, region, how): (&[LocalOp], &[Vec<Arg>], &[(Arg, Arg)], Option<&How>) = match self {
+        let (ops, extents, region, how): WithArgs<'_> = match self {
             Field::Ops(ops) => (ops, &[], &[], None),
             Field::Extents(extents) => (&[], extents, &[], None),
             Field::Region(region) => (&[], &[], region, None),
@@ -131,6 +131,9 @@ impl<'a> Field<'a> {
         ops.iter().flat_map(LocalOp::items).chain(sizes).chain(ends)
     }
 }
+
+/// Operators, extents, a region and a collective: what of a field has arguments.
+type WithArgs<'a> = (&'a [LocalOp], &'a [Vec<Arg>], &'a [(Arg, Arg)], Option<&'a How>);
 
 impl<'a> FieldMut<'a> {
     /// The buffers that it reads, those inside of a call included.
