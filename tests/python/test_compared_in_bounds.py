@@ -322,6 +322,7 @@ def test_a_later_start_does_not_pay_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: Counted, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SHARDWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setenv("SHARDWRIGHT_VERBOSE", "1")
     again: list[int] = []
     monkeypatch.setattr(starter, "still_computes", lambda *args: again.append(1) or True)
     for most in (1e12, 1.0):  # one forward more, and none

@@ -64,10 +64,11 @@ def edit(folder: Path, change: Callable[[str], str], file: str = "ranks_0_1.py")
 def train(folder: Path | None, **more: Any) -> list[float]:
     """Losses of two ranks."""
     how = {"plan": "megatron"} if folder is None else {"program": folder}
+    models = [demo.build() for _ in range(2)]  # ranks are threads, and would share the generator
 
     def rank(rank: int, comm: Any) -> list[float]:
         data = demo.batches()[:STEPS]
-        model = sw.parallelize(demo.build(), data[0], comm=comm, progress=False, **how, **more)
+        model = sw.parallelize(models[rank], data[0], comm=comm, progress=False, **how, **more)
         adamw = sw.optimizer(model, torch.optim.AdamW, lr=3e-3)
         losses = []
         for batch in data:
@@ -102,9 +103,10 @@ def test_it_is_a_model_like_any_other(folder: Path, tmp_path: Path) -> None:
     edit(folder, renamed)
     batch = demo.batches()[0]
     half = tuple(x[:4] for x in batch)
+    models = [demo.build() for _ in range(2)]
 
     def rank(rank: int, comm: Any) -> tuple[float, float, float]:
-        model = sw.parallelize(demo.build(), batch, comm=comm, progress=False, program=folder)
+        model = sw.parallelize(models[rank], batch, comm=comm, progress=False, program=folder)
         adamw = sw.optimizer(model, torch.optim.AdamW, lr=3e-3)
         first = float(model.train_step(batch))
         adamw.step()

@@ -298,7 +298,7 @@ def test_the_command_refuses_what_it_cannot_run(tmp_path: Path, capsys: pytest.C
     graph = tmp_path / "graph.txt"
     graph.write_text(sw.compile_model(*net(), plan="data", devices=2)[0].graph_text)
     assert main(["verify", str(graph), "--plan", "data:2"]) == 1
-    assert "cannot be run beside its program" in capsys.readouterr().err
+    assert "is a graph, and cannot be run" in capsys.readouterr().err
     pytest.importorskip("transformers")
     assert main(["verify", "llama-3-405b", "--plan", "data:2"]) == 1
     assert "SW0881" in capsys.readouterr().err
