@@ -54,7 +54,7 @@ def test_what_was_found_is_never_slower_than_any_named_plan_nor_below_the_bounds
 
 
 def test_why_it_is_divided_so_is_there_as_json(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [file, "--plan", "auto", "--cluster", "ethernet-25g:2x2", "--batches", "2"]
+    words = [file, "--plan", "auto", "--cluster", "cpu:4", "--batches", "2"]
     asked = [*words, "--explain", "h.0.mlp.up"]
     told, lines = json.loads(said(capsys, *asked, "--json")), said(capsys, *asked).splitlines()
     first, *others = told["ways"]
