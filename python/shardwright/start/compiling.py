@@ -116,12 +116,16 @@ def compile_plan(
         digest=compiled.digest,
         plan=plan.name,
         devices=plan.devices,
-        captured=replace(captured, graph_text="", constants={}),
+        captured=without_graph(captured),
         proof=compiled.proof,
         graph_text=captured.graph_text,
     )
-    bundle.captured.constants.update(captured.constants)
     return bundle, compiled
+
+
+def without_graph(captured: Captured) -> Captured:
+    """What a program needs of a capture; its graph is a text beside it."""
+    return replace(captured, graph_text="", constants=dict(captured.constants))
 
 
 def require_one_of(argument: str, value: object, known: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import unified_diff
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from ..report.memory import OPTIMIZER
 from ..report.progress import Phases
 from ..report.summary import summary_of_program
 from ..runtime.programs.program import GRAPH, TABLES, load_program, read_folder
+from .compiling import without_graph
 from .outputs import resolve
 from .starter import Starter
 
@@ -42,7 +43,8 @@ class Edited:
     """The texts of a folder, and what its tables say."""
 
     folder: str
-    files: Mapping[str, str]
+    files: dict[str, str]
+    graph_text: str
     plan_text: str | None
     plan: str
     world: int
@@ -52,12 +54,12 @@ class Edited:
     def read(folder: str | Path, world: int | None = None) -> Edited:
         """Refuses what is of another version, or for another number of ranks."""
         path = Path(folder)
-        texts = read_folder(path)
-        files = {name: text for name, text in texts.items() if name != GRAPH}
+        files = read_folder(path)
+        graph_text = files.pop(GRAPH, "")
         program = load_program(files, world=world)
         plan_file = path / PLAN
         plan_text = plan_file.read_text(encoding="utf-8") if plan_file.is_file() else None
-        return Edited(str(folder), texts, plan_text, program.plan, program.world, program.digest)
+        return Edited(str(folder), files, graph_text, plan_text, program.plan, program.world, program.digest)
 
     def proved(
         self,
@@ -71,7 +73,7 @@ class Edited:
         memory, optimizer = options.get("memory"), options.get("optimizer", OPTIMIZER)
         return read_program(
             graph,
-            {name: text for name, text in self.files.items() if name != GRAPH},
+            self.files,
             resolve(options.get("outputs", "loss"), captured, graph),
             watch,
             options.get("inputs", "global"),
@@ -82,7 +84,7 @@ class Edited:
     def _require_same_graph(self, graph: Graph) -> None:
         if graph.digest == self.digest:
             return
-        theirs, ours = self.files.get(GRAPH, "").splitlines(), graph.text.splitlines()
+        theirs, ours = self.graph_text.splitlines(), graph.text.splitlines()
         changes = (line for line in unified_diff(theirs, ours, n=0, lineterm="") if line[:2] != "@@")
         first = list(islice(changes, 2, 2 + _SHOWN)) if theirs else []
         shown = f": {' | '.join(first)}" if first else ""
@@ -124,14 +126,12 @@ class EditedStarter(Starter):
         compiled = self._edited.proved(captured, phases.begin, options)
         compared = str(captured.compared) if captured.compared else None
         optimizer = options.get("optimizer", OPTIMIZER)
-        alone = replace(captured, graph_text="", constants={})
-        alone.constants.update(captured.constants)
         return Entry(
             files=dict(compiled.files),
             digest=compiled.digest,
             plan=self._edited.plan,
             devices=self._edited.world,
-            captured=alone,
+            captured=without_graph(captured),
             proof=compiled.proof,
             graph_text=captured.graph_text,
             plan_text=self._edited.plan_text or "",
