@@ -17,6 +17,6 @@ mod two_bw;
 mod zb_v;
 
 pub use figure::figure;
-pub use named::{Orders, Schedule};
-pub use shape::{Block, Loop, Pass, Shape, Step, Task, comes_before, not_in_turn};
+pub use named::Schedule;
+pub use shape::{Block, Loop, Orders, Pass, Shape, Step, Task, comes_before, not_in_turn};
 pub use simulate::{Lane, Stuck, Times, simulate};
