@@ -24,6 +24,7 @@ mod price;
 mod rank;
 mod rendezvous;
 mod shares;
+mod spent;
 mod symmetric;
 mod table;
 mod talk;
