@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,9 @@ def module_of(config: ModelConfig, seed: int, folder: Path) -> nn.Module:
     """The same on all ranks."""
     if (config.path is None) == (config.transformers is None):
         raise _refusal("the model is given twice" if config.path else "there is no model")
+    build = partial(_own if config.path is not None else _of_transformers, config, folder)
     torch.manual_seed(seed)
-    with deferred() if config.deferred else nullcontext():
-        made = _own(config, folder) if config.path is not None else _of_transformers(config, folder)
+    made = deferred(build, seed) if config.deferred else build()
     if not isinstance(made, nn.Module):
         raise _refusal(f"`{config.path}` gave a {type(made).__name__}, which is no `nn.Module`")
     return made.train()
@@ -71,7 +70,7 @@ def _share(config: ScheduleConfig, shape: Any, steps: int, step: int) -> float:
     if step < config.warmup:
         return (step + 1) / config.warmup
     done = min(1.0, (step - config.warmup) / max(1, steps - config.warmup))
-    return float(config.least + (1 - config.least) * shape(done))
+    return float(config.final + (1 - config.final) * shape(done))
 
 
 def _constant(done: float) -> float:

@@ -43,9 +43,9 @@ def lines_of(config: Config, folder: Path, devices: int | None) -> tuple[list[st
     lines.append(f"memory: at most {size_of(most.total)} on a device, with the state of adamw")
     if config.plan.cluster is None:
         return [*lines, "time: not known without `plan.cluster`"], True
-    found = simulate_step(plan, compiled, *cluster_of(config.plan.cluster))
-    fits = all(needed <= there for needed, there in (*found.memory, *found.on_host))
-    there = size_of(min(there for _, there in found.memory))
-    lines.append(f"a step takes {found.seconds:.3g} s on {config.plan.cluster}")
+    step = simulate_step(plan, compiled, *cluster_of(config.plan.cluster))
+    fits = all(needed <= there for needed, there in (*step.memory, *step.on_host))
+    there = size_of(min(there for _, there in step.memory))
+    lines.append(f"a step takes {step.seconds:.3g} s on {config.plan.cluster}")
     lines.append(f"it fits: a device has {there}" if fits else f"it does not fit: a device has {there}")
     return lines, fits

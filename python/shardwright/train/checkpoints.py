@@ -39,7 +39,7 @@ class Checkpoints:
     def save(self, model: Any, optimizer: Any, step: int, extra: dict[str, Any]) -> Path | None:
         if self._folder is None:
             return None
-        self.settle()
+        self.finish()
         target = self._folder / f"step-{step:08d}"
         if self._config.behind:
             self._behind = save(model, optimizer, target, extra, wait=False)
@@ -48,7 +48,7 @@ class Checkpoints:
         self._remove_old()
         return target
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Waits for what is being written."""
         behind, self._behind = self._behind, None
         if behind is not None:
@@ -73,10 +73,10 @@ class Checkpoints:
         if self._folder is None:
             return None
         try:
-            found: dict[str, Any] = json.loads((self._folder / _BEST).read_text(encoding="utf-8"))
+            before: dict[str, Any] = json.loads((self._folder / _BEST).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return found
+        return before
 
     def resume(
         self, resume: str, model: Any, optimizer: Any, folder: Path
@@ -84,22 +84,22 @@ class Checkpoints:
         """From the newest that is complete, or the one that is named."""
         if resume == "never":
             return None
-        found = self._newest() if resume == "auto" else folder / resume
-        if found is None:
+        place = self._newest() if resume == "auto" else folder / resume
+        if place is None:
             return None
-        if not (found / _COMPLETE).is_file():
+        if not (place / _COMPLETE).is_file():
             raise RuntimeFault(
                 "SW0856",
-                f"there is no checkpoint in {found}",
+                f"there is no checkpoint in {place}",
                 why=f"it has no {_COMPLETE}, which a save writes last",
                 fix="name the folder of a checkpoint, `.../step-00000100`; or `resume: auto`",
             )
-        return found, load(model, optimizer, found)
+        return place, load(model, optimizer, place)
 
     def _newest(self) -> Path | None:
         """As rank 0 sees it: ranks may look at a folder at different times."""
-        found = self._complete() if self._comm.rank == 0 else []
-        [name, *_] = self._comm.all_gather_objects(found[-1].name if found else None)
+        complete = self._complete() if self._comm.rank == 0 else []
+        [name, *_] = self._comm.all_gather_objects(complete[-1].name if complete else None)
         return None if name is None or self._folder is None else self._folder / name
 
     def _complete(self) -> list[Path]:
@@ -128,6 +128,6 @@ class Checkpoints:
 
 
 def _step_of(path: Path) -> int:
-    found = _NAME.fullmatch(path.name)
-    assert found is not None
-    return int(found[1])
+    number = _NAME.fullmatch(path.name)
+    assert number is not None
+    return int(number[1])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass
+from dataclasses import field as made_field
 from typing import Any
 
 
 def _said(text: str, default: Any = None, *, needed: bool = False) -> Any:
     """A field, and what it means."""
     if isinstance(default, (list, dict)):
-        return field(default_factory=type(default), metadata={"text": text})
-    return field(default=MISSING if needed else default, metadata={"text": text})  # type: ignore[call-overload]
+        return made_field(default_factory=type(default), metadata={"text": text})
+    return made_field(default=MISSING if needed else default, metadata={"text": text})  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class DataConfig:
     tokens: str | None = _said("file of token numbers, mapped into memory")
     tokens_dtype: str = _said("type of the numbers in `tokens`", "uint16")
     dataset: str | None = _said("folder that `datasets.Dataset.save_to_disk` wrote")
-    column: str = _said("text column of `dataset`", "text")
+    field: str = _said("column of `dataset` that has the text", "text")
     sequence: int | None = _said("tokens of a sample, of `text`, `tokens` and `dataset`")
     shifted: bool = _said("labels are the next tokens; false where the model shifts them itself", False)
     collate: str | None = _said("function that makes a batch of a list of samples")
@@ -79,7 +80,7 @@ class ScheduleConfig:
 
     kind: str = _said("`constant`, `linear` or `cosine`", "cosine")
     warmup: int = _said("steps in which it rises from 0", 0)
-    least: float = _said("share of the highest that it ends at", 0.0)
+    final: float = _said("share of the highest that it ends at", 0.0)
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class CheckpointConfig:
 
     folder: str | None = _said("folder of the checkpoints; none are written without it")
     every: int = _said("steps between checkpoints; 0 is at the end only", 0)
-    keep: int = _said("newest checkpoints that are kept, besides the best; 0 is all", 3)
+    keep: int = _said("newest checkpoints that are kept, and the best; 0 is all", 3)
     best: bool = _said("keep the checkpoint with the lowest evaluation loss, too", True)
     behind: bool = _said("write while training goes on", False)
     export: str | None = _said("folder for the merged weights, as safetensors, at the end")

@@ -35,7 +35,7 @@ class Tokens(Dataset[dict[str, Tensor]]):
 
 
 def dataset_of(config: DataConfig, encode: Encode | None, folder: Path) -> Any:
-    """`folder` is that of the run's file, which relative paths are beside."""
+    """`folder` is that of the run's file, which relative paths start from."""
     given = [name for name in ("path", "text", "tokens", "dataset") if getattr(config, name)]
     if len(given) != 1:
         raise _refusal(f"the data is given {len(given)} times: {', '.join(given) or 'not at all'}")
@@ -43,10 +43,10 @@ def dataset_of(config: DataConfig, encode: Encode | None, folder: Path) -> Any:
         return load(config.path, folder)(**config.arguments)
     if config.sequence is None or config.sequence < 1:
         raise _refusal(f"`{given[0]}` is cut into samples, and `sequence` does not say how long")
-    found = Tokens(_numbers(config, encode, folder), config.sequence, shifted=config.shifted)
-    if not len(found):
+    samples = Tokens(_numbers(config, encode, folder), config.sequence, shifted=config.shifted)
+    if not len(samples):
         raise _refusal(f"there is not one sample of {config.sequence} tokens in it")
-    return found
+    return samples
 
 
 def _numbers(config: DataConfig, encode: Encode | None, folder: Path) -> Tensor:
@@ -54,11 +54,9 @@ def _numbers(config: DataConfig, encode: Encode | None, folder: Path) -> Tensor:
         return _mapped(folder / config.tokens, config.tokens_dtype)
     if encode is None:
         raise _refusal("it is text, and there is no `tokenizer`")
-    if config.text:
-        texts = [_text(folder / name) for name in config.text]
-    else:
-        texts = _column(folder / str(config.dataset), config.column)
-    return torch.tensor([number for text in texts for number in encode(text)])
+    texts = map(_text, (folder / name for name in config.text))
+    chosen = texts if config.text else _texts_of(folder / str(config.dataset), config.field)
+    return torch.tensor([number for text in chosen for number in encode(text)])
 
 
 def _mapped(file: Path, dtype: str) -> Tensor:
@@ -77,13 +75,13 @@ def _text(file: Path) -> str:
         raise _refusal(f"{file}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _column(folder: Path, column: str) -> Sequence[str]:
+def _texts_of(folder: Path, field: str) -> Sequence[str]:
     from datasets import load_from_disk
 
-    found = load_from_disk(str(folder))
-    if column not in found.column_names:
-        raise _refusal(f"{folder} has no column {column}: it has {', '.join(found.column_names)}")
-    return found[column]  # type: ignore[no-any-return]
+    rows = load_from_disk(str(folder))
+    if field not in rows.features:
+        raise _refusal(f"{folder} has no column {field}: it has {', '.join(rows.features)}")
+    return rows[field]  # type: ignore[no-any-return]
 
 
 def encoder_of(tokenizer: str | None, folder: Path) -> Encode | None:
@@ -93,9 +91,9 @@ def encoder_of(tokenizer: str | None, folder: Path) -> Encode | None:
         return lambda text: list(text.encode())
     from transformers import AutoTokenizer
 
-    beside = folder / tokenizer
-    found = AutoTokenizer.from_pretrained(str(beside) if beside.exists() else tokenizer)
-    return lambda text: found(text, add_special_tokens=False)["input_ids"]  # type: ignore[no-any-return]
+    place = folder / tokenizer
+    tokenizer_there = AutoTokenizer.from_pretrained(str(place) if place.exists() else tokenizer)
+    return lambda text: tokenizer_there(text, add_special_tokens=False)["input_ids"]  # type: ignore[no-any-return]
 
 
 def _refusal(why: str) -> RuntimeFault:

@@ -1,4 +1,4 @@
-"""What a run calls besides: a class of one's own, with any of these methods."""
+"""What a run calls: a class of one's own, with any of these methods."""
 
 from __future__ import annotations
 

@@ -13,18 +13,18 @@ from ..support.suggestions import did_you_mean
 
 
 def load(path: str, folder: Path) -> Any:
-    """Files and modules are looked for beside the run's file, too."""
+    """Files and modules are looked for next to the run's file, too."""
     place, colon, name = path.rpartition(":")
     if not colon or not place or not name:
         raise _no_such(path, "it is not of the form `package.module:name` or `file.py:name`")
     module = _from_file(folder, place, path) if place.endswith(".py") else _module(folder, place, path)
-    found: Any = module
+    value: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            near = did_you_mean(part, [known for known in vars(found) if not known.startswith("_")])
+        if not hasattr(value, part):
+            near = did_you_mean(part, [known for known in vars(value) if not known.startswith("_")])
             raise _no_such(path, f"{place} has no {part}", near)
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _from_file(folder: Path, place: str, path: str) -> Any:
@@ -35,7 +35,7 @@ def _from_file(folder: Path, place: str, path: str) -> Any:
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__file__", None) == str(file):
         return known
-    _beside(file.parent)
+    _look_in(file.parent)
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -45,7 +45,7 @@ def _from_file(folder: Path, place: str, path: str) -> Any:
 
 
 def _module(folder: Path, place: str, path: str) -> Any:
-    _beside(folder)
+    _look_in(folder)
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
@@ -54,7 +54,7 @@ def _module(folder: Path, place: str, path: str) -> Any:
         raise _no_such(path, f"there is no module {error.name}") from None
 
 
-def _beside(folder: Path) -> None:
+def _look_in(folder: Path) -> None:
     if str(folder.resolve()) not in sys.path:
         sys.path.insert(0, str(folder.resolve()))
 
@@ -64,5 +64,5 @@ def _no_such(path: str, why: str, fix: str | None = None) -> RuntimeFault:
         "SW0852",
         f"`{path}` names nothing that can be imported",
         why=why,
-        fix=fix or "write `package.module:name`, or `file.py:name` with a path beside the run's file",
+        fix=fix or "write `package.module:name`, or `file.py:name` with a path from the run's file",
     )

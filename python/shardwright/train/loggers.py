@@ -50,8 +50,10 @@ def line_of(step: int, measured: Mapping[str, Any]) -> str:
     if measured.get("gradient_norm") is not None:
         parts.append(f"norm {measured['gradient_norm']:.3f}")
     parts.append(f"rate {measured['lr']:.2e}")
-    told = f", told {measured['predicted_seconds']:.3f}" if measured.get("predicted_seconds") else ""
-    parts.append(f"{measured['seconds']:.3f} s{told}")
+    predicted = (
+        f", predicted {measured['predicted_seconds']:.3f}" if measured.get("predicted_seconds") else ""
+    )
+    parts.append(f"{measured['seconds']:.3f} s{predicted}")
     parts.append(f"{measured['tokens_per_second']:,.0f} tokens/s")
     if measured.get("mfu") is not None:
         parts.append(f"{measured['mfu']:.1%} of peak")

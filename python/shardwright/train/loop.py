@@ -23,7 +23,7 @@ from .hooks import Hooks
 from .importing import load
 from .loggers import Logger, loggers_of
 from .measuring import Measuring
-from .stopping import TRY_AGAIN, Stopping
+from .stopping import TEMPORARY_FAILURE, Stopping
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def data_of(config: Config, folder: Path) -> Data:
 
 
 def train(config: Config, folder: Path) -> int:
-    """`folder` is that of the run's file. The exit status: 0 at the end, `TRY_AGAIN` where it was stopped."""
+    """`folder` is that of the run's file. The exit status: 0 at the end, `TEMPORARY_FAILURE` where it was stopped."""
     training = Training(config, folder)
     try:
         with Stopping(training.model.comm) as stopping:
@@ -103,7 +103,7 @@ class Training:
                     return self._stop()
                 if self.step == self.steps:
                     break
-        self.checkpoints.settle()
+        self.checkpoints.finish()
         self._export()
         self.hooks.call("end", self)
         return 0
@@ -150,10 +150,10 @@ class Training:
         return config.steps if config.steps is not None else int(config.epochs or 0) * len(self.data.train)
 
     def _resume(self) -> None:
-        found = self.checkpoints.resume(self.config.resume, self.model, self.optimizer, self.folder)
-        if found is None:
+        resumed = self.checkpoints.resume(self.config.resume, self.model, self.optimizer, self.folder)
+        if resumed is None:
             return
-        path, extra = found
+        path, extra = resumed
         self.step = extra["step"]
         self.schedule.load_state_dict(extra["schedule"])
         self.data.train.load_state_dict(extra["data"])
@@ -197,10 +197,10 @@ class Training:
             logger.log(self.step, measured)
 
     def _stop(self) -> int:
-        self.checkpoints.settle()
+        self.checkpoints.finish()
         if self.leads:
             print(f"stopped by a signal after step {self.step}: start it again, and it goes on", flush=True)
-        return TRY_AGAIN
+        return TEMPORARY_FAILURE
 
     def _export(self) -> None:
         export = self.config.checkpoints.export

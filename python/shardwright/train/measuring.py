@@ -1,4 +1,4 @@
-"""What is measured of a step, beside what was predicted of it."""
+"""What is measured of a step, and what was predicted of it."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Measuring:
         files = {name: text for name, text in program.files.items() if name != GRAPH}
         kept = {name: str(dtype) for name, dtype in self._model.variants.first.captured.kept.items()}
         try:
-            found = json.loads(
+            manifest = json.loads(
                 communications(
                     program.graph, files, cluster_of(self._cluster), self._batches, self._optimizer, kept
                 )
             )
         except ShardwrightError:
             return None, 0.0, 0.0
-        return found["step_seconds"], found.get("step_flops", 0.0), found.get("peak_flops", 0.0)
+        return manifest["step_seconds"], manifest.get("step_flops", 0.0), manifest.get("peak_flops", 0.0)
 
 
 def memory_used(device: torch.device) -> int:

@@ -56,8 +56,8 @@ class _Reader:
             if self._fits(node, choice):
                 return self._as(node, choice, path)
         wanted = " or ".join(_described(choice) for choice in choices_of(kind) if choice is not type(None))
-        found = f"{node.value!r}" if self._is_scalar(node) else _NODES.get(node.id, "something else")
-        raise _refusal(self._place(node), f"`{path}` is {found}", f"it is {wanted}")
+        value = f"{node.value!r}" if self._is_scalar(node) else _NODES.get(node.id, "something else")
+        raise _refusal(self._place(node), f"`{path}` is {value}", f"it is {wanted}")
 
     def _as(self, node: Any, kind: Any, path: str) -> Any:
         if is_dataclass(kind):
@@ -167,11 +167,11 @@ def _overridden(root: Any, override: str) -> Any:
     into = root
     *owners, last = path.split(".")
     for name in owners:
-        found = next((value for key, value in into.value if key.value == name), None)
-        if found is None or found.id != "mapping":
-            found = yaml.MappingNode("tag:yaml.org,2002:map", [], node.start_mark)
-            _put(into, name, found)
-        into = found
+        inner = next((value for key, value in into.value if key.value == name), None)
+        if inner is None or inner.id != "mapping":
+            inner = yaml.MappingNode("tag:yaml.org,2002:map", [], node.start_mark)
+            _put(into, name, inner)
+        into = inner
     _put(into, last, node)
     return root
 

@@ -11,8 +11,8 @@ from types import FrameType
 
 from ..runtime.communication.comm import Comm
 
-# "Try again", as `sysexits.h` calls it: a scheduler may start the run anew, and it goes on.
-TRY_AGAIN = 75
+# As `sysexits.h` calls it: a scheduler may start the run once more, and it goes on.
+TEMPORARY_FAILURE = 75
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
