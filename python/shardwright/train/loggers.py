@@ -55,8 +55,6 @@ def line_of(step: int, measured: Mapping[str, Any]) -> str:
     )
     parts.append(f"{measured['seconds']:.3f} s{predicted}")
     parts.append(f"{measured['tokens_per_second']:,.0f} tokens/s")
-    if measured.get("mfu") is not None:
-        parts.append(f"{measured['mfu']:.1%} of peak")
     parts.append(f"{measured['memory'] / 2**30:.2f} GiB")
     return ", ".join(parts)
 

@@ -42,7 +42,7 @@ def data_of(config: Config, folder: Path) -> Data:
 
 
 def train(config: Config, folder: Path) -> int:
-    """`folder` is that of the run's file. The exit status: 0 at the end, `TEMPORARY_FAILURE` where it was stopped."""
+    """`folder` is that of the run's file. The exit status: 0 at the end, else `TEMPORARY_FAILURE`."""
     training = Training(config, folder)
     try:
         with Stopping(training.model.comm) as stopping:

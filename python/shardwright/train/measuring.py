@@ -25,21 +25,17 @@ class Measuring:
 
     def of(self, seconds: float, tokens: int) -> dict[str, Any]:
         """A step that took so long, on all devices together."""
-        predicted, operations, peak = self._predicted
-        mfu = operations / (seconds * peak) if operations and peak else None
         return {
             "seconds": seconds,
-            "predicted_seconds": predicted,
+            "predicted_seconds": self._predicted,
             "tokens_per_second": tokens / seconds,
-            "mfu": mfu,
             "memory": memory_used(self._model.comm.device),
         }
 
     @cached_property
-    def _predicted(self) -> tuple[float | None, float, float]:
-        """Seconds of a step, its operations, and how many a second the devices can compute at most."""
+    def _predicted(self) -> float | None:
         if self._cluster is None or not self._model.program.graph:
-            return None, 0.0, 0.0
+            return None
         program = self._model.program
         files = {name: text for name, text in program.files.items() if name != GRAPH}
         kept = {name: str(dtype) for name, dtype in self._model.variants.first.captured.kept.items()}
@@ -50,8 +46,8 @@ class Measuring:
                 )
             )
         except ShardwrightError:
-            return None, 0.0, 0.0
-        return manifest["step_seconds"], manifest.get("step_flops", 0.0), manifest.get("peak_flops", 0.0)
+            return None
+        return manifest["step_seconds"]
 
 
 def memory_used(device: torch.device) -> int:
