@@ -6,8 +6,6 @@ from __future__ import annotations
 import copy
 import functools
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import forked
 import models
 import shardwright as sw
 from shardwright import Graph, Plan
@@ -510,10 +509,8 @@ def test_the_example_of_the_page_on_outputs(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     program = next(block for block in blocks if "__main__" in block)
     (tmp_path / "gan.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, tmp_path / "gan.py"], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.stdout.strip() == "equal to the single device", done.stderr
+    ended = forked.script(tmp_path / "gan.py", folder=tmp_path)
+    assert ended.out.strip() == "equal to the single device", ended.error
 
 
 # ---- refusals -----------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import json
 import os
 import subprocess
@@ -272,16 +274,18 @@ print(*found, key_of(LlamaForCausalLM(config), (), {"input_ids": ids, "labels": 
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_keys_are_the_same_in_every_process() -> None:
+def test_keys_are_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
 
-    def keys(seed: str) -> str:
-        return subprocess.run(
-            [sys.executable, "-c", KEY_IN_A_PROCESS, str(Path(__file__).parent)],
-            env={**os.environ, "PYTHONHASHSEED": seed}, check=True, stdout=subprocess.PIPE, text=True,
-        ).stdout  # fmt: skip
-
-    assert keys("1") == keys("2")
+    command = [sys.executable, "-c", KEY_IN_A_PROCESS, str(Path(__file__).parent)]
+    # Hashes of this process have another seed.
+    environment = {**os.environ, "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
+    there = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    monkeypatch.setattr(sys, "argv", command[2:])
+    monkeypatch.syspath_prepend(command[-1])
+    with contextlib.redirect_stdout(io.StringIO()) as here:
+        exec(compile(KEY_IN_A_PROCESS, "<string>", "exec"), {"__name__": "__main__"})
+    assert here.getvalue() == there
 
 
 def run(model: nn.Module, **options: Any) -> Tensor:

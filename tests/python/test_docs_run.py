@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 import shlex
 import subprocess
@@ -27,6 +26,7 @@ from typing import Any
 import pytest
 import torch
 
+import forked
 import shardwright as sw
 from shardwright import api
 from shardwright.cli import parser
@@ -107,7 +107,10 @@ def pages_that_run() -> list[Any]:
 def test_what_a_page_shows_runs(
     page: Path, blocks: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    outputs = tmp_path / ".outputs"
+    outputs.mkdir()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
     namespace: dict[str, Any] = {"__name__": page.stem, "sw": sw, "torch": torch}
     for block in blocks:
@@ -117,12 +120,13 @@ def test_what_a_page_shows_runs(
         _python(block.before, f"{place} (before)", namespace)
         if "__main__" in block.code:
             Path("script.py").write_text(block.code)
-            _shell(f"{shlex.quote(sys.executable)} script.py", place)
+            ended = forked.script(Path("script.py").absolute(), folder=outputs)
+            assert ended.code == 0, f"{place}\n{ended.out}\n{ended.error}"
         elif block.language == "python":
             _on_ranks(block, place, namespace, monkeypatch)
         elif block.language == "sh":
             for command in _commands(block.code):
-                _shell(command, place)
+                _shell(command, place, outputs)
         else:
             sw.Plan.parse(namespace["graph"], block.code)
     for module in set(sys.modules) & {file.stem for file in tmp_path.glob("*.py")}:
@@ -155,10 +159,14 @@ def _commands(code: str) -> list[str]:
     return [bare for line in lines if (bare := re.sub(r"(^|\s)#.*", "", line).strip())]
 
 
-def _shell(command: str, place: str) -> None:
+def _shell(command: str, place: str, outputs: Path) -> None:
+    words = shlex.split(command)
+    if words[0] == "shardwright" and not set(command) & set("|&;<>$`*?(){}~"):
+        ended = forked.command(*words[1:], folder=outputs)
+        assert ended.code == 0, f"{place}: {command}\n{ended.out}\n{ended.error}"
+        return
     command = re.sub(r"\bshardwright (?=\w)", f"{shlex.quote(sys.executable)} -m shardwright ", command)
-    environment = {**os.environ, "HOME": os.getcwd()}
-    done = subprocess.run(["bash", "-ec", command], env=environment, capture_output=True, text=True)
+    done = subprocess.run(["bash", "-ec", command], capture_output=True, text=True)
     assert done.returncode == 0, f"{place}: {command}\n{done.stdout}\n{done.stderr}"
 
 

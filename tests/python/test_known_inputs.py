@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import equality
 import shardwright as sw
 from shardwright import Graph
 from shardwright.capture import CallSpec, Captured, capture
+from shardwright.cli import main
 from shardwright.runtime import ParallelModule, run_local
 from shardwright.start.compiling import compile_model
 
@@ -332,17 +331,13 @@ def test_ranks_with_their_own_parts_do_not_know_the_whole() -> None:
         run_local(1, rank)
 
 
-def test_a_command_is_told_them(tmp_path: Path) -> None:
+def test_a_command_is_told_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "net.py"
-    file.write_text(
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from test_known_inputs import Net, example\n"
-        "def net():\n    return Net(), example()\n"
-    )
+    file.write_text("from test_known_inputs import Net, example\ndef net():\n    return Net(), example()\n")
 
     def coverage(*more: str) -> str:
-        command = [sys.executable, "-m", "shardwright", "ops", "coverage", f"{file}:net", *more]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert main(["ops", "coverage", f"{file}:net", *more]) == 0
+        return capsys.readouterr().out
 
     for none in ("", "()"):
         assert "3 of 5 operators have a rule" in coverage("--known-inputs", none)

@@ -21,6 +21,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import forking
 import shardwright as sw
 from equality import assemble, assert_equal, reference, train
 from models import MODELS
@@ -28,7 +29,6 @@ from shardwright import api
 from shardwright._core import Compiled, Graph, Plan, compile
 from shardwright.capture import capture
 from shardwright.runtime import ParallelModule, TorchComm, load_program
-from shardwright.runtime.communication import launch
 from shardwright.start import starter
 from shardwright.start.compiling import Bundle, sources
 
@@ -56,6 +56,8 @@ VALUES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 # A rank that dies ends the others within so many seconds.
 LIMIT = 30.0
 PYTHON = Path(sw.__file__).parents[1]
+# So many letters has the name of a process at most.
+MOST_OF_A_NAME = 15
 
 
 # ---- whole runs --------------------------------------------------------------------------------
@@ -205,12 +207,12 @@ def _counted(made: Compiled, rank: int) -> Counter[str]:
 
 @pytest.fixture
 def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A word in the environment of all processes that a test starts: none may be left."""
-    # It lives as long as this process, and is no rank.
+    """A word in the environment of all processes that a test starts, or the name of one that is forked off:
+    none may be left."""
+    # These live as long as this process, and are no ranks.
     multiprocessing.resource_tracker.ensure_running()
-    # Of ranks that are forked off, the system shows the environment of the process that they are forked off.
-    monkeypatch.setattr(launch, "FRESH", multiprocessing.get_context("spawn"))
-    mark = f"SHARDWRIGHT_TEST={uuid.uuid4()}"
+    forking.address()
+    mark = f"{forking.NAME}={uuid.uuid4().hex[:MOST_OF_A_NAME]}"
     monkeypatch.setenv(*mark.split("="))
     yield mark
     assert _settled(mark) == []
@@ -228,11 +230,21 @@ def _alive(mark: str) -> list[str]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+            named = (folder / "comm").read_text() == f"{mark.partition('=')[2]}\n"
+            if named or mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
                 found.append((folder / "cmdline").read_text().replace("\0", " "))
         except OSError:
             continue
     return found
+
+
+def _seen(_: int, mark: str) -> int:
+    dist.barrier()
+    return len(_alive(mark))
+
+
+def test_ranks_are_seen_while_they_live(marked: str) -> None:
+    assert sw.launch(_seen, 2, (marked,), timeout=200) >= 2
 
 
 def _die_in_a_step(rank: int, plan: str, message: str, how: str, folder: str) -> None:
@@ -357,7 +369,8 @@ def batches():
 
 
 if __name__ == "__main__":
-    model = sw.parallelize(build(), batches()[0], plan="data:2 x megatron:2")
+    plan = "data:2 x megatron:2" if os.environ["WORLD_SIZE"] == "4" else "megatron"
+    model = sw.parallelize(build(), batches()[0], plan=plan)
     adamw = sw.optimizer(model, torch.optim.AdamW, lr=1e-2)
     for step, batch in enumerate(batches()):
         if step == 1 and int(os.environ["RANK"]) == 1 and sys.argv[1] != "good":
@@ -379,20 +392,20 @@ def _environment() -> dict[str, str]:
     }  # fmt: skip
 
 
-def _torchrun(folder: Path, how: str) -> subprocess.CompletedProcess[str]:
+def _torchrun(folder: Path, how: str, world: int) -> subprocess.CompletedProcess[str]:
     script = folder / "train.py"
     script.write_text(TRAIN)
     return subprocess.run(
         [
             sys.executable, "-m", "torch.distributed.run", "--standalone",
-            "--nproc-per-node", str(WORLD), script, how, folder / "died",
+            "--nproc-per-node", str(world), script, how, folder / "died",
         ],
         env=_environment(), capture_output=True, text=True, timeout=200,
     )  # fmt: skip
 
 
 def test_torchrun(tmp_path: Path, marked: str) -> None:
-    done = _torchrun(tmp_path, "good")
+    done = _torchrun(tmp_path, "good", WORLD)
     assert done.returncode == 0, done.stderr
     losses = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("loss")]
     script = runpy.run_path(str(tmp_path / "train.py"))
@@ -410,7 +423,7 @@ def test_torchrun(tmp_path: Path, marked: str) -> None:
 
 @pytest.mark.parametrize("how", ["raises", "killed"])
 def test_a_rank_that_dies_under_torchrun(how: str, tmp_path: Path, marked: str) -> None:
-    done = _torchrun(tmp_path, how)
+    done = _torchrun(tmp_path, how, 2)
     assert time.time() - float((tmp_path / "died").read_text()) < LIMIT
     assert done.returncode != 0
     if how == "raises":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import shardwright as sw
 from shardwright._core import Graph, Plan, cluster_devices, cluster_origin, compile, simulate_step
 from shardwright.capture import capture
 from shardwright.cli import main
-from shardwright.profiling import messages, operators, overhead
+from shardwright.profiling import clock, measuring, messages, operators, overhead
 from shardwright.profiling.measuring import profile_joined
 from shardwright.profiling.operators import KINDS, Kind
 from shardwright.profiling.origin import device_here, require_from_here
@@ -24,9 +25,24 @@ from shardwright.profiling.overhead import Overhead
 from shardwright.runtime import run_local
 from shardwright.runtime.communication.launch import threads_of
 
+_MEASURED = measuring._measured
+
+
+def _quickly(rank: int, *counts: int) -> measuring.Measured:
+    """All that is measured, in small sizes and seldom: the figures do not matter."""
+    clock.LASTS, clock.BATCHES = 1e-4, 1
+    overhead.STEPS = overhead.LONG_STEPS = 4
+    messages.SIZES = messages.SIZES[:2]
+    operators.ENOUGH = 1 << 16
+    operators.KINDS[:] = [replace(kind, sizes=kind.sizes[:2]) for kind in operators.KINDS]
+    return _MEASURED(rank, *counts)
+
 
 @pytest.mark.processes
-def test_the_devices_here_are_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_devices_here_are_a_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "_measured", _quickly)
     path = tmp_path / "here.toml"
     assert main(("profile", "--devices", "2", "-o", str(path))) == 0
     text = path.read_text()
@@ -44,8 +60,10 @@ def test_the_devices_here_are_a_cluster(tmp_path: Path, capsys: pytest.CaptureFi
 
 _OF_FEW = """
 import runpy
-from shardwright.profiling import operators
+from shardwright.profiling import clock, operators, overhead
 
+clock.LASTS, clock.BATCHES = 1e-4, 1
+overhead.STEPS = overhead.LONG_STEPS = 4
 operators.KINDS[:] = operators.KINDS[2:4]
 runpy.run_module("shardwright", run_name="__main__")
 """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import forked
 import shardwright as sw
 from models import MODELS
 from shardwright._core import Graph
@@ -316,10 +315,7 @@ def test_a_model_of_transformers_is_initialised(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.processes
-def test_without_a_model_it_is_the_demo_on_processes() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "shardwright", "verify"], capture_output=True, text=True, check=True
-    )
-    assert (
-        done.stdout.startswith("Gpt, plan `data:2 x megatron:2`, 4 processes") and "EQUAL: 57" in done.stdout
-    )
+def test_without_a_model_it_is_the_demo_on_processes(tmp_path: Path) -> None:
+    ended = forked.command("verify", folder=tmp_path)
+    assert ended.code == 0, ended.error
+    assert ended.out.startswith("Gpt, plan `data:2 x megatron:2`, 4 processes") and "EQUAL: 57" in ended.out
