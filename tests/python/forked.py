@@ -131,13 +131,17 @@ def _run(arguments: list[str], ranks: list[dict[str, str]], folder: Path) -> lis
 def _asked(request: object) -> list[tuple[int, float]]:
     server = _server()
     assert server.stdin is not None and server.stdout is not None
-    server.stdin.write(json.dumps(request) + "\n")
-    server.stdin.flush()
-    if not select.select([server.stdout], [], [], TIMEOUT)[0]:
+    try:
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        if not select.select([server.stdout], [], [], TIMEOUT)[0]:
+            raise TimeoutError(f"the ranks took longer than {TIMEOUT} seconds")
+        found: list[tuple[int, float]] = json.loads(server.stdout.readline())
+    except BaseException:
+        # What was not waited for must not answer the next one.
         os.killpg(server.pid, signal.SIGKILL)
         _server.cache_clear()
-        raise TimeoutError(f"the ranks took longer than {TIMEOUT} seconds")
-    found: list[tuple[int, float]] = json.loads(server.stdout.readline())
+        raise
     return found
 
 

@@ -26,7 +26,7 @@ import shardwright as sw
 from equality import assemble, assert_equal, reference, train
 from models import MODELS
 from shardwright import api
-from shardwright._core import Compiled, Graph, Plan, compile
+from shardwright._core import Compiled, Graph, Plan, compile, plan_names
 from shardwright.capture import capture
 from shardwright.runtime import ParallelModule, TorchComm, load_program
 from shardwright.start import starter
@@ -498,12 +498,7 @@ def _loss(outputs: Any) -> torch.Tensor:
 REFUSALS = (
     "error[SW0311]: there is no plan named `nonsense`\n"
     "  why: it is neither a named plan nor the path of a plan file\n"
-    "  help: use one of `replicate`, `data`, `expert`, `megatron`, `megatron-sp`, `sequence`, `zigzag`,"
-    " `ulysses`,"
-    " `image`, `coshard`, `recompute`, `offload`, `zero1`, `zero2`,"
-    " `zero3`, `stages`, `interlaced`, `bidirectional`, `1f1b`, `gpipe`, `interleaved`, `zb-h1`,"
-    " `zb-v`, `2bw`,"
-    " `kf1b`, `tokens`, `whole-updates`, `overlap`, a product such as"
+    f"  help: use one of {', '.join(f'`{name}`' for name in plan_names())}, a product such as"
     " `data:2 x megatron:2`, or a plan file",
     "error[SW0724]: rank 0 failed at what all ranks wait for\n"
     "  why: ZeroDivisionError: a mistake\n"
