@@ -336,5 +336,5 @@ def test_what_cannot_be_recorded_is_refused() -> None:
 
     with pytest.raises(sw.RuntimeFault, match=r"SW0751[\s\S]*a generator of its own"):
         sw.deferred(own_generator)
-    with pytest.raises(sw.RuntimeFault, match=r"SW0751[\s\S]*the factory returned a int"):
+    with pytest.raises(sw.RuntimeFault, match=r"SW0751[\s\S]*the factory returned an int"):
         sw.deferred(lambda: 3)  # type: ignore[arg-type, return-value]
