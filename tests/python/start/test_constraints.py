@@ -19,7 +19,7 @@ from shardwright.start.auto_plan import Choice
 
 torch.set_num_threads(1)
 
-GRAPH = str(Path(__file__).parent / "golden" / "gpt.graph")
+GRAPH = str(Path(__file__).parents[1] / "golden" / "gpt.graph")
 CLUSTER = "ethernet-25g:2x2"
 HEADER = "shardwright-constraints 1\n"
 

@@ -21,7 +21,7 @@ from shardwright.start.options import PlanOptions
 
 torch.set_num_threads(1)
 
-GRAPH = str(Path(__file__).parent / "golden" / "gpt.graph")
+GRAPH = str(Path(__file__).parents[1] / "golden" / "gpt.graph")
 SLOW_LINKS = """
 [[nodes]]
 devices = "d:2"

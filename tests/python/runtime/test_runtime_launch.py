@@ -122,7 +122,7 @@ def test_a_function_of_standard_input() -> None:
 
 
 def test_the_example_for_scripts_and_notebooks(tmp_path: Path) -> None:
-    page = Path(__file__).parents[2] / "docs" / "how-to" / "starting.md"
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "starting.md"
     if not page.exists():
         pytest.skip("the tests run away from the repository")
     found = re.search(r"## Scripts and notebooks.*?```python\n(.*?)```", page.read_text(), re.DOTALL)

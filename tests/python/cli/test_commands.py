@@ -16,7 +16,7 @@ from shardwright.cli import COMMANDS, main, parser
 from shardwright.cli.completion import SHELLS, levels
 from shardwright.cli.explain import explained
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "errors.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "errors.md"
 
 
 def python(code: str) -> str:

@@ -18,7 +18,7 @@ from shardwright.cli import main
 from shardwright.cli.found import explained, explained_in_numbers
 from shardwright.start.auto_plan import Choice
 
-GRAPHS = Path(__file__).parents[2] / "crates" / "search" / "tests" / "graphs"
+GRAPHS = Path(__file__).parents[3] / "crates" / "search" / "tests" / "graphs"
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ PLANS = [
     ("zero3", 2),
 ]
 STEPS = 3
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "outputs.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "outputs.md"
 Found = dict[str, Tensor]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from shardwright.cli import main
 
-GOLDEN = Path(__file__).parent / "golden" / "coverage.txt"
+GOLDEN = Path(__file__).parents[1] / "golden" / "coverage.txt"
 
 # Lines of it are in the golden file.
 MODEL = """

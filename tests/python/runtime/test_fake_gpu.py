@@ -115,7 +115,7 @@ def compiled(name: str, plan: str, devices: int, precision: str | None = None) -
 @pytest.fixture(scope="module")
 def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str | None]]:
     """Runs steps of all ranks of a program there: what went wrong, if anything did."""
-    script = Path(__file__).with_name("fake_gpu.py")
+    script = Path(__file__).parents[1] / "fake_gpu.py"
     file = tmp_path_factory.mktemp("fake_gpu") / "case"
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", str(script)],

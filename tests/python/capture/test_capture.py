@@ -1,6 +1,6 @@
 """Capture: the text of the reference models, what is kept, and what is refused.
 
-``UPDATE_GOLDEN=1 pytest tests/python/test_capture.py`` writes the golden files anew.
+``UPDATE_GOLDEN=1 pytest tests/python/capture/test_capture.py`` writes the golden files anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shardwright.capture.passes import PASSES
 from shardwright.capture.trace import trace
 from shardwright.errors import CaptureError, ShardwrightError
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 X = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from shardwright.cli import main
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "how-to"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "how-to"
 
 pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="the tests run away from the repository")
 

@@ -12,7 +12,7 @@ from shardwright._core import Graph, decision_tables
 from shardwright.capture import capture
 
 pytest.importorskip("highspy")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benches"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benches"))
 from ilp import solved
 
 CLUSTERS = {"fast links": "h200:4", "slow links": "cpu:4", "nodes": "ethernet-25g:2x2"}

@@ -285,6 +285,6 @@ dist.destroy_process_group()
 @pytest.mark.processes
 def test_processes_with_distributed_data_parallel(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n{SCRIPT}")
+    script.write_text(f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n{SCRIPT}")
     ended = forked.run(script, world=2, folder=tmp_path)
     assert [(rank.code, rank.out) for rank in ended] == [(0, "True SW0815 True\n")] * 2, ended[0].error

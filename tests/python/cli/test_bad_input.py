@@ -1,6 +1,6 @@
 """Whatever is wrong is refused in words: what, where, why, and what to do.
 
-Whole messages are in `golden/refusals.txt`; `UPDATE_GOLDEN=1 pytest tests/python/test_bad_input.py`
+Whole messages are in `golden/refusals.txt`; `UPDATE_GOLDEN=1 pytest tests/python/cli/test_bad_input.py`
 writes them anew (in one process), and the review is the diff.
 """
 
@@ -31,7 +31,7 @@ from shardwright.runtime import ParallelModule, load_program, run_local
 from shardwright.start.compiling import Bundle, compile_model, sources
 from shardwright.start.planning import make_plan
 
-GOLDEN = Path(__file__).parent / "golden" / "refusals.txt"
+GOLDEN = Path(__file__).parents[1] / "golden" / "refusals.txt"
 # What changes with every edit: lines of Python, digests, where JSON breaks off.
 VOLATILE = [
     (re.compile(r"(\w+\.(?:py|json)):\d+"), r"\1:N"),

@@ -1,6 +1,6 @@
 """docs/reference/interface.md is what the sources say: every public name, its signature, its first sentence.
 
-`UPDATE_GOLDEN=1 pytest tests/python/test_interface.py` writes it again.
+`UPDATE_GOLDEN=1 pytest tests/python/pages/test_interface.py` writes it again.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import pytest
 
 import shardwright as sw
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "interface.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "interface.md"
 STUBS = Path(sw.__file__).parent / "_core.pyi"
 
 HEAD = """# The whole interface
 
 Everything that `import shardwright as sw` offers. Other modules and names may change with every release.
-The page is made from the sources by `tests/python/test_interface.py`; the [console command](commands.md)
-has a page of its own.
+The page is made from the sources by `tests/python/pages/test_interface.py`. The
+[console command](commands.md) has a page of its own.
 """
 
 Function = ast.FunctionDef

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-SNAPSHOT = Path(__file__).parents[2] / "crates/emit/tests/snapshots/templates__table.snap"
+SNAPSHOT = Path(__file__).parents[3] / "crates/emit/tests/snapshots/templates__table.snap"
 
 
 def rows() -> list[tuple[str, str]]:
@@ -241,5 +241,5 @@ def _schemas() -> Iterator[tuple[str, Any]]:
 
 
 def _listed(file: str) -> set[str]:
-    text = (Path(__file__).parents[2] / f"crates/emit/src/templates/{file}.rs").read_text()
+    text = (Path(__file__).parents[3] / f"crates/emit/src/templates/{file}.rs").read_text()
     return set(re.findall(r'"([\w.]+)"', text))

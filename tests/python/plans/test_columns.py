@@ -13,7 +13,7 @@ from shardwright.runtime import load_program
 from shardwright.runtime.programs.columns import Regions, groups_of, number_at, numbers_of
 from shardwright.runtime.programs.regions import numel, shape_of
 
-GPT = (Path(__file__).parent / "golden/gpt.graph").read_text()
+GPT = (Path(__file__).parents[1] / "golden/gpt.graph").read_text()
 
 
 def test_rows() -> None:

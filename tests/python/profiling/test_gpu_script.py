@@ -18,7 +18,7 @@ import pytest
 
 import forked
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "gpu"
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "gpu"
 PARTS = sorted(path.stem for path in (SCRIPTS / "parts").glob("[!_]*.py"))
 # What is planted into the others takes as long as the part itself; `run.py --dry --planted` looks at all.
 QUICK = ["environment", "equal", "host", "nccl", "rank", "roofline", "syncs"]

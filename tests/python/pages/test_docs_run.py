@@ -32,7 +32,7 @@ from shardwright import api
 from shardwright.cli import parser
 from shardwright.runtime import run_local
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 RUN, READ = {"python", "sh", "plan"}, {"", "text", "json", "toml"}
 PIECE = re.compile(r"^<!-- ?(?P<comment>.*?)-->$|^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)

@@ -277,7 +277,7 @@ print(*found, key_of(LlamaForCausalLM(config), (), {"input_ids": ids, "labels": 
 def test_keys_are_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
 
-    command = [sys.executable, "-c", KEY_IN_A_PROCESS, str(Path(__file__).parent)]
+    command = [sys.executable, "-c", KEY_IN_A_PROCESS, str(Path(__file__).parents[1])]
     # Hashes of this process have another seed.
     environment = {**os.environ, "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
     there = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -53,7 +53,7 @@ def test_the_devices_here_are_a_cluster(
         assert f'kind = "{kind if isinstance(kind, str) else kind.name}"' in text
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "message"):
         assert f'kind = "{kind}"\ndevices = 2' in text
-    graph = str(Path(__file__).parent / "golden" / "gpt.graph")
+    graph = str(Path(__file__).parents[1] / "golden" / "gpt.graph")
     assert main(("simulate", graph, "--devices", "2", "--cluster", str(path))) == 0
     assert "a step takes" in capsys.readouterr().out
 
@@ -249,7 +249,7 @@ def test_a_profile_of_elsewhere_is_not_for_runs_here(
 def test_what_is_simulated_may_be_anywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "there.toml"
     path.write_text(_written("another", "1.0", 64))
-    graph = str(Path(__file__).parent / "golden" / "mlp.graph")
+    graph = str(Path(__file__).parents[1] / "golden" / "mlp.graph")
     assert main(("simulate", graph, "--devices", "2", "--plan", "data", "--cluster", str(path))) == 0
     assert "a step takes" in capsys.readouterr().out
     require_from_here("cpu:2", None, "cpu")

@@ -11,7 +11,7 @@ import pytest
 
 from shardwright.cli import main
 
-GRAPH = str(Path(__file__).parent / "golden" / "gpt.graph")
+GRAPH = str(Path(__file__).parents[1] / "golden" / "gpt.graph")
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
