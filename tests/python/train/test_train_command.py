@@ -23,7 +23,7 @@ from shardwright.train.config import Config
 from shardwright.train.reading import read
 from shardwright.train.schema import schema_of
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "run_file"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "run_file"
 SMALL = "model: {path: 'm.py:M'}\ndata: {path: 'd.py:D'}\nsteps: 3\n"
 
 
