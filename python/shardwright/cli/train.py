@@ -45,17 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(json.dumps(schema_of(Config), indent=2))
         return 0
-    if arguments.config is None:
-        from ..errors import RuntimeFault
-
-        raise RuntimeFault(
-            "SW0850",
-            "there is no file of a run",
-            why="`shardwright train` reads what to train from a YAML file",
-            fix="`shardwright train run.yaml`; `shardwright train --schema` says what it may have",
-        )
     from ..train import running
 
+    if arguments.config is None:
+        raise running.without_file()
     if arguments.check:
         return running.check(arguments.config, arguments.set, arguments.devices)
     return running.start(arguments.config, arguments.set, arguments.processes, arguments.profile)

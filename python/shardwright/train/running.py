@@ -39,6 +39,15 @@ def check(file: str, overrides: Sequence[str], devices: int | None) -> int:
     return 0 if fits else 3
 
 
+def without_file() -> RuntimeFault:
+    return RuntimeFault(
+        "SW0850",
+        "there is no file of a run",
+        why="`shardwright train` reads what to train from a YAML file",
+        fix="`shardwright train run.yaml`; `shardwright train --schema` says what it may have",
+    )
+
+
 def _require_yaml() -> None:
     try:
         import yaml  # noqa: F401
