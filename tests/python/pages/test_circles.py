@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "check_circles.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "check_circles.py"
 
 
 def script() -> ModuleType:
