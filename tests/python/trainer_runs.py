@@ -1,6 +1,6 @@
 """Runs of Transformers' Trainer, plain in one process or by a plan in several: what each of them logs.
 
-    trainer_runs.py plain FOLDER NAME...        torchrun trainer_runs.py PLAN FOLDER NAME...
+trainer_runs.py plain FOLDER NAME...        torchrun trainer_runs.py PLAN FOLDER NAME...
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE",
 # Of all processes together.
 BATCH = 8
 KEPT = ("loss", "grad_norm", "learning_rate", "eval_loss", "eval_accuracy", "step", "epoch", "total_flos")
+KEPT += ("entropy", "mean_token_accuracy", "num_tokens")
 
 
 class Words(Dataset[dict[str, Tensor]]):
@@ -99,6 +100,37 @@ def lora() -> Any:
     return get_peft_model(llama(), config)
 
 
+def tokenizer() -> Any:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"w{number}": number for number in range(64)}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")),
+        unk_token="w0",
+        pad_token="w1",
+        eos_token="w2",
+    )
+
+
+def sft(plan: str, folder: Path, usual: dict[str, Any]) -> Any:
+    """TRL's trainer of conversations, over tokens that are made up."""
+    import datasets
+    import trl
+
+    rows = [Words()[index]["input_ids"].tolist() for index in range(36)]
+    data = datasets.Dataset.from_dict({"input_ids": rows})
+    given = {**usual, "max_steps": 4, "gradient_accumulation_steps": 2, "max_length": None}
+    args = trl.SFTConfig(str(folder), **{**given, "gradient_checkpointing": False, "bf16": False})
+    kind: Any = trl.SFTTrainer
+    extra: dict[str, Any] = {}
+    if plan != "plain":
+        from shardwright.integrations.transformers import ParallelTrainer
+
+        kind, extra = type("SFT", (ParallelTrainer, trl.SFTTrainer), {}), {"plan": plan}
+    return kind(llama(), args, train_dataset=data, processing_class=tokenizer(), **extra)
+
+
 def accuracy(found: Any) -> dict[str, float]:
     return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
 
@@ -136,13 +168,32 @@ def runs() -> dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]]:
     }
 
 
-def run(plan: str, folder: Path, name: str, resume: str | None = None, **more: Any) -> dict[str, Any]:
-    build, data, given, extra = runs()[name]
+def run(plan: str, folder: Path, name: str, resume: str | None = None) -> dict[str, Any]:
     usual = {"per_device_train_batch_size": BATCH // WORLD, "per_device_eval_batch_size": BATCH // WORLD}
-    usual |= {"use_cpu": True, "disable_tqdm": True, "report_to": [], "logging_steps": 1, "save_strategy": "no"}
+    usual |= {
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "report_to": [],
+        "logging_steps": 1,
+        "save_strategy": "no",
+    }
     usual |= {"learning_rate": 1e-2, "warmup_steps": 1, "lr_scheduler_type": "cosine", "weight_decay": 0.1}
-    usual |= {"save_strategy": "steps"} if "save_steps" in given else {}
-    args = TrainingArguments(str(folder / name), **{**usual, **given, **more})
+    trainer = sft(plan, folder / name, usual) if name == "sft" else made(plan, folder, name, usual)
+    trainer.train(resume_from_checkpoint=resume)
+    found = [{k: v for k, v in entry.items() if k in KEPT} for entry in trainer.state.log_history]
+    predicted = trainer.predict(Words(10)).predictions if name == "llama" else None
+    trainer.save_model(str(folder / name / "last"))
+    return {
+        "log": found,
+        "predicted": None if predicted is None else predicted[:, :, :4].tolist(),
+        "weights": {n: p.double().abs().sum().item() for n, p in trainer.model.named_parameters()},
+    }
+
+
+def made(plan: str, folder: Path, name: str, usual: dict[str, Any]) -> Any:
+    build, data, given, extra = runs()[name]
+    usual = {**usual, "save_strategy": "steps" if "save_steps" in given else "no"}
+    args = TrainingArguments(str(folder / name), **{**usual, **given})
     if plan == "plain":
         kind: Any = transformers.Trainer
         extra = {key: value for key, value in extra.items() if key != "lengths"}
@@ -150,16 +201,7 @@ def run(plan: str, folder: Path, name: str, resume: str | None = None, **more: A
         from shardwright.integrations.transformers import Trainer as kind
 
         extra = {**extra, "plan": plan}
-    trainer = kind(build(), args, train_dataset=data, eval_dataset=type(data)(14), **extra)
-    trainer.train(resume_from_checkpoint=resume)
-    found = [{k: v for k, v in entry.items() if k in KEPT} for entry in trainer.state.log_history]
-    predicted = trainer.predict(type(data)(10)) if name in ("bert", "llama") else None
-    trainer.save_model(str(folder / name / "last"))
-    return {
-        "log": found,
-        "predicted": None if predicted is None else torch.as_tensor(predicted.predictions).tolist(),
-        "weights": {n: p.double().sum().item() for n, p in trainer.model.named_parameters()},
-    }
+    return kind(build(), args, train_dataset=data, eval_dataset=type(data)(14), **extra)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from torch import nn
 Loss = Callable[[nn.Module, dict[str, Any]], tuple[Any, Any]]
 
 
-def captured_as(model: nn.Module, *, autocast: torch.dtype | None, device: str, loss: Loss | None) -> nn.Module:
+def captured_as(
+    model: nn.Module, *, autocast: torch.dtype | None, device: str, loss: Loss | None
+) -> nn.Module:
     """The model itself, if nothing is done around its forward."""
     if autocast is None and loss is None:
         return model

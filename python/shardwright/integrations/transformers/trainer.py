@@ -27,6 +27,7 @@ from .captured import captured_as
 from .examples import as_before, first_batch, lengths_of
 from .one_process import alone, of_one_process, one_process
 from .refused import refuse_arguments, refuse_other_parallelism, refuse_plan
+from .scores import arguments_in, open_heads
 from .stepping import Names, over_the_shards, whole_state
 from .weights import bring_back, hand_out
 
@@ -118,6 +119,11 @@ class ParallelTrainer:
 
     def _made(self: Any, training: bool, results: bool) -> ParallelModule:
         batch = self._with_count(self._prepare_inputs(first_batch(self._loader)))
+        if self._computes_loss:
+            self.model.train(training)
+            open_heads(self.model)
+            with as_before():
+                batch = arguments_in(self, batch)
         main = getattr(self.model, "main_input_name", "input_ids")
         pad = getattr(self.processing_class, "pad_token_id", None)
         options = {
