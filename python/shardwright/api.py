@@ -89,8 +89,8 @@ def parallelize(
     the path of a plan file, a `Plan`, or a function `plan(graph, draft)`. With `devices` it is for a unit of
     so many, and all units together share the batch. With `micro_batches` the program is for one of so many
     equal parts of the batch, of which `train_step` makes the gradients and the loss of the batch; `"auto"` is
-    as many as a step takes least with, as the model is chosen a plan for. `batches` says how many batches like
-    the example a step will be given as a list: a plan that is chosen is the quickest for so many.
+    as many as a step takes least with, as the model is chosen a plan for. `batches` is how many batches like
+    the example a step will be given, as a list: a plan that is chosen is the quickest for so many.
     With `lengths`, a `sw.Lengths` or several, calls are filled up to the next of them, and a model that would
     see anything of that is refused.
     `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is computed in the dtypes

@@ -123,10 +123,10 @@ def test_a_class_of_trl_trains_with_its_own_loss() -> None:
 
 
 def trainer(tmp_path: Path, plan: Any = "data", **arguments: Any) -> Any:
-    from trainer_runs import Words, llama
     from transformers import TrainingArguments
 
     from shardwright.integrations.transformers import Trainer
+    from trainer_runs import Words, llama
 
     usual = {"use_cpu": True, "report_to": [], "disable_tqdm": True}
     args = TrainingArguments(str(tmp_path), **{**usual, **arguments})

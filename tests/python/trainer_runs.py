@@ -101,12 +101,14 @@ def lora() -> Any:
 
 
 def tokenizer() -> Any:
-    from tokenizers import Tokenizer, models
+    from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     words = {f"w{number}": number for number in range(64)}
+    split = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    split.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")),
+        tokenizer_object=split,
         unk_token="w0",
         pad_token="w1",
         eos_token="w2",
@@ -131,6 +133,29 @@ def sft(plan: str, folder: Path, usual: dict[str, Any]) -> Any:
     return kind(llama(), args, train_dataset=data, processing_class=tokenizer(), **extra)
 
 
+def dpo(plan: str, folder: Path, usual: dict[str, Any], adapters: bool) -> Any:
+    """TRL's trainer of preferences."""
+    import datasets
+    import trl
+
+    words = Words(72)
+    rows = [" ".join(f"w{word}" for word in words[index]["input_ids"].tolist()) for index in range(72)]
+    pairs = {"prompt": rows[:24], "chosen": [" " + row for row in rows[24:48]]}
+    data = datasets.Dataset.from_dict({**pairs, "rejected": [" " + row for row in rows[48:]]})
+    args = trl.DPOConfig(
+        str(folder), **{**usual, "max_steps": 3, "gradient_checkpointing": False, "bf16": False}
+    )
+    kind: Any = trl.DPOTrainer
+    extra: dict[str, Any] = {}
+    if plan != "plain":
+        from shardwright.integrations.transformers import ParallelTrainer
+
+        kind, extra = type("DPO", (ParallelTrainer, trl.DPOTrainer), {}), {"plan": plan}
+    model = lora() if adapters else llama()
+    extra |= {} if adapters else {"ref_model": llama()}
+    return kind(model, args=args, train_dataset=data, processing_class=tokenizer(), **extra)
+
+
 def accuracy(found: Any) -> dict[str, float]:
     return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
 
@@ -151,7 +176,8 @@ def runs() -> dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]]:
         "save_strategy": "epoch",
         "load_best_model_at_end": True,
         "metric_for_best_model": "eval_loss",
-        "learning_rate": 0.3,
+        # The first epoch is the best, whatever rounding does.
+        "greater_is_better": True,
     }
     lengths = {"train_sampling_strategy": "group_by_length", "num_train_epochs": 1}
     return {
@@ -178,7 +204,12 @@ def run(plan: str, folder: Path, name: str, resume: str | None = None) -> dict[s
         "save_strategy": "no",
     }
     usual |= {"learning_rate": 1e-2, "warmup_steps": 1, "lr_scheduler_type": "cosine", "weight_decay": 0.1}
-    trainer = sft(plan, folder / name, usual) if name == "sft" else made(plan, folder, name, usual)
+    if name == "sft":
+        trainer = sft(plan, folder / name, usual)
+    elif name.startswith("dpo"):
+        trainer = dpo(plan, folder / name, usual, name == "dpo of adapters")
+    else:
+        trainer = made(plan, folder, name, usual)
     trainer.train(resume_from_checkpoint=resume)
     found = [{k: v for k, v in entry.items() if k in KEPT} for entry in trainer.state.log_history]
     predicted = trainer.predict(Words(10)).predictions if name == "llama" else None
@@ -198,9 +229,9 @@ def made(plan: str, folder: Path, name: str, usual: dict[str, Any]) -> Any:
         kind: Any = transformers.Trainer
         extra = {key: value for key, value in extra.items() if key != "lengths"}
     else:
-        from shardwright.integrations.transformers import Trainer as kind
+        from shardwright.integrations import transformers as integration
 
-        extra = {**extra, "plan": plan}
+        kind, extra = integration.Trainer, {**extra, "plan": plan}
     return kind(build(), args, train_dataset=data, eval_dataset=type(data)(14), **extra)
 
 

@@ -69,7 +69,7 @@ def one_process(args: TrainingArguments) -> Any:
 
 
 @functools.cache
-def _class_over(kind: type[TrainingArguments]) -> type:
+def _class_over(kind: Any) -> type:
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     return type(kind.__name__, (_OneProcess, kind), names)
 

@@ -15,6 +15,8 @@ from ...errors import RuntimeFault
 from ...runtime import ParallelModule
 from ...runtime.agreement.together import all_of, tried
 from ...runtime.optimizers.optimizer import optimizer as over_shards
+from ...runtime.programs.program import TensorInfo
+from ...runtime.shards.shards import Shard
 from ...runtime.shards.state import gather_to_rank_0
 
 # By group, the names of its parameters in the order of the plain model's optimizer.
@@ -60,27 +62,27 @@ def _refused(optimizer: Optimizer, why: str) -> RuntimeFault:
 
 def whole_state(model: ParallelModule, optimizer: Optimizer, names: Names) -> dict[str, Any] | None:
     """The `state_dict()` of the plain model's optimizer, on rank 0. All ranks call this."""
-    parts = parts_of(model)
-    kinds = [key for row in _kinds(model, parts, optimizer) for key in row.items()]
     known: dict[str, dict[str, Any]] = {}
-    for name, state in kinds:
-        known.setdefault(name, {}).update(state)
-    state: dict[str, dict[str, Any]] = {}
+    for row in _kinds(model, parts_of(model), optimizer):
+        for name, kinds in row.items():
+            known.setdefault(name, {}).update(kinds)
+    found: dict[str, dict[str, Any]] = {}
     for tensor in model.program.parameters():
         for key, value in sorted(known.get(tensor.names[0], {}).items()):
             if isinstance(value, torch.dtype):
-                value = gather_to_rank_0(
-                    model.shards,
-                    model.comm,
-                    tensor,
-                    cpu=True,
-                    dtype=value,
-                    value=lambda shard, key=key: optimizer.state[shard.data][key],
-                )
-            state.setdefault(tensor.names[0], {})[key] = value
-    if not model.comm.leads:
-        return None
-    return _as_plain(model, optimizer, names, state)
+                value = _gathered(model, optimizer, tensor, key, value)
+            found.setdefault(tensor.names[0], {})[key] = value
+    return _as_plain(model, optimizer, names, found) if model.comm.leads else None
+
+
+def _gathered(
+    model: ParallelModule, optimizer: Optimizer, tensor: TensorInfo, key: str, dtype: torch.dtype
+) -> Tensor | None:
+    def value(shard: Shard) -> Tensor:
+        found: Tensor = optimizer.state[shard.data][key]
+        return found
+
+    return gather_to_rank_0(model.shards, model.comm, tensor, cpu=True, dtype=dtype, value=value)
 
 
 def _kinds(model: ParallelModule, parts: Any, optimizer: Optimizer) -> list[dict[str, dict[str, Any]]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ CLOCK = "shardwright.json"
 class ParallelTrainer:
     """Before a Trainer among the bases of a class, it trains by a plan.
 
-    `plan`, `cluster`, `constraints` and `lengths` are those of `sw.parallelize`; lengths may be numbers alone.
+    `plan`, `cluster`, `constraints` and `lengths` are those of `sw.parallelize`; lengths may be numbers.
     `parallelize_kwargs` are its other options, such as `{"micro_batches": 4, "memory": "80GiB"}`. Everything
     else is the Trainer's own.
     """
@@ -113,7 +114,7 @@ class ParallelTrainer:
             if trains:
                 return found
             self._parallel, self._made_of = found, (self.model, training, results)
-        if training and not isinstance(self._stepped(), type(None)):
+        if training and self.optimizer is not None:
             self._divide_optimizer()
         return self._parallel
 
@@ -131,14 +132,32 @@ class ParallelTrainer:
             "outputs": "all" if results else "loss",
             "device": self.args.device,
             "compile": bool(self.args.torch_compile),
+            "batches": self.args.gradient_accumulation_steps if training and not self._computes_loss else 1,
             **self._plan,
             **self._options,
         }
+        if self._computes_loss:
+            self._divide_reference(batch, options)
         self.model.train(training)
         with as_before():
             found = parallelize(self._captured(), batch, **options)
         refuse_plan(found.program, self._computes_loss)
         return found
+
+    def _divide_reference(self: Any, batch: dict[str, Any], options: Mapping[str, Any]) -> None:
+        """The frozen model that preferences are measured by (DPO): the base of adapters, or one of its own."""
+        reference = getattr(self, "ref_model", self)
+        if reference is self or isinstance(reference, ParallelModule):
+            return
+        base = nullcontext()
+        if reference is None:
+            reference, adapters = self.model, getattr(self.model, "peft_config", {})
+            if not adapters or "ref" in adapters or getattr(self, "precompute_ref_logps", False):
+                return
+            base = self.model.disable_adapter()
+        open_heads(reference)
+        with as_before(), base, torch.no_grad():
+            self.ref_model = parallelize(reference.eval(), batch, **{**options, "batches": 1})
 
     def _captured(self: Any) -> nn.Module:
         """The model, with the Trainer's casts and its loss."""
@@ -341,5 +360,5 @@ class _Saved:
         return self._state
 
 
-class Trainer(ParallelTrainer, transformers.Trainer):
+class Trainer(ParallelTrainer, transformers.Trainer):  # type: ignore[misc]
     """`transformers.Trainer` with `plan=`, on as many devices as there are processes."""

@@ -89,8 +89,8 @@ def gather_to_rank_0(
     value: Callable[[Shard], Tensor] = lambda shard: shard.data,
     dtype: torch.dtype | None = None,
 ) -> Tensor | None:
-    """A whole tensor on rank 0; the others give their parts and nothing else. Or another value that each shard
-    has, in the dtype that it has."""
+    """A whole tensor on rank 0; the others give their parts and nothing else. With `value` it is another one
+    that each shard has, in its own `dtype`."""
     device = torch.device("cpu") if cpu else comm.device
     dtype = dtype or tensor.dtype
     full = torch.zeros(tensor.shape, dtype=dtype, device=device) if comm.rank == 0 else None
