@@ -37,9 +37,9 @@ def bench(quick: bool) -> Table:
     table = Table(
         "integrations",
         "Transformers' Trainer with a plan",
-        f"{steps} steps of a Llama of four layers, {ACCUMULATED} batches of {BATCH} rows accumulated in a step,"
-        " clipping, weight decay, warm-up and cosine, float32. In the middle each run is saved, and goes on in"
-        " the other number of processes.",
+        f"{steps} steps of a Llama of four layers, {ACCUMULATED} batches of {BATCH} rows accumulated in a"
+        " step, clipping, weight decay, warm-up, cosine, float32. In the middle each run is saved, and goes"
+        " on in the other number of processes.",
         ["plan", "processes", "largest difference of a loss", "step, Trainer", "step, own loop", "ratio"],
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -27,10 +27,13 @@ TIMEOUT = 400
 
 # A line asks for a script on some ranks. Each has an environment, and files for its output.
 SERVER = """
-import json, os, sys, time
+import importlib, json, os, sys, time
 import torch, torch._dynamo, torch.distributed, torch.utils.data
 import transformers.models.llama.modeling_llama
 import shardwright.api, shardwright.capture, shardwright.runtime
+
+for name in sys.argv[1:]:
+    importlib.import_module(name)
 
 
 def serve():
@@ -74,8 +77,10 @@ class Ended:
     time: float
 
 
-def run(script: Path, *options: str, world: int, folder: Path) -> list[Ended]:
-    """Each rank by itself: nobody ends the others, as a launcher would. One process is no rank at all."""
+def run(script: Path, *options: str, world: int, folder: Path, modules: tuple[str, ...] = ()) -> list[Ended]:
+    """Each rank by itself: nobody ends the others, as a launcher would. One process is no rank at all.
+
+    `modules` are imported before, once for all scripts that ask for the same."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     group = {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(world),
@@ -86,15 +91,15 @@ def run(script: Path, *options: str, world: int, folder: Path) -> list[Ended]:
         own = {**group, "RANK": str(rank)} if world > 1 else {}
         files = [str(folder / f"{rank}.{name}") for name in ("out", "error")]
         ranks.append(({**os.environ, **_environment(), **own}, files))
-    ended = _asked([[str(script), *options], ranks])
+    ended = _asked([[str(script), *options], ranks], modules)
     return [
         Ended(code, *(Path(file).read_text() for file in files), time)
         for (code, time), (_, files) in zip(ended, ranks, strict=True)
     ]
 
 
-def _asked(request: object) -> list[tuple[int, float]]:
-    server = _server()
+def _asked(request: object, modules: tuple[str, ...]) -> list[tuple[int, float]]:
+    server = _server(modules)
     assert server.stdin is not None and server.stdout is not None
     server.stdin.write(json.dumps(request) + "\n")
     server.stdin.flush()
@@ -107,10 +112,10 @@ def _asked(request: object) -> list[tuple[int, float]]:
 
 
 @functools.cache
-def _server() -> subprocess.Popen[str]:
+def _server(modules: tuple[str, ...]) -> subprocess.Popen[str]:
     """Ends with this process, whose end of the pipe is closed then."""
     return subprocess.Popen(
-        [sys.executable, "-c", SERVER], env={**os.environ, **_environment()},
+        [sys.executable, "-c", SERVER, *modules], env={**os.environ, **_environment()},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 

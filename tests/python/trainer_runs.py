@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -190,8 +191,12 @@ def runs() -> dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]]:
         "best": (llama, Words(), best, {"callbacks": [EarlyStoppingCallback(2)]}),
         "lengths": (llama, Words(shortest=6), lengths, {"data_collator": padded, "lengths": [8, 12]}),
         "lora": (lora, Words(), {**accumulated, "save_steps": 2}, {}),
-        "saved": (llama, Words(), {"max_steps": 6, "save_steps": 3, "report_to": ["tensorboard"]}, {}),
+        "saved": (llama, Words(), {"max_steps": 6, "save_steps": 3, "report_to": reports()}, {}),
     }
+
+
+def reports() -> list[str]:
+    return ["tensorboard"] if find_spec("tensorboard") else []
 
 
 def run(plan: str, folder: Path, name: str, resume: str | None = None) -> dict[str, Any]:
@@ -213,7 +218,8 @@ def run(plan: str, folder: Path, name: str, resume: str | None = None) -> dict[s
     trainer.train(resume_from_checkpoint=resume)
     found = [{k: v for k, v in entry.items() if k in KEPT} for entry in trainer.state.log_history]
     predicted = trainer.predict(Words(10)).predictions if name == "llama" else None
-    trainer.save_model(str(folder / name / "last"))
+    if name == "lora":
+        trainer.save_model(str(folder / name / "last"))
     return {
         "log": found,
         "predicted": None if predicted is None else predicted[:, :, :4].tolist(),

@@ -132,7 +132,7 @@ class ParallelTrainer:
             "outputs": "all" if results else "loss",
             "device": self.args.device,
             "compile": bool(self.args.torch_compile),
-            "batches": self.args.gradient_accumulation_steps if training and not self._computes_loss else 1,
+            "batches": self.args.gradient_accumulation_steps if training else 1,
             **self._plan,
             **self._options,
         }
@@ -145,7 +145,7 @@ class ParallelTrainer:
         return found
 
     def _divide_reference(self: Any, batch: dict[str, Any], options: Mapping[str, Any]) -> None:
-        """The frozen model that preferences are measured by (DPO): the base of adapters, or one of its own."""
+        """What preferences are measured by (DPO): a frozen model of its own, or the base of adapters."""
         reference = getattr(self, "ref_model", self)
         if reference is self or isinstance(reference, ParallelModule):
             return
