@@ -46,9 +46,9 @@ def bench(quick: bool) -> Table:
         expected = trained(0, 1, "plain", folder + "/plain", steps)
         for plan in PLANS:
             for first, second in ((2, 4), (4, 2)):
-                row = _row(plan, first, second, f"{folder}/{plan}-{first}", steps, expected)
-                table.add(*row)
-                print(*row, sep=" | ", flush=True)
+                cells = _row(plan, first, second, f"{folder}/{plan}-{first}", steps, expected)
+                table.add(*cells)
+                print(*cells, sep=" | ", flush=True)
     return table
 
 
@@ -62,12 +62,12 @@ def _row(plan: str, first: int, second: int, folder: str, steps: int, expected: 
     named = [f"`{plans[first]}`, then `{plans[second]}`", f"{first}, then {second}", f"{worst:.1e}"]
     if first == 4:
         return [*named, "", "", ""]
-    ours, own = sw.launch(timed, first, (first, plan, folder + "-timed", min(steps, 24)))
+    ours, loop = sw.launch(timed, first, (first, plan, folder + "-timed", min(steps, 24)))
     return [
         *named,
         time_of(statistics.median(ours)),
-        time_of(statistics.median(own)),
-        ratio_of(ratio(ours, own)),
+        time_of(statistics.median(loop)),
+        ratio_of(ratio(ours, loop)),
     ]
 
 
@@ -101,15 +101,15 @@ def timed(rank: int, world: int, plan: str, folder: str, steps: int) -> tuple[li
     batch = torch.utils.data.default_collate([Rows(64)[index] for index in range(BATCH)])
     batch["num_items_in_batch"] = torch.tensor(float(ACCUMULATED * BATCH * 63))
     model.train()
-    own = []
+    loop = []
     for _ in range(steps):
         start = time.perf_counter()
         model.train_step([batch] * ACCUMULATED, scale=1.0).item()
         sw.clip_grad_norm_(model, 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        own.append(time.perf_counter() - start)
-    return clock.seconds[2:], own[2:]
+        loop.append(time.perf_counter() - start)
+    return clock.seconds[2:], loop[2:]
 
 
 def made(

@@ -62,14 +62,14 @@ def _plainly() -> list[dict[str, Any]]:
     return ran("plain", PLAIN, 1, folder() / "plain")
 
 
-def same(found: dict[str, Any], expected: dict[str, Any], tolerance: float = TOLERANCE) -> None:
-    assert len(found["log"]) == len(expected["log"])
-    for ours, theirs in zip(found["log"], expected["log"], strict=True):
+def same(result: dict[str, Any], expected: dict[str, Any], tolerance: float = TOLERANCE) -> None:
+    assert len(result["log"]) == len(expected["log"])
+    for ours, theirs in zip(result["log"], expected["log"], strict=True):
         assert ours == pytest.approx(theirs, rel=tolerance, abs=tolerance)
-    assert found["weights"] == pytest.approx(expected["weights"], rel=1e-3, abs=1e-3)
+    assert result["weights"] == pytest.approx(expected["weights"], rel=1e-3, abs=1e-3)
     if expected["predicted"] is not None:
         torch.testing.assert_close(
-            torch.tensor(found["predicted"]), torch.tensor(expected["predicted"]), rtol=1e-3, atol=1e-4
+            torch.tensor(result["predicted"]), torch.tensor(expected["predicted"]), rtol=1e-3, atol=1e-4
         )
 
 
@@ -85,15 +85,15 @@ def same(found: dict[str, Any], expected: dict[str, Any], tolerance: float = TOL
     ],
 )
 def test_a_run_by_a_plan_logs_what_one_process_logs(plan: str, names: tuple[str, ...]) -> None:
-    for name, found in zip(names, ran(plan, names, 2, folder() / plan.replace(" ", "_")), strict=True):
-        same(found, plainly(name))
+    for name, result in zip(names, ran(plan, names, 2, folder() / plan.replace(" ", "_")), strict=True):
+        same(result, plainly(name))
 
 
 @pytest.mark.processes
 @pytest.mark.slow
 def test_bfloat16_is_the_autocast_of_the_plain_trainer() -> None:
-    [found] = ran("data", ("bf16",), 2, folder() / "bf16")
-    same(found, plainly("bf16"), tolerance=5e-3)
+    [result] = ran("data", ("bf16",), 2, folder() / "bf16")
+    same(result, plainly("bf16"), tolerance=5e-3)
 
 
 @pytest.mark.processes
@@ -119,8 +119,8 @@ def test_lora_trains_adapters_and_saves_adapters() -> None:
     from safetensors.torch import load_file
 
     place = folder() / "lora"
-    [found] = ran("zero3", ("lora",), 2, place)
-    same(found, plainly("lora"))
+    [result] = ran("zero3", ("lora",), 2, place)
+    same(result, plainly("lora"))
     saved = load_file(place / "lora" / "last" / "adapter_model.safetensors")
     expected = load_file(folder() / "plain" / "lora" / "last" / "adapter_model.safetensors")
     assert saved.keys() == expected.keys() and saved
@@ -134,8 +134,8 @@ def test_lora_trains_adapters_and_saves_adapters() -> None:
 @pytest.mark.skipif(not HAS_TRL, reason="trl is not installed")
 @pytest.mark.parametrize("plan, name", [("megatron", "sft"), ("zero3", "dpo")])
 def test_a_class_of_trl_trains_with_its_own_loss(plan: str, name: str) -> None:
-    [found] = ran(plan, (name,), 2, folder() / name)
-    same(found, plainly(name))
+    [result] = ran(plan, (name,), 2, folder() / name)
+    same(result, plainly(name))
 
 
 def trainer(tmp_path: Path, plan: Any = "data", **arguments: Any) -> Any:
@@ -168,8 +168,8 @@ def test_arguments_are_saved_as_they_were_given(tmp_path: Path) -> None:
 
     made = trainer(tmp_path, per_device_train_batch_size=4)
     torch.save(made.args, tmp_path / "args.bin")
-    found = torch.load(tmp_path / "args.bin", weights_only=False)
-    assert type(found) is TrainingArguments and found.per_device_train_batch_size == 4
+    result = torch.load(tmp_path / "args.bin", weights_only=False)
+    assert type(result) is TrainingArguments and result.per_device_train_batch_size == 4
 
 
 def test_a_change_of_the_arguments_is_one_of_the_trainers(tmp_path: Path) -> None:

@@ -157,8 +157,8 @@ def dpo(plan: str, folder: Path, usual: dict[str, Any], adapters: bool) -> Any:
     return kind(model, args=args, train_dataset=data, processing_class=tokenizer(), **extra)
 
 
-def accuracy(found: Any) -> dict[str, float]:
-    return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
+def accuracy(result: Any) -> dict[str, float]:
+    return {"accuracy": float((result.predictions.argmax(-1) == result.label_ids).mean())}
 
 
 def own_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
@@ -216,12 +216,12 @@ def run(plan: str, folder: Path, name: str, resume: str | None = None) -> dict[s
     else:
         trainer = made(plan, folder, name, usual)
     trainer.train(resume_from_checkpoint=resume)
-    found = [{k: v for k, v in entry.items() if k in KEPT} for entry in trainer.state.log_history]
+    result = [{k: v for k, v in entry.items() if k in KEPT} for entry in trainer.state.log_history]
     predicted = trainer.predict(Words(10)).predictions if name == "llama" else None
     if name == "lora":
         trainer.save_model(str(folder / name / "last"))
     return {
-        "log": found,
+        "log": result,
         "predicted": None if predicted is None else predicted[:, :, :4].tolist(),
         "weights": {n: p.double().abs().sum().item() for n, p in trainer.model.named_parameters()},
     }

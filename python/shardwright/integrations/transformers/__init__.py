@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        found = import_module(".trainer", __name__)
+        result = import_module(".trainer", __name__)
     except ModuleNotFoundError as error:
         raise RuntimeFault(
             "SW0839",
@@ -29,4 +29,4 @@ def __getattr__(name: str) -> Any:
             why=f"{type(error).__name__}: {error}",
             fix="install what it is made from: pip install 'shardwright[transformers]'",
         ) from error
-    return getattr(found, name)
+    return getattr(result, name)

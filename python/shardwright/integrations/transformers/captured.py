@@ -25,11 +25,11 @@ def captured_as(
     if autocast is None and loss is None:
         return model
     made = copy.copy(model)
-    own = made.__dict__.pop("forward", None)
+    patched = made.__dict__.pop("forward", None)
     kind = type(model)
 
     def results(self: nn.Module, kwargs: dict[str, Any]) -> Any:
-        call = own if own is not None else lambda **given: kind.forward(self, **given)
+        call = patched if patched is not None else lambda **given: kind.forward(self, **given)
         if autocast is None:
             return call(**kwargs)
 
@@ -44,10 +44,10 @@ def captured_as(
             return results(self, kwargs)
         self.__dict__["_inside"] = True
         try:
-            found, outputs = loss(self, kwargs)
+            result, outputs = loss(self, kwargs)
         finally:
             del self.__dict__["_inside"]
-        return _with_loss(outputs, found)
+        return _with_loss(outputs, result)
 
     names = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
     made.__class__ = type(kind.__name__, (kind,), names)

@@ -44,8 +44,8 @@ def as_before(loader: Any = None) -> Iterator[None]:
 def _generators(loader: Any) -> list[Any]:
     batches = getattr(loader, "batch_sampler", None)
     samplers = (loader, batches, getattr(batches, "sampler", None), getattr(loader, "sampler", None))
-    found = [getattr(one, "generator", None) for one in samplers]
-    return list({id(one): one for one in found}.values())
+    result = [getattr(one, "generator", None) for one in samplers]
+    return list({id(one): one for one in result}.values())
 
 
 def lengths_of(given: Any, batch: Mapping[str, Any], main: str, pad: int | None) -> LengthsLike | None:
@@ -53,9 +53,9 @@ def lengths_of(given: Any, batch: Mapping[str, Any], main: str, pad: int | None)
     if given is None or not all(isinstance(one, int) for one in given):
         return given  # type: ignore[no-any-return]
     length = batch[main].shape[1]
-    alike = [name for name, x in batch.items() if isinstance(x, torch.Tensor) and _second(x) == length]
+    same_length = [name for name, x in batch.items() if isinstance(x, torch.Tensor) and _second(x) == length]
     values = {**NOTHING, main: 0 if pad is None else pad}
-    return Lengths(list(given), {name: values.get(name, 0) for name in alike})
+    return Lengths(list(given), {name: values.get(name, 0) for name in same_length})
 
 
 def _second(x: torch.Tensor) -> int | None:

@@ -23,6 +23,12 @@ class _OneProcess:
 
     # Whether even the index is that of one process: it seeds workers of a loader, which must agree.
     _alone = False
+    # Whether ranks are what GPUs of one process are: where the batch of a checkpoint is compared.
+    _as_gpus = False
+
+    @property
+    def n_gpu(self) -> int:
+        return self.ranks if self._as_gpus else int(super().n_gpu)  # type: ignore[misc]
 
     @property
     def ranks(self) -> int:
@@ -63,7 +69,8 @@ def one_process(args: TrainingArguments) -> Any:
     """The same arguments, seen by one process: a change of either is one of both."""
     if isinstance(args, _OneProcess):
         return args
-    seen: Any = object.__new__(_class_over(type(args)))
+    kind: Any = type(args)
+    seen: Any = object.__new__(_class_over(kind))
     seen.__dict__ = args.__dict__
     return seen
 
@@ -77,11 +84,24 @@ def _class_over(kind: Any) -> type:
 @contextmanager
 def alone(args: Any) -> Iterator[None]:
     """In here every process has the index of the first."""
-    args._alone = True
+    with _said(args, "_alone"):
+        yield
+
+
+@contextmanager
+def ranks_as_gpus(args: Any) -> Iterator[None]:
+    """In here the ranks share a batch as GPUs of one process do."""
+    with _said(args, "_as_gpus"):
+        yield
+
+
+@contextmanager
+def _said(args: Any, name: str) -> Iterator[None]:
+    setattr(args, name, True)
     try:
         yield
     finally:
-        del args._alone
+        delattr(args, name)
 
 
 class OneProcessAccelerator(Accelerator):

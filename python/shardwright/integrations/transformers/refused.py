@@ -10,7 +10,7 @@ from ...errors import RuntimeFault
 def refuse_other_parallelism(trainer: Any, args: Any) -> None:
     """Another system that divides the model or the batch."""
     model, state = trainer.model, trainer.accelerator.state
-    found = {
+    result = {
         "DeepSpeed": args.deepspeed or getattr(state, "deepspeed_plugin", None),
         "FSDP": args.fsdp or getattr(state, "fsdp_plugin", None),
         "Megatron-LM": getattr(state, "megatron_lm_plugin", None),
@@ -21,7 +21,7 @@ def refuse_other_parallelism(trainer: Any, args: Any) -> None:
         or getattr(model, "_tp_size", None),
         "`device_map` over several devices": trainer.is_model_parallel,
     }
-    for name, given in found.items():
+    for name, given in result.items():
         if given:
             raise RuntimeFault(
                 "SW0840",

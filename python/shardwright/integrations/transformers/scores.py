@@ -40,13 +40,13 @@ def _opened(module: nn.Module, temperature: float, fields: tuple[str, ...]) -> A
         labels, shifted = kwargs.pop("labels", None), kwargs.pop("shift_labels", None)
         count = kwargs.pop("num_items_in_batch", None)
         kwargs["use_cache"] = False
-        found = kind.forward(self, *args, **kwargs)
-        logits = found.logits if shifted is not None else found.logits[:, :-1]
+        result = kind.forward(self, *args, **kwargs)
+        logits = result.logits if shifted is not None else result.logits[:, :-1]
         labels = shifted if shifted is not None else labels[:, 1:]  # type: ignore[index]
         values = _scores(logits.float() / temperature, labels, fields)
         mask = values["label_mask"]
         loss = -values["log_probs"].sum() / (mask.sum().clamp(min=1) if count is None else count)
-        return FusedCausalLMOutput(loss=loss, aux_loss=getattr(found, "aux_loss", None), **values)
+        return FusedCausalLMOutput(loss=loss, aux_loss=getattr(result, "aux_loss", None), **values)
 
     return forward
 
@@ -56,17 +56,17 @@ def _scores(logits: Tensor, labels: Tensor, fields: tuple[str, ...]) -> dict[str
     mask = labels != -100
     scores = logits.log_softmax(-1)
     known = labels.clamp(min=0)
-    found = {"log_probs": scores.gather(-1, known[..., None]).squeeze(-1)}
+    result = {"log_probs": scores.gather(-1, known[..., None]).squeeze(-1)}
     if "entropy" in fields:
-        found["entropy"] = -(scores.exp() * scores).sum(-1)
+        result["entropy"] = -(scores.exp() * scores).sum(-1)
     if "log_sum_sq_probs" in fields:
-        found["log_sum_sq_probs"] = (2 * scores.detach()).logsumexp(-1)
+        result["log_sum_sq_probs"] = (2 * scores.detach()).logsumexp(-1)
     if "mean_logits" in fields:
-        found["mean_logits"] = logits.detach().mean(-1)
-    found = {name: value.masked_fill(~mask, 0) for name, value in found.items()}
+        result["mean_logits"] = logits.detach().mean(-1)
+    result = {name: value.masked_fill(~mask, 0) for name, value in result.items()}
     if "is_top1" in fields:
-        found["is_top1"] = (logits.argmax(-1) == known) & mask
-    return {**found, "label_mask": mask}
+        result["is_top1"] = (logits.argmax(-1) == known) & mask
+    return {**result, "label_mask": mask}
 
 
 class Asked(BaseException):

@@ -29,17 +29,17 @@ def over_the_shards(model: ParallelModule, plain: nn.Module, optimizer: Optimize
     strange = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in names]
     if strange or optimizer.state:
         raise _refused(optimizer, "it has stepped" if not strange else "it has parameters of another model")
-    found = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
+    result = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
     held: dict[str, list[Tensor]] = {}
     for shard in model.shards.held:
         for name in shard.tensor.names:
             held.setdefault(name, []).append(shard.data)
     groups = [
         {**group, "params": [data for name in inside for data in held.get(name, ())]}
-        for group, inside in zip(optimizer.param_groups, found, strict=True)
+        for group, inside in zip(optimizer.param_groups, result, strict=True)
     ]
     try:
-        return over_shards(model, type(optimizer), groups, **_options(optimizer)), found
+        return over_shards(model, type(optimizer), groups, **_options(optimizer)), result
     except TypeError as error:
         raise _refused(optimizer, f"{type(error).__name__}: {error}") from error
 
@@ -63,24 +63,24 @@ def _refused(optimizer: Optimizer, why: str) -> RuntimeFault:
 def whole_state(model: ParallelModule, optimizer: Optimizer, names: Names) -> dict[str, Any] | None:
     """The `state_dict()` of the plain model's optimizer, on rank 0. All ranks call this."""
     known: dict[str, dict[str, Any]] = {}
-    for row in _kinds(model, parts_of(model), optimizer):
-        for name, kinds in row.items():
+    for of_rank in _kinds(model, parts_of(model), optimizer):
+        for name, kinds in of_rank.items():
             known.setdefault(name, {}).update(kinds)
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     for tensor in model.program.parameters():
         for key, value in sorted(known.get(tensor.names[0], {}).items()):
             if isinstance(value, torch.dtype):
                 value = _gathered(model, optimizer, tensor, key, value)
-            found.setdefault(tensor.names[0], {})[key] = value
-    return _as_plain(model, optimizer, names, found) if model.comm.leads else None
+            result.setdefault(tensor.names[0], {})[key] = value
+    return _as_plain(model, optimizer, names, result) if model.comm.leads else None
 
 
 def _gathered(
     model: ParallelModule, optimizer: Optimizer, tensor: TensorInfo, key: str, dtype: torch.dtype
 ) -> Tensor | None:
     def value(shard: Shard) -> Tensor:
-        found: Tensor = optimizer.state[shard.data][key]
-        return found
+        result: Tensor = optimizer.state[shard.data][key]
+        return result
 
     return gather_to_rank_0(model.shards, model.comm, tensor, cpu=True, dtype=dtype, value=value)
 
@@ -89,13 +89,13 @@ def _kinds(model: ParallelModule, parts: Any, optimizer: Optimizer) -> list[dict
     """Of each rank, by parameter and key: the dtype of what is split, the value of what is not."""
 
     def mine() -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
+        result: dict[str, dict[str, Any]] = {}
         for part in parts.mine:
             split, other = split_state(parts, optimizer, part)
             values = {**{key: x.dtype for key, x in split.items()}, **other}
             if values:
-                found.setdefault(parts.wholes[part.whole].names[0], {}).update(values)
-        return found
+                result.setdefault(parts.wholes[part.whole].names[0], {}).update(values)
+        return result
 
     ranks = [tried(model.comm.rank, mine)]
     if model.comm.world > 1:
@@ -112,8 +112,8 @@ def _as_plain(
     for group, inside in zip(optimizer.param_groups, names, strict=True):
         options = {key: value for key, value in group.items() if key not in ("params", "param_names")}
         packed.append({**options, "params": [numbers.setdefault(name, len(numbers)) for name in inside]})
-    found = {at: state[first[name]] for name, at in numbers.items() if first[name] in state}
-    return {"state": {at: _on_host(one) for at, one in found.items()}, "param_groups": packed}
+    result = {at: state[first[name]] for name, at in numbers.items() if first[name] in state}
+    return {"state": {at: _on_host(one) for at, one in result.items()}, "param_groups": packed}
 
 
 def _on_host(state: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from ...start.auto_plan import AUTO
 from ...start.planning import PlanLike
 from .captured import captured_as
 from .examples import as_before, first_batch, lengths_of
-from .one_process import alone, of_one_process, one_process
+from .one_process import alone, of_one_process, one_process, ranks_as_gpus
 from .refused import refuse_arguments, refuse_other_parallelism, refuse_plan
 from .scores import arguments_in, open_heads
 from .stepping import Names, over_the_shards, whole_state
@@ -85,6 +85,11 @@ class ParallelTrainer:
         with alone(self.args):
             return super()._get_dataloader(*args, **kwargs)  # type: ignore[misc]
 
+    def _init_training_state(self: Any, *args: Any) -> Any:
+        """A checkpoint says the global batch: a warning comes if that is another now."""
+        with ranks_as_gpus(self.args):
+            return super()._init_training_state(*args)  # type: ignore[misc]
+
     # The model and its optimizer.
 
     def _prepare_for_training(self: Any, max_steps: int, train_dataloader: Any, *args: Any) -> Any:
@@ -110,10 +115,10 @@ class ParallelTrainer:
             self._bring_back(everywhere=True)
             # What is trained stays: a model for results is one more, of its values.
             trains = made is not None and made[0] is self.model and made[1] and not training
-            found = self._made(training, results)
+            result = self._made(training, results)
             if trains:
-                return found
-            self._parallel, self._made_of = found, (self.model, training, results)
+                return result
+            self._parallel, self._made_of = result, (self.model, training, results)
         if training and self.optimizer is not None:
             self._divide_optimizer()
         return self._parallel
@@ -140,9 +145,9 @@ class ParallelTrainer:
             self._divide_reference(batch, options)
         self.model.train(training)
         with as_before():
-            found = parallelize(self._captured(), batch, **options)
-        refuse_plan(found.program, self._computes_loss)
-        return found
+            result = parallelize(self._captured(), batch, **options)
+        refuse_plan(result.program, self._computes_loss)
+        return result
 
     def _divide_reference(self: Any, batch: dict[str, Any], options: Mapping[str, Any]) -> None:
         """What preferences are measured by (DPO): a frozen model of its own, or the base of adapters."""
@@ -277,9 +282,9 @@ class ParallelTrainer:
 
     def train(self: Any, *args: Any, **kwargs: Any) -> Any:
         """After it, the plain model has the trained values on every rank."""
-        found = super().train(*args, **kwargs)  # type: ignore[misc]
+        result = super().train(*args, **kwargs)  # type: ignore[misc]
         self._bring_back(everywhere=True)
-        return found
+        return result
 
     def _bring_back(self: Any, *, everywhere: bool) -> None:
         if self._parallel is not None and self._behind:

@@ -35,5 +35,5 @@ def hand_out(plain: nn.Module, model: ParallelModule) -> None:
 
 def _tensors(plain: nn.Module) -> dict[str, Tensor]:
     """By all names of each; some state dicts leave names out, or change them."""
-    found = dict(plain.named_buffers(remove_duplicate=False))
-    return {**found, **{n: p.detach() for n, p in plain.named_parameters(remove_duplicate=False)}}
+    result = dict(plain.named_buffers(remove_duplicate=False))
+    return {**result, **{n: p.detach() for n, p in plain.named_parameters(remove_duplicate=False)}}
