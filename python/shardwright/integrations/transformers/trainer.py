@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ...api import parallelize
 from ...constraints import ConstraintsLike
-from ...errors import RuntimeFault
+from ...data.padding import Lengths
 from ...runtime import ParallelModule, clip_grad_norm_
 from ...start.auto_plan import AUTO
 from ...start.planning import PlanLike
@@ -55,7 +55,7 @@ class ParallelTrainer:
         **kwargs: Any,
     ) -> None:
         self._plan = {"plan": plan, "cluster": cluster, "constraints": constraints}
-        self._lengths = [lengths] if isinstance(lengths, int) else lengths
+        self._lengths = [lengths] if isinstance(lengths, (int, Lengths)) else lengths
         self._options = dict(parallelize_kwargs or {})
         self._parallel: ParallelModule | None = None
         # The plain model that it was made of, whether for training, and with which results.
@@ -261,8 +261,9 @@ class ParallelTrainer:
         main = inputs.get(getattr(self.model, "main_input_name", "input_ids"))
         if self._lengths is None or not self._needs_results or main is None or main.dim() < 2:
             return outputs
-        length, listed = main.shape[1], list(self._lengths)
-        padded = min((n for n in listed if isinstance(n, int) and n >= length), default=length)
+        length = main.shape[1]
+        known = [n for one in self._lengths for n in (one.lengths if isinstance(one, Lengths) else [one])]
+        padded = min((n for n in known if n >= length), default=length)
 
         def cut(value: Any) -> Any:
             full = isinstance(value, Tensor) and value.dim() > 1 and value.shape[1] == padded
@@ -300,7 +301,9 @@ class ParallelTrainer:
 
     def _save(self: Any, *args: Any, **kwargs: Any) -> None:
         """Saving notes things in configs, which the other ranks' models would not know."""
-        configs = {id(c): c for m in self.model.modules() if (c := getattr(m, "config", None)) is not None}
+        configs = {
+            id(c): c for m in self.model.modules() if hasattr(c := getattr(m, "config", None), "__dict__")
+        }
         before = {number: dict(vars(config)) for number, config in configs.items()}
         try:
             super()._save(*args, **kwargs)  # type: ignore[misc]
@@ -360,8 +363,7 @@ class _Saved:
         self._state = state
 
     def state_dict(self) -> dict[str, Any]:
-        if self._state is None:
-            raise RuntimeFault("SW0712", "this rank does not have the optimizer's state, which rank 0 saves")
+        assert self._state is not None  # only the first rank saves
         return self._state
 
 
