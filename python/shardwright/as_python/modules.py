@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -80,13 +80,19 @@ class Modules:
 _MODULES: ContextVar[Modules | None] = ContextVar("modules", default=None)
 
 
-@contextmanager
-def running(modules: Modules | None) -> Iterator[None]:
-    token = _MODULES.set(modules)
-    try:
-        yield
-    finally:
-        _MODULES.reset(token)
+class running:  # noqa: N801
+    """While code is called that may run modules as they are. Entered at each call, so it is no generator."""
+
+    __slots__ = ("_modules", "_token")
+
+    def __init__(self, modules: Modules | None):
+        self._modules = modules
+
+    def __enter__(self) -> None:
+        self._token = _MODULES.set(self._modules)
+
+    def __exit__(self, *_: object) -> None:
+        _MODULES.reset(self._token)
 
 
 def tensors_of(path: str, result: Any) -> list[Tensor]:

@@ -40,7 +40,7 @@ from .execution.variants import Captured, Compile, Variant, Variants
 from .execution.worker import Worker, refuse_another_world
 from .facade.absent import marked
 from .facade.passing import Whole, passed_on, program_runs
-from .facade.places import build, hold, set_attribute, stand_in
+from .facade.places import build, hold, set_attribute, stand_in, walked
 from .guards.clip_guard import refuse_plain_clipping
 from .guards.collective_guard import refuse_mixing
 from .guards.file_guard import refuse_files_of_parts
@@ -246,10 +246,12 @@ class ParallelModule(nn.Module):
         self._set_mode(mode, "", False)
         return self
 
-    def named_modules(self, *args: Any, **kwargs: Any) -> Any:
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
         """As of any module; refused where a wrapper or an exporter walks."""
         refuse_walk(self._facade.alike)
-        return super().named_modules(*args, **kwargs)
+        return walked(self, memo, prefix, remove_duplicate)
 
     def named_children(self) -> Any:
         """As of any module; refused where a wrapper or an exporter walks."""

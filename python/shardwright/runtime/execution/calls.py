@@ -59,6 +59,10 @@ class Saved:
     boxes: Boxes | None = None
 
 
+# What a call's graph leads back to. It is given no gradient, and so serves all calls.
+_ANCHOR = torch.zeros((), requires_grad=True)
+
+
 class _Enter(torch.autograd.Function):
     """The start of a call's graph. The anchor only makes autograd come back here."""
 
@@ -86,7 +90,6 @@ class _Marked(torch.autograd.Function):
         return None, None
 
 
-@torch.enable_grad()
 def call_saving(
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -98,13 +101,24 @@ def call_saving(
     `leaves` are the `id`s of tensors that keep their own gradients. Gradients are on throughout, also for
     what backward computes again.
     """
-    anchor = torch.zeros((), requires_grad=True)
+    if torch.is_grad_enabled():
+        return _call_saving(function, args, leaves, needs)
+    with torch.enable_grad():
+        return _call_saving(function, args, leaves, needs)
+
+
+def _call_saving(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    leaves: Container[int],
+    needs: Needs | None,
+) -> tuple[Any, Saved]:
     entered = list(args)
     slots: list[Slot] = []
     entries: list[Node] = []
     for at in _cut_places(args, leaves, needs):
         slots.append(Slot(args[at]))
-        entered[at] = _Enter.apply(anchor, [args[at]], slots[-1])
+        entered[at] = _Enter.apply(_ANCHOR, [args[at]], slots[-1])
         entries.append(entered[at].grad_fn)
     results = function(*entered)
     values = list(results) if isinstance(results, tuple) else [results]
@@ -140,7 +154,7 @@ def _not_held(x: Any) -> Any:
     """A result that needs a gradient as before, and that a sum does not hold, as it would a leaf."""
     if not isinstance(x, Tensor) or not x.requires_grad:
         return x
-    return _Marked.apply(torch.zeros((), requires_grad=True), [x])
+    return _Marked.apply(_ANCHOR, [x])
 
 
 def call_giving(

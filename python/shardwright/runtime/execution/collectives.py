@@ -33,10 +33,7 @@ def all_reduce_together(
     ys = [_own_reducible(x, op) for x in xs]
     if len(ranks) > 1:
         op = {"any": "max", "all": "min"}.get(op, op)
-        messages = [[y] for y in ys if y.numel() > TOGETHER]
-        for dtype in dict.fromkeys(y.dtype for y in ys):
-            messages.append([y for y in ys if y.dtype == dtype and 0 < y.numel() <= TOGETHER])
-        sent = [(parts, _joined(parts)) for parts in messages if parts]
+        sent = [(parts, _joined(parts)) for parts in _messages(ys)]
         works = [comm.all_reduce(message, ranks, op) for _, message in sent]
 
         def end() -> None:
@@ -48,6 +45,15 @@ def all_reduce_together(
 
         _ended(end, later, as_it_arrives=all(y.dtype == x.dtype for x, y in zip(xs, ys, strict=True)))
     return [y if y.dtype == x.dtype else y.to(x.dtype) for x, y in zip(xs, ys, strict=True)]
+
+
+def _messages(ys: list[Tensor]) -> list[list[Tensor]]:
+    if len(ys) == 1:
+        return [ys] if ys[0].numel() else []
+    messages = [[y] for y in ys if y.numel() > TOGETHER]
+    for dtype in dict.fromkeys(y.dtype for y in ys):
+        messages.append([y for y in ys if y.dtype == dtype and 0 < y.numel() <= TOGETHER])
+    return [parts for parts in messages if parts]
 
 
 def _ended(end: Callable[[], object], later: Later, *, as_it_arrives: bool) -> None:

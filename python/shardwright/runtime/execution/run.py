@@ -6,8 +6,8 @@ whose `requires_grad` says whether a gradient is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -49,6 +49,23 @@ def current_run() -> Run:
     if run is None:
         raise RuntimeFault("SW0711", "a random operator is called outside a program")
     return run
+
+
+class _Executing:
+    """While code of a run is called. Entered at each call, so it is no generator."""
+
+    __slots__ = ("_modules", "_run", "_token")
+
+    def __init__(self, run: Run):
+        self._run, self._modules = run, running(run._modules)
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._run)
+        self._modules.__enter__()
+
+    def __exit__(self, *failed: object) -> None:
+        self._modules.__exit__()
+        _current.reset(self._token)
 
 
 class Run:
@@ -240,7 +257,7 @@ class Run:
         read = self._await(args)
         if self.worker.local:
             function = self.worker.local.of(function)
-        with self._executing():
+        with _Executing(self):
             if not self._saving:
                 return self._own(function(*args), read)
             needs = self.worker.role.grads.get(number)
@@ -289,7 +306,7 @@ class Run:
         if saved.forgotten:
             saved.forgotten.give(again)
         local = self.worker.local
-        with self._executing(), local.first_half() if local else nullcontext():
+        with _Executing(self), local.first_half() if local else nullcontext():
             found, left = first_half(saved.entries, *match(saved, grads), saved.boxes)
         for slot, grad in zip(saved.slots, found, strict=True):
             slot.grad = grad
@@ -302,7 +319,7 @@ class Run:
         """The second half of a `grad`, and the end of the message that runs meanwhile."""
         left = self._left.pop(number)
         if left is not None:
-            with self._executing():
+            with _Executing(self):
                 left.backward()
         while self._in_flight:
             self._in_flight.pop()()
@@ -312,12 +329,9 @@ class Run:
         self, x: Tensor | Sequence[Tensor], group: int, op: str = "sum", async_op: bool = False
     ) -> Any:
         """A tuple for a list of tensors."""
-        xs = [x] if isinstance(x, Tensor) else x
-        ranks = self._in_group("all_reduce", group, sum(x.nbytes for x in xs))
-        with torch.no_grad():
-            ys = collectives.all_reduce_together(self.comm, xs, ranks, op, self._later(async_op))
-        found = tuple(self._marked(y, x.requires_grad) for x, y in zip(xs, ys, strict=True))
-        return found[0] if isinstance(x, Tensor) else found
+        if isinstance(x, Tensor):
+            return self._all_reduce([x], group, op, async_op)[0]
+        return tuple(self._all_reduce(x, group, op, async_op))
 
     @spanned
     def all_gather(
@@ -579,6 +593,12 @@ class Run:
             y = how(self.comm, x, ranks, dim, sizes, factors, **more)
         return self._marked(y, x.requires_grad)
 
+    def _all_reduce(self, xs: Sequence[Tensor], group: int, op: str, async_op: bool) -> list[Tensor]:
+        ranks = self._in_group("all_reduce", group, sum([x.nbytes for x in xs]))
+        with torch.no_grad():
+            ys = collectives.all_reduce_together(self.comm, xs, ranks, op, self._later(async_op))
+        return [self._marked(y, x.requires_grad) for x, y in zip(xs, ys, strict=True)]
+
     def _later(self, async_op: bool) -> Ends | None:
         return self._in_flight if async_op else None
 
@@ -651,20 +671,11 @@ class Run:
 
     def _whole(self, saved: Saved, grads: Sequence[Tensor | None], again: Sequence[Tensor]) -> Any:
         """Of a call all gradients."""
-        with self._executing(), saved.forgotten.given(again) if saved.forgotten else nullcontext():
+        with _Executing(self), saved.forgotten.given(again) if saved.forgotten else nullcontext():
             edges, given = match(saved, grads)
             if edges:
                 torch.autograd.backward(edges, given)
         return _taken(saved)
-
-    @contextmanager
-    def _executing(self) -> Iterator[None]:
-        token = _current.set(self)
-        try:
-            with running(self._modules):
-                yield
-        finally:
-            _current.reset(token)
 
 
 def begin(worker: Worker, issued: list[Issued], step: object) -> None:

@@ -101,11 +101,15 @@ def _differences(held: _Held, now: Mapping[Any, Any], read: Container[str]) -> I
 
 
 def _items(container: Any) -> Mapping[Any, Any]:
-    if isinstance(container, dict):
-        return container
-    if isinstance(container, set):
+    # By its type, and not by what it says of itself: a config may look up each attribute that is asked for.
+    kind = type(container)
+    if issubclass(kind, dict):
+        return container  # type: ignore[no-any-return]
+    if issubclass(kind, set):
         return {repr(value): value for value in container}
-    return dict(enumerate(container)) if isinstance(container, CONTAINERS) else vars(container)
+    if issubclass(kind, CONTAINERS):
+        return dict(enumerate(container))
+    return object.__getattribute__(container, "__dict__")  # type: ignore[no-any-return]
 
 
 def _is_data(value: Any) -> bool:

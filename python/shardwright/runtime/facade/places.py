@@ -48,9 +48,11 @@ class Place(nn.Module):
         self._set_mode(mode, self._path, False)
         return self
 
-    def named_modules(self, *args: Any, **kwargs: Any) -> Any:
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
         refuse_walk(self._facade.alike)
-        return super().named_modules(*args, **kwargs)
+        return walked(self, memo, prefix, remove_duplicate)
 
     def named_children(self) -> Any:
         refuse_walk(self._facade.alike)
@@ -128,6 +130,23 @@ class Place(nn.Module):
     register_backward_hook = _hooked
     register_full_backward_hook = _hooked
     register_full_backward_pre_hook = _hooked
+
+
+def walked(
+    root: nn.Module, memo: set[nn.Module] | None, prefix: str, remove_duplicate: bool
+) -> Iterator[tuple[str, nn.Module]]:
+    """As `nn.Module.named_modules`. Who walks is asked once, not at each place of a deep hierarchy."""
+    memo = set() if memo is None else memo
+    rest = [(prefix, root)]
+    while rest:
+        path, module = rest.pop()
+        if module in memo:
+            continue
+        if remove_duplicate:
+            memo.add(module)
+        yield path, module
+        inner = [(f"{path}.{name}" if path else name, it) for name, it in module._modules.items()]
+        rest += [(name, it) for name, it in reversed(inner) if it is not None]
 
 
 def set_attribute(place: nn.Module, facade: Facade, path: str, name: str, value: Any) -> None:

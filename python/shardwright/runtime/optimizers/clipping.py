@@ -32,7 +32,7 @@ def clip_grad_norm_(
     `model` is a parallelized one, or an ordinary one that holds some, whose other gradients are the
     same on every rank.
     """
-    parallel = [part for part in model.modules() if isinstance(part, ParallelModule)]
+    parallel, ordinary = _parts(model)
     if not parallel:
         parameters = model.parameters()
         return clip_grad.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
@@ -42,7 +42,6 @@ def clip_grad_norm_(
         for at, shard in enumerate(part.shards.held):
             if shard.data.grad is not None:
                 total.add((number, shard.tensor.id), _counted(part.shards, at, plain(shard.data.grad)))
-    ordinary = _ordinary(model, parallel)
     norm = total.over_ranks([p.grad for p in ordinary if p.grad is not None])
     if error_if_nonfinite and not bool(norm.isfinite()):
         raise RuntimeFault(
@@ -147,9 +146,24 @@ def _dtype(models: Sequence[ParallelModule]) -> torch.dtype:
     return dtype.to_real() if dtype.is_complex else dtype
 
 
-def _ordinary(model: nn.Module, parallel: Sequence[ParallelModule]) -> list[nn.Parameter]:
-    ours = {id(parameter) for part in parallel for parameter in part.parameters()}
-    return [parameter for parameter in model.parameters() if id(parameter) not in ours]
+def _parts(model: nn.Module) -> tuple[list[ParallelModule], list[nn.Parameter]]:
+    """The parallel models in it, and the parameters of all else."""
+    parallel: dict[ParallelModule, None] = {}
+    ordinary: dict[nn.Parameter, None] = {}
+    rest, seen = [model], set()
+    while rest:
+        module = rest.pop()
+        # By its type: a parallel model's own modules, which pretend to be the model's, are not met.
+        if issubclass(type(module), ParallelModule):
+            parallel[module] = None  # type: ignore[index]
+        elif module not in seen:
+            seen.add(module)
+            ordinary.update(
+                (parameter, None) for parameter in module._parameters.values() if parameter is not None
+            )
+            rest += reversed([it for it in module._modules.values() if it is not None])
+    ours = {id(shard.data) for part in parallel for shard in part.shards.held}
+    return list(parallel), [parameter for parameter in ordinary if id(parameter) not in ours]
 
 
 def _scale(grads: Sequence[Tensor], factor: Tensor, foreach: bool | None) -> None:

@@ -262,11 +262,13 @@ class Shards:
                     leaf.grad = other.grad if leaf.grad is None else leaf.grad + other.grad
                     other.grad = None
 
+    @torch.no_grad()
     def take_gradients(self, leaves: Leaves) -> None:
         """Moves the gradients of the leaves to the shards, adding to what is there."""
         for at, leaf in enumerate(leaves.tensors):
-            grad, leaf.grad = leaf.grad, None
+            grad = leaf.grad
             if grad is not None:
+                leaf.grad = None
                 self.add_gradient(self.table.leaves[at].shard, writable(grad), self._part(at))
         arrived, self.arrived = self.arrived, {}
         for shard, grad in arrived.items():
@@ -282,13 +284,12 @@ class Shards:
         data = held.data
         if not data.requires_grad:
             return
-        with torch.no_grad():
-            grad = grad.to(data.dtype)
-            if self.arriving.takes(data):
-                found = self.arriving.gradients
-                found[id(data)] = _sum(held, found.get(id(data)), grad, part)
-            else:
-                data.grad = _sum(held, data.grad, grad, part)
+        grad = grad.to(data.dtype)
+        if self.arriving.takes(data):
+            found = self.arriving.gradients
+            found[id(data)] = _sum(held, found.get(id(data)), grad, part)
+        else:
+            data.grad = _sum(held, data.grad, grad, part)
 
     @contextmanager
     def collecting(self, wanted: bool = True) -> Iterator[dict[int, Tensor]]:
