@@ -163,6 +163,21 @@ def test_what_cannot_be_followed_is_refused(tmp_path: Path, arguments: dict[str,
     assert error.value.code == code
 
 
+def test_a_model_that_is_parallelized_already_is_refused(tmp_path: Path) -> None:
+    from transformers import TrainingArguments
+
+    from shardwright.integrations.transformers import Trainer
+    from trainer_runs import Words, llama
+
+    rows = torch.utils.data.default_collate([Words()[0], Words()[0]])
+    model = sw.parallelize(llama(), rows, plan="data", progress=False)
+    with pytest.raises(sw.ShardwrightError) as error:
+        Trainer(model, TrainingArguments(str(tmp_path), use_cpu=True, report_to=[]), plan="data")
+    assert error.value.code == "SW0840"
+    with pytest.raises(sw.ShardwrightError, match=r"integrations\.transformers"):
+        model.forward = llama().forward
+
+
 def test_arguments_are_saved_as_they_were_given(tmp_path: Path) -> None:
     from transformers import TrainingArguments
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import RuntimeFault
+from ...runtime import ParallelModule
 
 
 def refuse_other_parallelism(trainer: Any, args: Any) -> None:
@@ -29,6 +30,13 @@ def refuse_other_parallelism(trainer: Any, args: Any) -> None:
                 why="the plan says how the model, its optimizer and the batch are divided",
                 fix='leave it out: plan="zero3" does what FSDP and ZeRO-3 do, plan="zero2" what ZeRO-2 does',
             )
+    if isinstance(model, ParallelModule):
+        raise RuntimeFault(
+            "SW0840",
+            "a Trainer with a plan is given a model that is parallelized already",
+            why="it makes the parallel model itself, for the batches of its loader",
+            fix="give it the plain model; `parallelize_kwargs=` has the options of `sw.parallelize`",
+        )
     if args.n_gpu > 1:
         raise RuntimeFault(
             "SW0840",
