@@ -1,7 +1,7 @@
 //! In which order the blocks of a pipeline run the micro-batches of a step.
 //!
 //! A [`Schedule`] is a function: of the blocks of a model, on their devices, it makes for each device the loops that
-//! it runs. One file each. All but [`interleaved`], [`two_bw`] and [`zb_v`] leave it to [`iterations`] to place the tasks of one micro-batch in
+//! it runs. One file each. All but [`interleaved`], [`two_bw`] and [`zb_v`] leave it to [`placing`] to place the tasks of one micro-batch in
 //! time so that the next ones follow every so often.
 //!
 //! Knows nothing of models, plans or programs: blocks and devices are numbers, and times are as good as equal.

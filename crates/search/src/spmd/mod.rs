@@ -2,7 +2,7 @@
 //!
 //! Operators that lie alike are one decision ([`bundles`]), which is for each digit of the devices along which dim
 //! ([`choices`]). What that costs ([`space`]): what is computed, what is moved from bundle to bundle ([`messages`]), how
-//! parameters are held ([`param_shardings`]), what is kept for backward ([`kept`]). The least sum of it is found exactly.
+//! parameters are held ([`param_sharding`]), what is kept for backward ([`kept`]). The least sum of it is found exactly.
 //!
 //! A step takes at least as long as a device computes and waits for values that it needs at once; as its line is busy, with
 //! gradients and parameters, too; and as everything before the last backward takes with what cannot be sent before it. So
