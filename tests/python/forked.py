@@ -30,13 +30,16 @@ TIMEOUT = 400
 
 # A line asks for a script on some ranks. Each has an environment, and files for its output.
 SERVER = """
-import json, os, runpy, sys, time
+import importlib, json, os, runpy, sys, time
 import torch, torch._dynamo, torch.distributed, torch.utils.data
 import transformers.models.llama.modeling_llama
 import shardwright.api, shardwright.capture, shardwright.runtime
 
 sys.path.append(sys.argv[1])
 import forking
+
+for name in sys.argv[2:]:
+    importlib.import_module(name)
 
 
 def serve():
@@ -103,33 +106,37 @@ def _one(arguments: list[str], folder: Path) -> Ended:
     return ended
 
 
-def run(script: Path, *options: str, world: int, folder: Path) -> list[Ended]:
-    """Each rank by itself: nobody ends the others, as a launcher would. One process is no rank at all."""
+def run(script: Path, *options: str, world: int, folder: Path, modules: tuple[str, ...] = ()) -> list[Ended]:
+    """Each rank by itself: nobody ends the others, as a launcher would. One process is no rank at all.
+
+    `modules` are imported before, once for all scripts that ask for the same."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     group = {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(world),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }  # fmt: skip
     ranks = [{**group, "RANK": str(rank)} if world > 1 else {} for rank in range(world)]
-    return _run([str(script), *options], ranks, folder)
+    return _run([str(script), *options], ranks, folder, modules)
 
 
-def _run(arguments: list[str], ranks: list[dict[str, str]], folder: Path) -> list[Ended]:
+def _run(
+    arguments: list[str], ranks: list[dict[str, str]], folder: Path, modules: tuple[str, ...] = ()
+) -> list[Ended]:
     asked = []
     for rank, own in enumerate(ranks):
         files = [str(folder / f"{rank}.{name}") for name in ("out", "error")]
         for file in files:
             Path(file).unlink(missing_ok=True)
         asked.append(({**os.environ, **_environment(files), **own}, files))
-    ended = _asked([arguments, os.getcwd(), asked])
+    ended = _asked([arguments, os.getcwd(), asked], modules)
     return [
         Ended(code, *(Path(file).read_text() for file in files), time)
         for (code, time), (_, files) in zip(ended, asked, strict=True)
     ]
 
 
-def _asked(request: object) -> list[tuple[int, float]]:
-    server = _server()
+def _asked(request: object, modules: tuple[str, ...]) -> list[tuple[int, float]]:
+    server = _server(modules)
     assert server.stdin is not None and server.stdout is not None
     try:
         server.stdin.write(json.dumps(request) + "\n")
@@ -146,10 +153,10 @@ def _asked(request: object) -> list[tuple[int, float]]:
 
 
 @functools.cache
-def _server() -> subprocess.Popen[str]:
+def _server(modules: tuple[str, ...]) -> subprocess.Popen[str]:
     """Ends with this process, whose end of the pipe is closed then."""
     return subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(Path(__file__).parent)], env={**os.environ, **_own()},
+        [sys.executable, "-c", SERVER, str(Path(__file__).parent), *modules], env={**os.environ, **_own()},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 

@@ -284,6 +284,23 @@ def test_a_plan_is_chosen_for_the_memory_that_is_here(monkeypatch: pytest.Monkey
     assert memory(None, "8GiB") == "8GiB" and memory("l4:2", None) is None
 
 
+def test_a_plan_is_chosen_for_as_many_batches_as_a_step_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    original = Choice.search
+
+    def search(choice: Choice, *args: Any, **options: Any) -> Any:
+        asked.append(choice.batches)
+        return original(choice, *args, **options)
+
+    monkeypatch.setattr(Choice, "search", search)
+    model, example = torch.nn.Linear(4, 1), torch.randn(4, 4)
+    sw.parallelize(model, example, batches=3, cache=False)
+    assert asked == [3]
+    with pytest.raises(sw.ShardwrightError) as error:
+        sw.parallelize(model, example, batches=0)
+    assert error.value.code == "SW0845"
+
+
 VIEW = """shardwright-graph 1
 model "View"
 in_spec "*"

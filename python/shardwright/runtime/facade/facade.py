@@ -116,13 +116,16 @@ _NO_OTHER = "the program was loaded without its model, so no other program can b
 
 
 def refusal(name: str, why: str) -> RuntimeFault:
-    return RuntimeFault(
-        "SW0803",
-        f"`{name}` of a parallelized model cannot be set",
-        why=why,
-        fix="set it before `parallelize`; keep what changes from step to step in a buffer or an argument;"
-        " load values with `model.load_full_state_dict(...)`",
+    fix = (
+        "set it before `parallelize`; keep what changes from step to step in a buffer or an argument;"
+        " load values with `model.load_full_state_dict(...)`"
     )
+    if name.rpartition(".")[2] == "forward":  # frameworks do that
+        fix = (
+            "give the framework the plain model: `shardwright.integrations.transformers` has a Trainer that"
+            " parallelizes it, also for TRL; in a loop of your own set it before `parallelize`"
+        )
+    return RuntimeFault("SW0803", f"`{name}` of a parallelized model cannot be set", why=why, fix=fix)
 
 
 def _is_plain(value: Any) -> bool:
