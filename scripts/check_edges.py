@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A crate may depend on those named behind it and on no other crate of the workspace.
 ALLOWED = {
     "diag": "",
+    "hashing": "",
     "graph": "diag",
     "rules": "diag graph",
     "padding": "diag graph rules",
@@ -25,16 +26,16 @@ ALLOWED = {
     "elimination": "",
     "orders": "diag schedule",
     "plan": "diag graph rules schedule",
-    "sharding": "diag graph rules plan",
+    "sharding": "diag hashing graph rules plan",
     "program": "diag graph rules",
     "lower": "diag graph rules schedule plan sharding program",
-    "check": "diag graph rules program",
+    "check": "diag hashing graph rules program",
     "emit": "diag graph rules program",
     # A second opinion: it must not see `check`, `lower` or `plan`, and has no rules of operators.
     "reference": "diag graph rules program",
     "simulate": "diag graph rules program check cluster",
     "compiler": "diag graph rules schedule plan sharding program lower check emit cluster simulate",
-    "search": "diag graph rules schedule orders elimination plan program check cluster compiler",
+    "search": "diag hashing graph rules schedule orders elimination plan program check cluster compiler",
     "report": "graph rules plan simulate compiler",
     "py": "diag graph rules padding orders plan sharding program lower check emit cluster simulate compiler"
     " search report reference",

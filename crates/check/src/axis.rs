@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use hashing::Map;
 use program::{Exchange, Grouping, GroupingId, PerRank, Piece, Program, RankId, Role, Table};
 use rules::{Interval, Region};
 
-use crate::intern::Map;
 use crate::shifted;
 
 /// An axis along which ranks are alike is folded if it has so many: fewer are followed one by one.

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use hashing::Map;
 use program::Offloaded;
-
-use crate::intern::Map;
 
 use super::ledger::Block;
 use super::walk::Walk;

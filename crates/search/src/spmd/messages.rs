@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 
 use cluster::{COPIES as OF_COPIES, Cluster, Contention, Device, OpCost, Pattern, Sort};
 use graph::Dtype;
+use hashing::Map;
 use indexmap::IndexSet;
 
 use crate::bound::kinds;
 
 use super::digits::{COPIES, DIGITS, Digits, PARTIAL, Set};
-use super::quick::Map;
 use super::sharding::{Sharding, elements, met};
 
 /// Seconds of communication, and of work on the device: in all, and what of each is in a backward.

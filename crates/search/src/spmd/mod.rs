@@ -22,7 +22,6 @@ mod messages;
 mod objective;
 mod param_sharding;
 mod priced;
-mod quick;
 mod respects;
 mod rows;
 mod runs;

@@ -9,13 +9,13 @@ use std::rc::Rc;
 use diag::Result;
 use elimination::Solver;
 use graph::{OpId, TensorId};
+use hashing::Map;
 use plan::Draft;
 
 use super::explain::{Explanation, ways};
 use super::fallback::{Asked, Fallback, Tables};
 use super::maker::Ground;
 use super::objective::{Look, Objective, Totals, UNIT, Weights};
-use super::quick::Map;
 use super::rows::limit;
 use super::solution::{NOTHING, may_recompute, recompute, spans, write};
 use super::space::Begun;

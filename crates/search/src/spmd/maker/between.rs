@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use graph::TensorId;
+use hashing::Map;
 
 use super::super::digits::{COPIES, DIGITS};
 use super::super::messages::{Count, Price, SizesId};
-use super::super::quick::Map;
 use super::super::sharding::{Sharding, complete, learns, read, written};
 use super::super::space::{Bundle, Edge};
 use super::Maker;

@@ -11,13 +11,13 @@ mod signature;
 use std::rc::Rc;
 
 use graph::{Graph, OpId, TensorId};
+use hashing::Map;
 use rules::Cost;
 
 use super::bundles::{Bundles, Traits, find};
 use super::digits::Digits;
 use super::kept::{Keeps, Repeated, keeps, repeated, spans_of};
 use super::messages::{Messages, Sizes, SizesId};
-use super::quick::Map;
 use super::respects::marks;
 use super::sharding::Loops;
 use crate::Question;
