@@ -18,9 +18,10 @@ mod quantity;
 mod read;
 mod read_measured;
 
+pub use ::collective::Collective;
 pub use cards::{Driver, Here, here, known};
 pub use catalog::{NAMES, devices, named};
-pub use collective::{Contention, Pattern};
+pub use collective::Contention;
 pub use device::{COPIES, Device, OpCost, Sort};
 pub use efficiency::Curves;
 pub use link::Link;

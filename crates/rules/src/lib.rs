@@ -22,6 +22,7 @@ mod joined;
 pub mod local;
 pub mod rewriting;
 pub mod slicing;
+mod split;
 
 pub use algebra::{Dim, DimId, Kind, Operand, Passes, Reduction, Rule, Through};
 pub use cost::{Bytes, Cost, Kept, Meanwhile};
@@ -32,3 +33,4 @@ pub use joined::Joined;
 pub use local::{LocalArg, LocalOp, Part};
 pub use rewriting::{Rewriting, Rewritten, rewrite};
 pub use slicing::{Sliced, Slices};
+pub use split::{MOST_PARTS, On, Split};

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use graph::TensorId;
 use hashing::Map;
+use sharding::{AXES, COPIES};
 
-use super::super::digits::{COPIES, DIGITS};
 use super::super::messages::{Count, Price, SizesId};
 use super::super::sharding::{Sharding, complete, learns, read, written};
 use super::super::space::{Bundle, Edge};
@@ -145,7 +145,7 @@ impl Maker<'_> {
         if !self.leaves(tensor) {
             return Price::default();
         }
-        self.messages.between(self.sizes(tensor), self.written(tensor, at).sharding, [COPIES; DIGITS])
+        self.messages.between(self.sizes(tensor), self.written(tensor, at).sharding, [COPIES; AXES])
     }
 
     /// The other bundles that read a tensor.
