@@ -2,7 +2,8 @@
 //!
 //! What devices have too much of is cut away, partial results are summed and divided at once where that is wanted, what is
 //! cut along another factor is exchanged, and only then gathered. Where axes do not lie as a collective would need them,
-//! what each device lacks is exchanged. [`crate::route`] takes no more bytes, and mostly as many.
+//! what each device lacks is exchanged. Where devices could take the steps, [`crate::route`] takes no more bytes, and mostly
+//! as many.
 
 use collective::Collective;
 
@@ -38,8 +39,8 @@ pub fn greedy(from: &Uses, to: &Uses, factors: u8, visit: impl FnMut(Step)) {
     }
 }
 
-/// Whether the axes of each factor lie as collectives need them: those that divide it are the first ones of those that do
-/// before, or the other walk round.
+/// Whether the axes of each factor that stay are the first ones of those that divide it, before and after. Where others come
+/// before them meanwhile, a step is a price only: no devices could take it.
 pub fn is_regular(from: &Uses, to: &Uses, factors: u8) -> bool {
     (1..=factors).all(|factor| {
         let dividing = |uses: &Uses| AxisSet::of((0..AXES).filter(|at| uses[*at] == factor));
