@@ -10,13 +10,13 @@ use program::{
 
 use crate::args::integer;
 use crate::axis::Fold;
-use crate::count::Sent;
 use crate::facts::Facts;
 use crate::fault::{Fault, Faults, Place};
 use crate::held::{Held, Part, Sums};
 use crate::local::Finder;
 use crate::proof::Tally;
 use crate::region::{numel, region_text};
+use crate::sent::Sent;
 use crate::share::{EMPTY, ListId, ShareId, Store};
 
 /// What all ranks of a role have in common.

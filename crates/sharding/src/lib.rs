@@ -5,9 +5,9 @@
 //! Which collectives lead from one sharding to another is said here and nowhere else, in three ways that laws hold
 //! together:
 //!
-//! - [`route`] leads there in hops, by the fewest bytes or by another price;
-//! - [`greedy`] takes the steps of a fixed order, and needs no search: for those who ask millions of times;
-//! - [`single`] finds the one collective between lists of shards that may form no such pattern.
+//! - [`route()`] leads there in hops, by the fewest bytes or by another price;
+//! - [`greedy()`] takes the steps of a fixed order, and needs no search: for those who ask millions of times;
+//! - [`single()`] finds the one collective between lists of shards that may form no such pattern.
 //!
 //! The crate knows no graphs, no plans and no programs.
 

@@ -12,7 +12,7 @@ use rules::families::local_of;
 use rules::{Analysis, Interval, LocalArg, On, OpDims, Reduction, Region, View};
 use sharding::propagate;
 
-use super::comments::group_of;
+use super::ranks::group_of;
 use crate::leaves::Leaves;
 
 /// How one value lies, on every rank of a role.

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import RuntimeFault
+from ...errors import RuntimeFault, with_article
 from .contained import Contained
 from .contained import refusal as refused_inside
 from .elsewhere import Elsewhere
@@ -84,7 +84,7 @@ class Facade:
                 said, "the parallel model has its own modules, with shards of parameters and buffers"
             )
         if not _is_plain(value):
-            raise refusal(said, f"a {type(value).__name__} may change without being set again")
+            raise refusal(said, f"{with_article(type(value).__name__)} may change without being set again")
         _, before = self._changes.get((path, name), (None, vars(module).get(name, _NOTHING)))
         setattr(module, name, value)
         if type(before) is type(value) and repr(before) == repr(value):

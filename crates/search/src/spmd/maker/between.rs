@@ -7,9 +7,9 @@ use graph::TensorId;
 use hashing::Map;
 use sharding::{AXES, COPIES};
 
+use super::super::bundles::{Bundle, Edge};
 use super::super::messages::{Count, Price, SizesId};
 use super::super::sharding::{Sharding, complete, learns, read, written};
-use super::super::space::{Bundle, Edge};
 use super::Maker;
 
 /// How a tensor lies that an operator makes, and once it is complete.

@@ -15,10 +15,10 @@ use hashing::Map;
 use rules::Cost;
 
 use super::bundles::{Bundles, Traits, find};
+use super::demanded::marks;
 use super::digits::Digits;
 use super::kept::{Keeps, Repeated, keeps, repeated, spans_of};
 use super::messages::{Messages, Sizes, SizesId};
-use super::respects::marks;
 use super::sharding::Loops;
 use crate::Question;
 pub(crate) use operators::Operators;

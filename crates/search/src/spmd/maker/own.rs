@@ -5,12 +5,12 @@ use graph::{OpId, Source, TensorId};
 use rules::{Cost, Kind};
 use sharding::{AxisSet, PARTIAL};
 
+use super::super::bundles::Unary;
 use super::super::choices::dims;
+use super::super::demanded::pinned;
 use super::super::messages::{Count, Price};
 use super::super::param_sharding::Held;
-use super::super::respects::pinned;
 use super::super::sharding::{Loops, Sharding, elements, read, splits, written};
-use super::super::space::Unary;
 use super::Maker;
 use super::part::Part;
 
