@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use hashing::Map;
 use program::{Exchange, Grouping, GroupingId, PerRank, Piece, Program, RankId, Role, Table};
 use rules::{Interval, Region};
-
-use crate::intern::Map;
 
 /// An axis along which ranks are alike is folded if it has so many: fewer are followed one by one.
 pub const LONG: u32 = 16;

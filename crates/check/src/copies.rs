@@ -1,13 +1,13 @@
 //! Parameters that ranks divide among them, or that live on the host: what is gathered of them and for how long, and how
 //! gradients reach their parts.
 
+use hashing::Map;
 use program::{Body, BufId, Call, Grad, GroupingId, Instr, LeafId, Of, Own, Pass, RankId, Which};
 use rules::Region;
 
 use crate::fault::Fault;
 use crate::fold::summed;
 use crate::held::Held;
-use crate::intern::Map;
 use crate::region::region_text;
 use crate::share::{EMPTY, ListId, Quantity, ShareId, WHOLE};
 use crate::state::{Context, Rank};

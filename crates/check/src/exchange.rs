@@ -1,11 +1,11 @@
 //! Exact transfers, region by region.
 
+use hashing::Map;
 use program::{Exchange, ExchangeId, GradSync, LeafId, Of, Piece, RankId};
 use rules::{Interval, Reduction, Region};
 
 use crate::fault::Fault;
 use crate::held::Held;
-use crate::intern::Map;
 use crate::moves::{fits_reduction, rests};
 use crate::region::{fits, region_text, unify_all};
 use crate::share::{EMPTY, Quantity, ShareId};

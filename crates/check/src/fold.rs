@@ -16,13 +16,13 @@
 //! Nothing is refused here: a program that is not seen to be right this way is followed rank by rank.
 
 use graph::OpId;
+use hashing::Map;
 use program::GroupingId;
 use rules::Interval;
 
 use crate::axis::{FOLLOWED, Fold, moved};
 use crate::fault::Fault;
 use crate::held::{Held, Part};
-use crate::intern::Map;
 use crate::share::{ListId, ShareId, Store};
 use crate::state::{Context, LeafState, Rank};
 use crate::sum::sum;

@@ -109,6 +109,7 @@ pub use purpose::{Masters, Memory, Moment, Phase, Purpose};
 pub use rank_trace::{InstrCost, RankTrace, Work};
 
 use graph::Graph;
+use hashing::Map;
 use program::{Own, Pass, Program};
 use rules::slicing::rests_on;
 use rules::{Analysis, Reduction};
@@ -116,7 +117,6 @@ use rules::{Analysis, Reduction};
 use facts::Facts;
 use fault::Faults;
 use held::Held;
-use intern::Map;
 use share::{EMPTY, FULL, Mode, Owner, Quantity, Store, Term, WHOLE};
 use state::{Code, Context, Rank};
 
@@ -343,7 +343,7 @@ fn context<'a>(facts: &'a Facts<'a>, program: &'a Program, fold: Option<axis::Fo
         finder: local::Finder::new(base as usize),
         faults: Faults::default(),
         tally: proof::Tally::default(),
-        sent: intern::Map::default(),
+        sent: Map::default(),
         sums: held::Sums::default(),
         fold,
     }

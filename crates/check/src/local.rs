@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use graph::OpId;
+use hashing::Map;
 use program::{BufId, PerRank, Table};
 use rules::local::unchanged;
 use rules::{Analysis, Cost, Interval, Kind, Passes, Reduction, Region, View, families};
@@ -16,7 +17,7 @@ use crate::facts::Facts;
 use crate::fault::Fault;
 use crate::held::{Held, Part, Scene};
 use crate::infer::{describe, infer};
-use crate::intern::{Lists, Map};
+use crate::intern::Lists;
 use crate::region::{is_any, region_text, unify};
 use crate::share::{EMPTY, FULL, ListId, Mode, Owner, Quantity, ShareId, Store, Term, WHOLE, has_once};
 use crate::solve::solve;

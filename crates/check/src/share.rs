@@ -11,10 +11,11 @@
 use std::cmp::Ordering;
 
 use graph::{OpId, TensorId};
+use hashing::Map;
 use rules::{Interval, Reduction};
 
 use crate::facts::{Facts, Use};
-use crate::intern::{Lists, Map};
+use crate::intern::Lists;
 use crate::region::is_any;
 use crate::sweep::sweep;
 use crate::tiling;

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use graph::{Dtype, TensorId};
+use hashing::Map;
 use program::{
     Arg, Body, BufId, Call, CallId, ExchangeId, Instr, KeepId, Of, Own, Pass, Program, RankId, Role,
 };
@@ -12,7 +13,6 @@ use crate::axis::Fold;
 use crate::facts::Facts;
 use crate::fault::{Fault, Faults, Place};
 use crate::held::{Held, Part, Sums};
-use crate::intern::Map;
 use crate::local::Finder;
 use crate::proof::Tally;
 use crate::region::{numel, region_text};

@@ -4,7 +4,9 @@
 //! as the slowest link that it crosses; a tree goes up and down in `2 log2 n` hops, and so starts sooner; with a network
 //! between nodes that are large, sums are made inside of nodes first (`hierarchical`). What is quickest is counted.
 
-use crate::{Cluster, Link, Pattern};
+use ::collective::Collective;
+
+use crate::{Cluster, Link};
 
 /// How many groups communicate at the same time over the network of each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,16 +34,22 @@ const SUMMED_RATE: f64 = 0.78;
 
 impl Cluster {
     /// Seconds of a collective. `group` has no device twice.
-    pub fn collective(&self, pattern: Pattern, group: &[u32], contention: Contention, bytes: f64) -> f64 {
+    pub fn collective(
+        &self,
+        collective: Collective,
+        group: &[u32],
+        contention: Contention,
+        bytes: f64,
+    ) -> f64 {
         if group.len() < 2 || bytes == 0.0 {
             return 0.0;
         }
         if let Some(seconds) =
-            self.inside(group).and_then(|link| link.measured(Some(pattern), group.len() as u32, bytes))
+            self.inside(group).and_then(|link| link.measured(Some(collective), group.len() as u32, bytes))
         {
             return seconds;
         }
-        self.shape(group, contention).seconds(pattern, bytes)
+        self.shape(group, contention).seconds(collective, bytes)
     }
 
     /// The link of the node that has all of a group.
@@ -80,9 +88,9 @@ impl Cluster {
 
     /// Seconds that the bytes of a collective alone take on the slowest link which they cross, all of which they have: the
     /// least there is.
-    pub fn least(&self, pattern: Pattern, group: &[u32], contention: Contention, bytes: f64) -> f64 {
+    pub fn least(&self, collective: Collective, group: &[u32], contention: Contention, bytes: f64) -> f64 {
         let shape = self.shape(group, contention);
-        Shape { start: 0.0, hop_inside: 0.0, hop_between: 0.0, ..shape }.seconds(pattern, bytes)
+        Shape { start: 0.0, hop_inside: 0.0, hop_between: 0.0, ..shape }.seconds(collective, bytes)
     }
 
     /// What no messages take less than that bring each member of a group its part of a sum, however they are sent.
@@ -90,7 +98,7 @@ impl Cluster {
         let members = group.len() as f64;
         let link = self.inside(group).unwrap_or(&self.network);
         let measured = link.least_of_each(group.len() as u32) * (members - 1.0) / members * bytes;
-        self.least(Pattern::ReduceScatter, group, contention, bytes).min(measured)
+        self.least(Collective::ReduceScatter, group, contention, bytes).min(measured)
     }
 
     /// How many of these groups cross each node's border: the most of any node.
@@ -157,11 +165,11 @@ impl Cluster {
 
 impl Shape {
     /// By what is quickest.
-    fn seconds(&self, pattern: Pattern, bytes: f64) -> f64 {
-        match pattern {
-            Pattern::AllGather | Pattern::ReduceScatter => self.ring(1.0, bytes),
-            Pattern::AllToAll => self.each_to_each(bytes),
-            Pattern::AllReduce => [
+    fn seconds(&self, collective: Collective, bytes: f64) -> f64 {
+        match collective {
+            Collective::AllGather | Collective::ReduceScatter => self.ring(1.0, bytes),
+            Collective::AllToAll => self.each_to_each(bytes),
+            Collective::AllReduce => [
                 Some(self.ring(2.0, bytes)),
                 Some(self.tree(bytes)),
                 (self.nodes > 1.0 && self.fewest > 1.0).then(|| self.hierarchical(bytes)),

@@ -1,6 +1,6 @@
 //! A link between devices.
 
-use crate::{Messages, Pattern};
+use crate::{Collective, Messages};
 
 /// GB/s each way of PCIe of the fourth generation.
 pub(crate) const BUS: f64 = 25.0;
@@ -20,7 +20,7 @@ pub struct Link {
     pub shared: bool,
     /// Whether what connects the devices sums what they send, so that each sends and receives it once.
     pub sums: bool,
-    /// What was measured of it, which is taken for what is of the same pattern among as many devices.
+    /// What was measured of it, which is taken for what is of the same collective among as many devices.
     pub measured: Vec<Messages>,
 }
 
@@ -32,13 +32,13 @@ impl Link {
 
     /// Seconds of each byte of any message that was measured among so many devices, or from one to another.
     pub(crate) fn least_of_each(&self, devices: u32) -> f64 {
-        let counts = |it: &&Messages| it.devices == devices || it.pattern.is_none();
+        let counts = |it: &&Messages| it.devices == devices || it.collective.is_none();
         self.measured.iter().filter(counts).map(|it| it.curve.least_of_each()).fold(f64::INFINITY, f64::min)
     }
 
     /// Seconds of a message among so many devices, if that was measured.
-    pub(crate) fn measured(&self, pattern: Option<Pattern>, devices: u32, bytes: f64) -> Option<f64> {
-        let found = self.measured.iter().find(|it| (it.pattern, it.devices) == (pattern, devices))?;
+    pub(crate) fn measured(&self, collective: Option<Collective>, devices: u32, bytes: f64) -> Option<f64> {
+        let found = self.measured.iter().find(|it| (it.collective, it.devices) == (collective, devices))?;
         Some(found.curve.seconds(bytes))
     }
 }

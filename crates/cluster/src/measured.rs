@@ -6,7 +6,7 @@
 
 use graph::Dtype;
 
-use crate::{Direction, OpCost, Pattern};
+use crate::{Collective, Direction, OpCost};
 
 /// Seconds by size: operations or bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,10 +61,10 @@ impl Operators {
     }
 }
 
-/// Messages of a pattern among so many devices of a node; no pattern is from one to another.
+/// Messages of a collective among so many devices of a node; no collective is from one to another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Messages {
-    pub pattern: Option<Pattern>,
+    pub collective: Option<Collective>,
     pub devices: u32,
     pub curve: Curve,
 }

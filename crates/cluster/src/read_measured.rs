@@ -6,7 +6,7 @@ use toml::Spanned;
 
 use crate::quantity::Unit;
 use crate::reader::{Reader, Written};
-use crate::{Curve, Direction, Messages, Operators, Pattern, Runtime};
+use crate::{Collective, Curve, Direction, Messages, Operators, Runtime};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -73,14 +73,14 @@ impl Reader<'_> {
     pub(crate) fn messages(&self, written: &Spanned<WrittenMessages>) -> Result<Messages> {
         let it = written.get_ref();
         let name = it.kind.get_ref();
-        let known = Pattern::ALL.iter().find(|(_, other)| other == name).map(|(pattern, _)| *pattern);
+        let known = Collective::ALL.into_iter().find(|known| known.name() == name);
         if known.is_none() && name != MESSAGE {
-            let names = Pattern::ALL.map(|(_, name)| name).join(", ");
+            let names = Collective::ALL.map(Collective::name).join(", ");
             let why = format!("it is one of {names}, {MESSAGE}");
             return Err(self.refuse(it.kind.span(), &format!("there is no collective {name:?}"), &why));
         }
         Ok(Messages {
-            pattern: known,
+            collective: known,
             devices: it.devices,
             curve: self.curve(written, &it.bytes, &it.seconds)?,
         })

@@ -1,6 +1,6 @@
 //! GPUs are known by the words of their names, and what is not known is described.
 
-use cluster::{Cluster, Contention, Driver, Pattern, here, known, named, read};
+use cluster::{Cluster, Collective, Contention, Driver, here, known, named, read};
 use graph::Dtype;
 
 fn driver(name: &str, memory: u64) -> Driver {
@@ -61,7 +61,7 @@ fn a_part_of_a_gpu_is_described_from_what_its_driver_says() {
 fn what_cards_send_without_access_to_each_other_crosses_the_bus_twice() {
     let all: Vec<u32> = (0..8).collect();
     let seconds = |cluster: &Cluster, members: usize| {
-        cluster.collective(Pattern::AllReduce, &all[..members], Contention(1), 1e9)
+        cluster.collective(Collective::AllReduce, &all[..members], Contention(1), 1e9)
     };
     let (peers, name) = (named("l40s:8").expect("known"), |name: &str| named(&format!("{name}:8")));
     for (card, times) in [("a10", 2.0), ("a10g", 2.0), ("l4", 2.0), ("t4", 2.0 * 25.0 / 12.0)] {

@@ -1,6 +1,6 @@
 //! Clusters as people write them, and messages beside what others measured.
 
-use cluster::{Cluster, Contention, Direction, OpCost, Pattern, Sort, named, read};
+use cluster::{Cluster, Collective, Contention, Direction, OpCost, Sort, named, read};
 use graph::Dtype;
 
 const MIXED: &str = r#"
@@ -114,42 +114,42 @@ fn names() {
     }
 }
 
-fn seconds(cluster: &Cluster, pattern: Pattern, members: u32, bytes: f64) -> f64 {
+fn seconds(cluster: &Cluster, collective: Collective, members: u32, bytes: f64) -> f64 {
     let group: Vec<u32> = (0..members).collect();
-    cluster.collective(pattern, &group, Contention(1), bytes)
+    cluster.collective(collective, &group, Contention(1), bytes)
 }
 
-/// What others measured, and what is said here: `(cluster, pattern, members, bytes, seconds)`. Bandwidths are of
+/// What others measured, and what is said here: `(cluster, collective, members, bytes, seconds)`. Bandwidths are of
 /// messages of a gigabyte, latencies of those of a few bytes.
-const MEASURED: [(&str, Pattern, u32, f64, f64); 18] = [
-    ("dgx-h100:8", Pattern::AllGather, 2, 1e9, 1.0 / 537.0),
-    ("dgx-h100:8", Pattern::AllGather, 4, 1e9, 1.0 / 434.0),
-    ("dgx-h100:8", Pattern::AllGather, 8, 1e9, 1.0 / 394.0),
-    ("dgx-h100:8", Pattern::ReduceScatter, 2, 1e9, 1.0 / 537.0),
-    ("dgx-h100:8", Pattern::ReduceScatter, 4, 1e9, 1.0 / 434.0),
-    ("dgx-h100:8", Pattern::ReduceScatter, 8, 1e9, 1.0 / 394.0),
-    ("dgx-h100:8", Pattern::AllReduce, 2, 1e9, 1.0 / 324.0),
-    ("dgx-h100:8", Pattern::AllReduce, 4, 1e9, 1.0 / 236.0),
-    ("dgx-h100:8", Pattern::AllReduce, 8, 1e9, 1.0 / 267.0),
-    ("dgx-h100:8", Pattern::AllToAll, 8, 1e9, 1.0 / 380.0),
-    ("v100:8", Pattern::AllReduce, 8, 480e6, 6.87e-3),
-    ("dgx-h100:8", Pattern::AllGather, 2, 8.0, 8e-6),
-    ("dgx-h100:8", Pattern::AllGather, 4, 8.0, 17e-6),
-    ("dgx-h100:8", Pattern::AllGather, 8, 8.0, 30e-6),
-    ("dgx-h100:8", Pattern::AllReduce, 2, 8.0, 10e-6),
-    ("dgx-h100:8", Pattern::AllReduce, 4, 8.0, 15e-6),
-    ("dgx-h100:8", Pattern::AllReduce, 8, 8.0, 31e-6),
-    ("v100:8", Pattern::AllReduce, 8, 5e6, 0.178e-3),
+const MEASURED: [(&str, Collective, u32, f64, f64); 18] = [
+    ("dgx-h100:8", Collective::AllGather, 2, 1e9, 1.0 / 537.0),
+    ("dgx-h100:8", Collective::AllGather, 4, 1e9, 1.0 / 434.0),
+    ("dgx-h100:8", Collective::AllGather, 8, 1e9, 1.0 / 394.0),
+    ("dgx-h100:8", Collective::ReduceScatter, 2, 1e9, 1.0 / 537.0),
+    ("dgx-h100:8", Collective::ReduceScatter, 4, 1e9, 1.0 / 434.0),
+    ("dgx-h100:8", Collective::ReduceScatter, 8, 1e9, 1.0 / 394.0),
+    ("dgx-h100:8", Collective::AllReduce, 2, 1e9, 1.0 / 324.0),
+    ("dgx-h100:8", Collective::AllReduce, 4, 1e9, 1.0 / 236.0),
+    ("dgx-h100:8", Collective::AllReduce, 8, 1e9, 1.0 / 267.0),
+    ("dgx-h100:8", Collective::AllToAll, 8, 1e9, 1.0 / 380.0),
+    ("v100:8", Collective::AllReduce, 8, 480e6, 6.87e-3),
+    ("dgx-h100:8", Collective::AllGather, 2, 8.0, 8e-6),
+    ("dgx-h100:8", Collective::AllGather, 4, 8.0, 17e-6),
+    ("dgx-h100:8", Collective::AllGather, 8, 8.0, 30e-6),
+    ("dgx-h100:8", Collective::AllReduce, 2, 8.0, 10e-6),
+    ("dgx-h100:8", Collective::AllReduce, 4, 8.0, 15e-6),
+    ("dgx-h100:8", Collective::AllReduce, 8, 8.0, 31e-6),
+    ("v100:8", Collective::AllReduce, 8, 5e6, 0.178e-3),
 ];
 
 #[test]
 fn messages_take_as_long_as_others_measured() {
-    for (name, pattern, members, bytes, measured) in MEASURED {
-        let said = seconds(&named(name).expect(name), pattern, members, bytes);
+    for (name, collective, members, bytes, measured) in MEASURED {
+        let said = seconds(&named(name).expect(name), collective, members, bytes);
         let (off, allowed) = (said / measured, if bytes > 1e8 { 1.3 } else { 1.55 });
         assert!(
             (1.0 / allowed..=allowed).contains(&off),
-            "{name} {pattern:?} of {members}, {bytes} bytes: {:.1} us said, {:.1} us measured",
+            "{name} {collective:?} of {members}, {bytes} bytes: {:.1} us said, {:.1} us measured",
             said * 1e6,
             measured * 1e6
         );
@@ -160,15 +160,17 @@ fn messages_take_as_long_as_others_measured() {
 fn what_is_larger_farther_or_shared_takes_longer() {
     let (nodes, shared) =
         (named("dgx-h100:8x2").expect("it is known"), named("dgx-v100:16x2").expect("it is known"));
-    for pattern in [Pattern::AllReduce, Pattern::AllGather, Pattern::ReduceScatter, Pattern::AllToAll] {
-        let inside = seconds(&nodes, pattern, 8, 1e8);
-        assert!(inside < seconds(&nodes, pattern, 8, 2e8));
-        assert!(inside < seconds(&nodes, pattern, 16, 1e8), "{pattern:?}");
-        assert_eq!(seconds(&nodes, pattern, 1, 1e8), 0.0);
+    for collective in
+        [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter, Collective::AllToAll]
+    {
+        let inside = seconds(&nodes, collective, 8, 1e8);
+        assert!(inside < seconds(&nodes, collective, 8, 2e8));
+        assert!(inside < seconds(&nodes, collective, 16, 1e8), "{collective:?}");
+        assert_eq!(seconds(&nodes, collective, 1, 1e8), 0.0);
         let across: Vec<u32> = vec![0, 16];
         let (alone, crowded) = (Contention(1), Contention(16));
-        let time = |contention| shared.collective(pattern, &across, contention, 1e8);
-        assert!(time(crowded) > 10.0 * time(alone), "{pattern:?}: all groups share the network of a node");
+        let time = |contention| shared.collective(collective, &across, contention, 1e8);
+        assert!(time(crowded) > 10.0 * time(alone), "{collective:?}: all groups share the network of a node");
     }
     let groups: Vec<Vec<u32>> = (0..16).map(|at| vec![at, at + 16]).collect();
     assert_eq!(shared.contention(groups.iter().map(Vec::as_slice)), Contention(16));
@@ -330,12 +332,13 @@ fn what_was_measured_of_messages_is_taken_for_groups_of_that_size() {
     let bare = PROFILE.split("[[nodes.link.collectives]]").next().expect("a part").to_owned()
         + "[devices.here]\nlike = \"cpu\"";
     let bare = read(&bare, "here.toml").expect("it reads");
-    let seconds =
-        |cluster: &Cluster, group: &[u32]| cluster.collective(Pattern::AllReduce, group, Contention(1), 1e4);
+    let seconds = |cluster: &Cluster, group: &[u32]| {
+        cluster.collective(Collective::AllReduce, group, Contention(1), 1e4)
+    };
     is(seconds(&measured, &[0, 1]), 1e-4 * 10_f64.powf(2.0 / 3.0));
     is(seconds(&measured, &[0, 1, 2, 3]), seconds(&bare, &[0, 1, 2, 3]));
     is(measured.message(0, 3, Contention(1), 4e3), 2e-4);
-    let gather = |cluster: &Cluster| cluster.collective(Pattern::AllGather, &[0, 1], Contention(1), 1e4);
+    let gather = |cluster: &Cluster| cluster.collective(Collective::AllGather, &[0, 1], Contention(1), 1e4);
     is(gather(&measured), gather(&bare));
 }
 
@@ -365,10 +368,10 @@ fn bytes_alone_take_no_longer_and_of_large_messages_nearly_as_long() {
         for count in 2..=cluster.devices() {
             let group: Vec<u32> = (0..count).collect();
             for (bytes, share) in [(1e3, 0.0), (1e6, 0.0), (1e12, 0.99)] {
-                for (pattern, word) in Pattern::ALL {
-                    let all = cluster.collective(pattern, &group, Contention(1), bytes);
-                    let least = cluster.least(pattern, &group, Contention(1), bytes);
-                    assert!(least <= all && least >= share * all, "{name} {count} {word} {bytes}");
+                for collective in Collective::ALL {
+                    let all = cluster.collective(collective, &group, Contention(1), bytes);
+                    let least = cluster.least(collective, &group, Contention(1), bytes);
+                    assert!(least <= all && least >= share * all, "{name} {count} {collective:?} {bytes}");
                 }
                 let all = cluster.message(0, count - 1, Contention(1), bytes);
                 let least = cluster.least_of_message(0, count - 1, Contention(1), bytes);

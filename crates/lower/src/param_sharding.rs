@@ -9,6 +9,7 @@ use indexmap::{IndexMap, IndexSet};
 use plan::{Gather, ParamSharding, Reduce, lives_on_host, param_sharding_of};
 use program::{Grouping, GroupingId, RankId};
 use rules::{Interval, Region};
+use sharding::Along;
 
 use crate::layout::{Entry, Interner, Layout, LayoutId, Port, PortsId};
 use crate::moves::{self, Method};
@@ -343,7 +344,7 @@ pub fn arrives(
     let parts = u32::try_from(distinct.len()).unwrap_or(u32::MAX);
     let after = Layout::new(held.entries.iter().map(entry).collect(), parts, leaves.reduction);
     match moves::pattern(&after, held, groupings)?.method {
-        Method::AllReduce(all) => Some(Arrives { summed, across: Some(all.group) }),
+        Method::Collective(Along::AllReduce(_), group, _) => Some(Arrives { summed, across: Some(group) }),
         _ => None,
     }
 }

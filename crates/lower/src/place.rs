@@ -6,9 +6,10 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use graph::{Graph, OpId};
-use plan::{On, OpPlan, Plan};
+use plan::{On, OpPlan, Plan, Split};
 use program::RankId;
-use rules::{Analysis, Interval, Kind, OpDims, Reduction};
+use rules::{Analysis, Interval, OpDims, Reduction};
+use sharding::propagate::{self, Has, Input};
 
 use crate::layout::{Entry, Interner, Layout, Port, Ports};
 use crate::placement::{Placement, Read, Sub, Written};
@@ -77,20 +78,10 @@ impl Class {
         class
     }
 
-    fn is_shared(&self, input: usize) -> bool {
-        self.shares.as_ref().is_some_and(|shares| shares.operands.contains(&input))
-    }
-
-    /// How the parts of one split are completed, if their results are shares.
-    fn reduction(&self, on: On) -> Option<Reduction> {
-        match on {
-            On::Loop(l) => match self.dims.loops[l].kind {
-                Kind::Reduce(reduction) => Some(reduction),
-                _ => None,
-            },
-            On::Value => self.shares.as_ref().map(|shares| shares.made),
-            On::Copies | On::Exchange { .. } => None,
-        }
+    /// An input, as splits see it.
+    fn input(&self, index: usize) -> Input<'_> {
+        let linear = self.shares.as_ref().is_some_and(|shares| shares.operands.contains(&index));
+        Input { carried: &self.dims.inputs[index], once: self.once[index], linear }
     }
 }
 
@@ -141,7 +132,7 @@ fn numbered(class: &Class) -> Vec<Numbered> {
         .collect();
     parts.sort_by_key(|p| p.sub.rank);
     let copy = |a: &Numbered, b: &Numbered| {
-        let same = |(split, (x, y)): (&plan::Split, (&u32, &u32))| split.on == On::Copies || x == y;
+        let same = |(split, (x, y)): (&Split, (&u32, &u32))| split.on == On::Copies || x == y;
         plan.splits.iter().zip(a.digits.iter().zip(&b.digits)).all(same)
     };
     let mut kept: Vec<Numbered> = Vec::with_capacity(parts.len());
@@ -170,58 +161,48 @@ fn region(factors: &[i64], carried: &[Option<usize>], at: &[Interval]) -> rules:
     rules::Region(factors.iter().zip(carried).map(interval).collect())
 }
 
-fn read(class: &Class, input: usize, parts: &[Numbered], interner: &mut Interner) -> Read {
-    let carried = &class.dims.inputs[input];
-    let once = class.once[input];
-    let shared = class.is_shared(input);
-    let reduced = |l: usize| matches!(class.dims.loops[l].kind, Kind::Reduce(_));
-    let is_value = |on: On| shared && on == On::Value;
-    // Gradients are partial over every split that the operand does not have. An operand that only
-    // the first part is given has none from the others.
-    let is_grad = |on: On| match on {
-        On::Loop(l) => !(carried.contains(&Some(l)) || once && reduced(l)),
-        On::Value => !shared && !once,
-        // What exchanges rows was rewritten.
-        On::Copies | On::Exchange { .. } => false,
-    };
-    let is_first = |p: &Numbered| {
-        p.sub.first
-            && p.sub
-                .at
-                .iter()
-                .zip(&class.dims.loops)
-                .all(|(i, l)| !matches!(l.kind, Kind::Reduce(_)) || i.lo == 0)
+fn read(class: &Class, index: usize, parts: &[Numbered], interner: &mut Interner) -> Read {
+    let input = class.input(index);
+    let is_value = |on: On| propagate::read(&class.dims, input, on) == Has::Share;
+    let is_grad = |on: On| propagate::gradient(&class.dims, input, on) == Has::Share;
+    let is_given = |p: &Numbered| {
+        let given = |(split, &number): (&Split, &u32)| {
+            number == 0 || propagate::read(&class.dims, input, split.on) != Has::First
+        };
+        class.plan.splits.iter().zip(&p.digits).all(given)
     };
     let port = |p: &Numbered| {
-        (!class.unread[input] && (!once || is_first(p))).then(|| Port {
+        (!class.unread[index] && is_given(p)).then(|| Port {
             rank: p.sub.rank,
-            region: region(&class.factors[input], carried, &p.sub.at),
+            region: region(&class.factors[index], input.carried, &p.sub.at),
             value: number(class, &p.digits, is_value).0,
-            grad: if class.grads[input] { number(class, &p.digits, is_grad).0 } else { 0 },
+            grad: if class.grads[index] { number(class, &p.digits, is_grad).0 } else { 0 },
         })
     };
     let all: Vec<Option<Port>> = parts.iter().map(port).collect();
     let zeros = vec![0; class.plan.splits.len()];
-    let grads = if class.grads[input] { number(class, &zeros, is_grad).1 } else { 1 };
+    let grads = if class.grads[index] { number(class, &zeros, is_grad).1 } else { 1 };
     let kind = class.shares.as_ref().map_or(Reduction::Sum, |shares| shares.given);
     let values = (number(class, &zeros, is_value).1, kind);
     let ports = Ports::new(all.iter().flatten().cloned().collect(), values, grads);
     let port = all.iter().map(|p| p.as_ref().map(|p| ports.find(p))).collect();
-    Read { ports: interner.ports(ports), port, carries_grad: class.grads[input] }
+    Read { ports: interner.ports(ports), port, carries_grad: class.grads[index] }
 }
 
 fn written(class: &Class, output: usize, parts: &[Numbered], interner: &mut Interner) -> Option<Written> {
     let factors = &class.factors[class.dims.inputs.len() + output];
     let carried = &class.dims.outputs[output];
-    let reduction = |on: On| class.reduction(on);
+    let is_share = |on: On| propagate::written(&class.dims, carried, on) == Has::Share;
     let entry = |p: &Numbered| Entry {
         rank: p.sub.rank,
         region: region(factors, carried, &p.sub.at),
-        part: number(class, &p.digits, |on| reduction(on).is_some()).0,
+        part: number(class, &p.digits, is_share).0,
     };
     let all: Vec<Entry> = parts.iter().map(entry).collect();
-    let count = number(class, &vec![0; class.plan.splits.len()], |on| reduction(on).is_some()).1;
-    let how = class.plan.splits.iter().find_map(|s| reduction(s.on)).unwrap_or(Reduction::Sum);
+    let count = number(class, &vec![0; class.plan.splits.len()], is_share).1;
+    let made = class.shares.as_ref().map_or(Reduction::Sum, |shares| shares.made);
+    let reduced = |split: &Split| propagate::reduced(&class.dims, split.on, made);
+    let how = class.plan.splits.iter().find_map(reduced).unwrap_or(Reduction::Sum);
     let layout = Layout::new(all.clone(), count, how);
     let entry = all.iter().map(|e| layout.find(e).expect("an entry of this layout")).collect();
     Some(Written { layout: interner.layout(layout), entry })

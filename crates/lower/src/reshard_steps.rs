@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use ::sharding::{Axis, Hop, Kind, Shard, Sharding};
 use indexmap::IndexSet;
 use program::{Grouping, RankId};
-use rules::{Interval, Region};
+use sharding::{Axis, Hop, Kind, Shard, Sharding, route_by};
 
 use crate::exchange::Pieces;
 use crate::layout::{Entry, Layout, Middle};
-use crate::moves::{Collective, Cut, Get, Member, Method, Move, collapse, grouping, on_rank};
+use crate::moves::{Move, collapse, listed, listed_middle, numbered, on_rank};
 
 /// What a communication costs before its first byte, in bytes.
 const LATENCY: u64 = 1 << 16;
@@ -31,8 +30,8 @@ pub fn route<'t>(source: &Layout, target: &'t Layout) -> Option<Route<'t>> {
     // Partial results on one rank are added up there.
     let (middle, parts) = collapse(source, target.parts);
     let summed = Layout::new(middle.iter().map(|m| m.entry.clone()).collect(), parts, source.reduction);
-    let (from, to) = (sharding(&summed)?, sharding(target)?);
-    let hops = ::sharding::route_by(&from, &to, WIDTH, &price)?;
+    let (from, to) = (listed(&summed).sharding()?, listed(target).sharding()?);
+    let hops = route_by(&from, &to, WIDTH, &price)?;
     let plain = |sharding: &Sharding| !sharding.axes().into_iter().any(Axis::in_turn);
     let fits = |hop: &Hop| {
         plain(&hop.from) && plain(&hop.to) && !matches!(hop.kind, Kind::Share | Kind::Permute | Kind::Send)
@@ -74,7 +73,9 @@ impl Route<'_> {
             if let Some((before, _)) = reshard_steps.last() {
                 self.middle = before.entries.iter().enumerate().map(single).collect();
             }
-            let (method, gets) = method(&hop, &self.middle, &after, groupings);
+            let before = listed_middle(&self.middle, hop.from.shares(), reduction);
+            let (how, gets) = hop.method(&before, &listed(&after));
+            let method = numbered(how, groupings);
             reshard_steps
                 .push((after, Move { middle: std::mem::take(&mut self.middle), reduction, method, gets }));
         }
@@ -99,70 +100,6 @@ fn exchanged(middle: &[Middle], target: &Layout, exchange: &Pieces) -> u64 {
     }
     let price = |from: &BTreeMap<RankId, u64>| from.values().map(|size| LATENCY + size * WIDTH).sum::<u64>();
     messages.values().map(price).max().unwrap_or(0)
-}
-
-/// How a hop goes, if each rank has one entry before and one after it, in the order of ranks.
-fn method(
-    hop: &Hop,
-    before: &[Middle],
-    after: &Layout,
-    groupings: &mut IndexSet<Grouping>,
-) -> (Method, Vec<Get>) {
-    if hop.kind == Kind::Slice {
-        return (Method::Local, (0..after.entries.len()).map(Get::Of).collect());
-    }
-    let groups: Grouping = hop.groups().into_iter().map(|g| g.into_iter().map(RankId).collect()).collect();
-    let position: BTreeMap<RankId, usize> =
-        before.iter().enumerate().map(|(index, m)| (m.entry.rank, index)).collect();
-    let had = |index: usize| &before[index].entry.region;
-    let gets = |index: usize| &after.entries[index].region;
-    let (sent, joined) = match hop.kind {
-        Kind::AllToAll { cut, join } => (Some(cut), Some(join)),
-        Kind::ReduceScatter { factor } => (Some(factor), None),
-        Kind::AllGather { factor } => (None, Some(factor)),
-        _ => (None, None),
-    };
-    let mut members = BTreeMap::new();
-    for group in &groups {
-        let indices: Vec<usize> = group.iter().map(|rank| position[rank]).collect();
-        let lengths = |factor: Option<usize>, of: &dyn Fn(usize) -> Interval| -> Vec<i64> {
-            factor.map_or(vec![], |_| indices.iter().map(|&i| of(i).len()).collect())
-        };
-        let along = |region: &Region, factor: Option<usize>| region.0[factor.unwrap_or(0)];
-        let pieces = lengths(sent, &|i| along(gets(i), sent));
-        let parts = lengths(joined, &|i| along(had(i), joined));
-        let (sizes, other_sizes) = if sent.is_some() { (pieces, parts) } else { (parts, vec![]) };
-        for (&rank, &index) in group.iter().zip(&indices) {
-            let member = Member {
-                middle: index,
-                result: gets(index).clone(),
-                sizes: sizes.clone(),
-                other_sizes: other_sizes.clone(),
-            };
-            members.insert(rank, member);
-        }
-    }
-    let collective = Collective { group: grouping(groups, groupings), members };
-    let method = match hop.kind {
-        Kind::AllGather { factor } => Method::AllGather(collective, Cut { factor }),
-        Kind::ReduceScatter { factor } => Method::ReduceScatter(collective, Cut { factor }),
-        Kind::AllToAll { cut, join } => {
-            Method::AllToAll(collective, Cut { factor: cut }, Cut { factor: join })
-        }
-        _ => Method::AllReduce(collective),
-    };
-    (method, vec![Get::Received; after.entries.len()])
-}
-
-/// A layout as what each axis of the devices does.
-fn sharding(layout: &Layout) -> Option<Sharding> {
-    let mut sizes: Vec<i64> = layout.entries.first()?.region.0.iter().map(|i| i.hi).collect();
-    for entry in &layout.entries {
-        sizes.iter_mut().zip(&entry.region.0).for_each(|(size, i)| *size = i.hi.max(*size));
-    }
-    let shard = |e: &Entry| Shard { device: e.rank.0, region: e.region.clone(), share: e.part };
-    let shards: Vec<Shard> = layout.entries.iter().map(shard).collect();
-    Sharding::of(&sizes, &shards, layout.parts, layout.reduction)
 }
 
 fn layout(sharding: &Sharding) -> Layout {

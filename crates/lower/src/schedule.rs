@@ -6,13 +6,14 @@ use std::rc::Rc;
 use graph::{Source, TensorId};
 use indexmap::IndexSet;
 use program::{Exchange, ExchangeId, GradSync, Grouping, GroupingId, Pass, Piece, RankId};
+use sharding::{Along, Get};
 
 use crate::buckets::{Across, Buckets, Message};
 use crate::event::{Crossing, Event, ReshardPath, ReshardStep};
 use crate::exchange;
 use crate::gathers;
 use crate::layout::{Entry, Interner, Layout, LayoutId, Middle, PortsId, bytes};
-use crate::moves::{self, Get, Method, Move};
+use crate::moves::{self, Method, Move};
 use crate::param_sharding::{self, Arrives, Divided, ParamShardings};
 use crate::recompute::{self, Recomputed};
 use crate::reshard_steps;
@@ -559,7 +560,9 @@ fn reduction_kind(plan: Option<&Move>, leaves: &Layout, held: &Layout) -> Reduce
     };
     match plan.map(|plan| &plan.method) {
         _ if leaves.parts == 1 && covered() => Reduce::Nothing,
-        Some(Method::AllReduce(collective)) if leaves.lies_as(held) => Reduce::Group(collective.group),
+        Some(Method::Collective(Along::AllReduce(_), group, _)) if leaves.lies_as(held) => {
+            Reduce::Group(*group)
+        }
         Some(Method::AllReduceEach(group)) if leaves.lies_as(held) => Reduce::Group(*group),
         _ => Reduce::Exactly,
     }

@@ -22,6 +22,7 @@ mod joined;
 pub mod local;
 pub mod rewriting;
 pub mod slicing;
+mod split;
 mod view;
 
 pub use algebra::{Dim, DimId, Kind, Operand, Passes, Reduction, Rule, Through};
@@ -33,4 +34,5 @@ pub use joined::Joined;
 pub use local::{LocalArg, LocalOp, Part};
 pub use rewriting::{Rewriting, Rewritten, rewrite};
 pub use slicing::{Sliced, Slices};
+pub use split::{MOST_PARTS, On, Split};
 pub use view::View;

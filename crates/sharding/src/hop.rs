@@ -1,11 +1,15 @@
 //! One communication, or local step, from a sharding to another, and what it costs.
 
+use collective::Detailed;
 use rules::Reduction;
 
 use crate::mesh::Axis;
 use crate::sharding::Sharding;
 
-/// How a hop goes. Factors are counted over all dims of the tensor.
+/// A collective that cuts and joins along factors, counted over all dims of the tensor.
+pub type Along = Detailed<Reduction, usize>;
+
+/// How a hop goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Each device takes a part of what it has.
@@ -13,18 +17,7 @@ pub enum Kind {
     /// Each device takes a whole value as one of several partial results: the first along the axes as it is,
     /// the others as nothing.
     Share,
-    AllReduce(Reduction),
-    ReduceScatter {
-        factor: usize,
-    },
-    AllGather {
-        factor: usize,
-    },
-    /// What is there is cut along one factor, and what comes is joined along the other.
-    AllToAll {
-        cut: usize,
-        join: usize,
-    },
+    Collective(Along),
     /// Each device gets the shard of another one.
     Permute,
     /// Each device of another mesh gets the shard of a device of this one.
@@ -51,10 +44,10 @@ impl Kind {
         let others = |elements: u64| (elements * u64::from(group - 1)).div_ceil(u64::from(group));
         match self {
             Kind::Slice | Kind::Share => 0,
-            Kind::AllReduce(_) => others(2 * before),
-            Kind::ReduceScatter { .. } => others(before),
-            Kind::AllGather { .. } => others(after),
-            Kind::AllToAll { .. } => others(before.max(after)),
+            Kind::Collective(Along::AllReduce(_)) => others(2 * before),
+            Kind::Collective(Along::ReduceScatter(_)) => others(before),
+            Kind::Collective(Along::AllGather(_)) => others(after),
+            Kind::Collective(Along::AllToAll { .. }) => others(before.max(after)),
             Kind::Permute | Kind::Send => after,
         }
     }

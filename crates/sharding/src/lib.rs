@@ -1,28 +1,40 @@
-//! Layouts on axes: where the shards of a tensor are, and how they get to where they are needed.
+//! Where the shards of a tensor are, and how they get to where they are needed.
 //!
-//! An [`Mesh`] is a set of devices as a row of axes. A [`Sharding`] says what each axis does with a
-//! tensor: divide a factor, hold partial results, or copy. [`route()`] leads from one sharding to another in
-//! hops, by the fewest bytes. [`Placed`] gives the shardings that an operator's parts read and write, and
-//! [`Names`] print them. What forms no such pattern is not a sharding, and stays a list of shards.
+//! A [`Mesh`] is a set of devices as a row of axes. A [`Sharding`] says what each axis does with a tensor: divide a factor,
+//! hold partial results, or copy; [`Names`] print it. [`propagate`] says what a split of an operator makes of its operands.
+//! Which collectives lead from one sharding to another is said here and nowhere else, in three ways that laws hold
+//! together:
 //!
-//! Layouts know no graphs and no programs.
+//! - [`route()`] leads there in hops, by the fewest bytes or by another price;
+//! - [`greedy()`] takes the steps of a fixed order, and needs no search: for those who ask millions of times;
+//! - [`single()`] finds the one collective between lists of shards that may form no such pattern.
+//!
+//! The crate knows no graphs, no plans and no programs.
 
 mod frame;
+mod greedy;
 pub mod hop;
 pub mod mesh;
 pub mod operands;
 pub mod pieces;
+pub mod propagate;
 mod recognise;
 mod route;
 pub mod sharding;
+mod single;
 mod state;
 mod steps;
 mod text;
+mod uses;
 
-pub use hop::{Hop, Kind};
+pub use greedy::{By, Step, greedy, is_regular};
+pub use hop::{Along, Hop, Kind};
 pub use mesh::{Axis, Mesh};
-pub use operands::{Operand, Placed, Read};
+pub use operands::{Placed, Read};
 pub use pieces::Pieces;
+pub use propagate::{Has, Input};
 pub use route::{Price, route, route_by};
 pub use sharding::{Cut, Shard, Sharding};
+pub use single::{Get, List, Member, Method, Participants, ShardRef, locally, single};
 pub use text::Names;
+pub use uses::{AXES, AxisSet, COPIES, PARTIAL, Uses};

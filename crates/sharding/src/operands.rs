@@ -1,17 +1,17 @@
 //! The shardings that an operator's parts read and write, from how a plan splits it.
 
-use plan::{On, OpPlan};
-use rules::{Kind, OpDims, Reduction};
+use rules::{On, OpDims, Reduction, Split};
 
 use crate::mesh::{Axis, Mesh, row, walk};
 use crate::pieces::Pieces;
+use crate::propagate::{self, Has, Input};
 use crate::sharding::{Cut, Sharding};
 
 /// An operator whose parts are on a row of axes.
 #[derive(Clone, Debug)]
 pub struct Placed<'a> {
     dims: &'a OpDims,
-    plan: &'a OpPlan,
+    splits: &'a [Split],
     base: u32,
     /// For each split the axes along which it goes, outermost first.
     axes: Vec<Vec<Axis>>,
@@ -24,28 +24,17 @@ pub struct Read {
     pub gradient: Sharding,
 }
 
-/// What is asked of an operand.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Operand {
-    /// Its position among the inputs.
-    pub input: usize,
-    /// It is given to the first part of every summed dim only.
-    pub once: bool,
-    /// It is one of those that a split by value divides.
-    pub linear: bool,
-}
-
 impl<'a> Placed<'a> {
     /// `None` if the devices form no mesh, or no row along the splits.
-    pub fn of(dims: &'a OpDims, plan: &'a OpPlan) -> Option<Placed<'a>> {
+    pub fn of(dims: &'a OpDims, splits: &'a [Split], devices: &[u32]) -> Option<Placed<'a>> {
         // What exchanges rows is rewritten first.
-        if plan::exchanges(&plan.splits) {
+        if splits.iter().any(|split| matches!(split.on, On::Exchange { .. })) {
             return None;
         }
-        let (base, mut left) = row(&plan.devices)?;
+        let (base, mut left) = row(devices)?;
         Mesh::new(base, &left)?;
         let mut axes = vec![];
-        for split in plan.splits.iter().rev() {
+        for split in splits.iter().rev() {
             let (mut of, mut parts) = (vec![], split.parts);
             while parts > 1 {
                 let mut axis = left.pop()?;
@@ -59,68 +48,52 @@ impl<'a> Placed<'a> {
             }
             axes.insert(0, of);
         }
-        debug_assert_eq!(walk(base, &axes.concat()), plan.devices);
-        Some(Placed { dims, plan, base, axes })
+        debug_assert_eq!(walk(base, &axes.concat()), devices);
+        Some(Placed { dims, splits, base, axes })
     }
 
     /// What the parts write of an output whose factors have these sizes.
     pub fn written(&self, output: usize, sizes: &[i64]) -> Option<Sharding> {
-        let reduction = |on: On| match on {
-            On::Loop(l) => match self.dims.loops[l].kind {
-                Kind::Reduce(reduction) => Some(reduction),
-                _ => None,
-            },
-            On::Value => Some(Reduction::Sum),
-            On::Copies | On::Exchange { .. } => None,
-        };
-        let how = self.plan.splits.iter().find_map(|s| reduction(s.on)).unwrap_or(Reduction::Sum);
-        self.sharding(sizes, &self.dims.outputs[output], |on| reduction(on).is_some(), |_| true, how)
+        let carried = &self.dims.outputs[output];
+        let reduced = |split: &Split| propagate::reduced(self.dims, split.on, Reduction::Sum);
+        let reduction = self.splits.iter().find_map(reduced).unwrap_or(Reduction::Sum);
+        self.sharding(sizes, carried, |on| propagate::written(self.dims, carried, on), reduction)
     }
 
     /// What the parts read of an input whose factors have these sizes.
-    pub fn read(&self, operand: Operand, sizes: &[i64]) -> Option<Read> {
-        let Operand { input, once, linear } = operand;
-        let carried = &self.dims.inputs[input];
-        let reduced = |l: usize| matches!(self.dims.loops[l].kind, Kind::Reduce(_));
-        // The parts that an operand is not given are on other devices than its sharding.
-        let given = |on: On| match on {
-            On::Loop(l) => !(once && reduced(l)),
-            On::Value => !once,
-            On::Copies | On::Exchange { .. } => true,
-        };
-        let is_value = |on: On| linear && on == On::Value;
-        // Gradients are partial over every split that the operand does not have.
-        let is_gradient = |on: On| match on {
-            On::Loop(l) => !carried.contains(&Some(l)),
-            On::Value => !linear,
-            On::Copies | On::Exchange { .. } => false,
-        };
+    pub fn read(&self, input: Input<'_>, sizes: &[i64]) -> Option<Read> {
+        let (value, gradient) =
+            (|on| propagate::read(self.dims, input, on), |on| propagate::gradient(self.dims, input, on));
         Some(Read {
-            value: self.sharding(sizes, carried, is_value, given, Reduction::Sum)?,
-            gradient: self.sharding(sizes, carried, is_gradient, given, Reduction::Sum)?,
+            value: self.sharding(sizes, input.carried, value, Reduction::Sum)?,
+            gradient: self.sharding(sizes, input.carried, gradient, Reduction::Sum)?,
         })
     }
 
+    /// The parts that are not given an operand are on other devices than its sharding.
     fn sharding(
         &self,
         sizes: &[i64],
         carried: &[Option<usize>],
-        is_partial: impl Fn(On) -> bool,
-        given: impl Fn(On) -> bool,
+        has: impl Fn(On) -> Has,
         reduction: Reduction,
     ) -> Option<Sharding> {
-        let splits = || self.plan.splits.iter().zip(&self.axes).filter(|(s, _)| given(s.on));
+        let splits = || self.splits.iter().zip(&self.axes);
         let cut = |(&size, carried): (&i64, &Option<usize>)| {
-            let over = || splits().filter(|(s, _)| carried.is_some_and(|l| s.on == On::Loop(l)));
-            let counts: Vec<u32> = over().map(|(s, _)| s.parts).collect();
+            let divides = |on: On| has(on) == Has::Piece && carried.is_some_and(|l| on == On::Loop(l));
+            let over = || splits().filter(|(split, _)| divides(split.on));
+            let counts: Vec<u32> = over().map(|(split, _)| split.parts).collect();
             let axes = over().flat_map(|(_, axes)| axes).copied().collect();
             Cut { axes, pieces: Pieces::nested(size, &counts) }
         };
         let cuts: Vec<Cut> = sizes.iter().zip(carried).map(cut).collect();
-        let divides = |on: On| matches!(on, On::Loop(l) if carried.contains(&Some(l)));
-        let along = |holds: &dyn Fn(On) -> bool| -> Vec<Axis> {
-            splits().filter(|(s, _)| !divides(s.on) && holds(s.on)).flat_map(|(_, a)| a).copied().collect()
+        let along = |wanted: Has| -> Vec<Axis> {
+            splits()
+                .filter(|(split, _)| has(split.on) == wanted)
+                .flat_map(|(_, axes)| axes)
+                .copied()
+                .collect()
         };
-        Sharding::new(self.base, cuts, &along(&is_partial), &along(&|on| !is_partial(on)), reduction)
+        Sharding::new(self.base, cuts, &along(Has::Share), &along(Has::Copy), reduction)
     }
 }

@@ -6,8 +6,9 @@
 //! devices.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BinaryHeap;
+
+use hashing::Map;
 
 use crate::hop::{Hop, Kind};
 use crate::mesh::Axis;
@@ -42,7 +43,7 @@ pub fn route_by(from: &Sharding, to: &Sharding, width: u64, price: Price<'_>) ->
         width,
         price,
         nodes: vec![],
-        best: HashMap::default(),
+        best: Map::default(),
         bound: (u64::MAX, 0, 0),
     };
     search.run(start).map(|last| search.hops(last))
@@ -68,7 +69,7 @@ struct Search<'a, 'p> {
     width: u64,
     price: Price<'p>,
     nodes: Vec<Node>,
-    best: HashMap<State, Paid, BuildHasherDefault<Mixer>>,
+    best: Map<State, Paid>,
     /// What the best way that was found costs.
     bound: Paid,
 }
@@ -222,30 +223,4 @@ fn held(codec: &Codec<'_>, state: &State) -> (u64, u64) {
         axes.filter(|(i, a)| a.in_turn() && mask >> i & 1 == 1).map(|(_, a)| u64::from(a.size)).product()
     };
     (cut * codec.whole * chunks(codec.used(state) & !state.partial), chunks(state.partial))
-}
-
-/// Hashes states, which are a few small numbers.
-#[derive(Default)]
-struct Mixer(u64);
-
-impl Hasher for Mixer {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x517c_c1b7_2722_0a95);
-    }
-
-    fn write_u16(&mut self, number: u16) {
-        self.write_u64(u64::from(number));
-    }
-
-    fn write_usize(&mut self, number: usize) {
-        self.write_u64(number as u64);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 32
-    }
 }

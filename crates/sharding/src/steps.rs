@@ -2,7 +2,7 @@
 
 use rules::Reduction;
 
-use crate::hop::Kind;
+use crate::hop::{Along, Kind};
 use crate::state::{Chain, Codec, Held, State};
 
 /// A hop without its cost: how it goes, along which axes, and where it leads.
@@ -57,6 +57,10 @@ impl Steps<'_, '_> {
         self.codec.axis(state.side, axis).in_turn()
     }
 
+    fn collective(&mut self, how: Along, axes: Chain, next: State) {
+        self.add(Kind::Collective(how), axes, next);
+    }
+
     fn add(&mut self, kind: Kind, axes: Chain, mut next: State) {
         next.as_goal |= next.partial == 0;
         self.found.push(Step { kind, axes, next });
@@ -77,12 +81,11 @@ impl Steps<'_, '_> {
             let others = if self.in_turn(state, axis) { 0 } else { self.codec.factors.len() };
             for other in (0..others).filter(|&f| f != factor) {
                 if let Some(held) = self.finer(state, other, axes) {
-                    let kind =
-                        Kind::AllToAll { cut: self.codec.factors[other], join: self.codec.factors[factor] };
-                    self.add(kind, axes, with(&gathered, other, held));
+                    let (send, receive) = (self.codec.factors[other], self.codec.factors[factor]);
+                    self.collective(Along::AllToAll { send, receive }, axes, with(&gathered, other, held));
                 }
             }
-            self.add(Kind::AllGather { factor: self.codec.factors[factor] }, axes, gathered);
+            self.collective(Along::AllGather(self.codec.factors[factor]), axes, gathered);
         }
     }
 
@@ -97,15 +100,15 @@ impl Steps<'_, '_> {
             }
             let reduced = State { partial: state.partial & !mask, ..*state };
             let chain = axes.iter().fold(Chain::default(), |chain, &a| chain.push(a));
-            self.add(Kind::AllReduce(reduction), chain, reduced);
+            self.collective(Along::AllReduce(reduction), chain, reduced);
             if reduction != Reduction::Sum || self.in_turn(state, axes[0]) {
                 continue;
             }
             for order in orders(&axes) {
                 for factor in 0..self.codec.factors.len() {
                     if let Some(held) = self.finer(state, factor, order) {
-                        let kind = Kind::ReduceScatter { factor: self.codec.factors[factor] };
-                        self.add(kind, order, with(&reduced, factor, held));
+                        let how = Along::ReduceScatter(self.codec.factors[factor]);
+                        self.collective(how, order, with(&reduced, factor, held));
                     }
                 }
             }

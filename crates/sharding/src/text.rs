@@ -171,7 +171,7 @@ fn lengths(text: &str) -> Option<Vec<i64>> {
     let mut sizes: Vec<i64> = vec![];
     for run in text.split(',') {
         let (count, size) = run.split_once('x').unwrap_or(("1", run));
-        let count: u32 = count.parse().ok().filter(|c| *c <= plan::MOST)?;
+        let count: u32 = count.parse().ok().filter(|c| *c <= rules::MOST_PARTS)?;
         let size: i64 = size.parse().ok().filter(|s| *s > 0)?;
         sizes.extend(std::iter::repeat_n(size, count as usize));
     }

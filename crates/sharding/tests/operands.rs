@@ -3,7 +3,7 @@
 use graph::{Graph, OpId};
 use plan::{On, OpPlan, Plan, random, sets, value_operands};
 use rules::{Analysis, Interval, Kind, OpDims, Reduction, Region};
-use sharding::{Operand, Placed, Shard, Sharding};
+use sharding::{Input, Placed, Shard, Sharding};
 
 const MODELS: [&str; 3] = [
     include_str!("../../check/tests/programs/mlp.graph"),
@@ -46,7 +46,7 @@ fn expected(
 /// Compares all operands of an operator; says how many there were.
 fn compare(graph: &Graph, analysis: &Analysis, plan: &Plan, op: OpId) -> Option<usize> {
     let (dims, own) = (analysis.op(op), plan.op(op));
-    let placed = Placed::of(dims, own)?;
+    let placed = Placed::of(dims, &own.splits, &own.devices)?;
     let is_reduced = |on: On| matches!(on, On::Loop(l) if matches!(dims.loops[l].kind, Kind::Reduce(_)));
     let same =
         |found: Option<Sharding>, sizes: &[i64], (shards, shares): (Vec<Shard>, u32), how: Reduction| {
@@ -75,7 +75,7 @@ fn compare(graph: &Graph, analysis: &Analysis, plan: &Plan, op: OpId) -> Option<
         let once = rule.is_some_and(|r| r.inputs[input].once);
         let linear = value_operands(graph, analysis, op).is_some_and(|all| all.contains(&input));
         let (sizes, carried) = (analysis.flat(tensor), &dims.inputs[input]);
-        let read = placed.read(Operand { input, once, linear }, &sizes);
+        let read = placed.read(Input { carried, once, linear }, &sizes);
         let given = |on: On| !once || !is_reduced(on) && on != On::Value;
         let of = |is_partial: &dyn Fn(On) -> bool| expected((dims, own), carried, &sizes, is_partial, &given);
         let value = of(&|on| linear && on == On::Value);

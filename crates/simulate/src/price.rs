@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use check::{InstrCost, RankTrace, Work};
-use cluster::{Cluster, Contention, Device, Direction, OpCost, Pattern, Sort};
+use cluster::{Cluster, Collective, Contention, Device, Direction, OpCost, Sort};
 use program::{Exchange, ExchangeId, GroupingId, Instr, Kind, Piece, Program, RankId, Which};
 
 use crate::{Kinds, Message, Scene};
@@ -87,7 +87,7 @@ pub(crate) struct Groups<'s> {
     crowds: Vec<Contention>,
     /// Of each exchange.
     sent: Vec<Contention>,
-    known: BTreeMap<(GroupingId, u32, Pattern, u64), f64>,
+    known: BTreeMap<(GroupingId, u32, Collective, u64), f64>,
 }
 
 impl<'s> Groups<'s> {
@@ -126,17 +126,17 @@ impl<'s> Groups<'s> {
 
     /// Seconds of a collective of which the bytes alone take up the slowest link that it crosses.
     pub(crate) fn least(&self, message: &Message) -> f64 {
-        let least = |pattern| {
-            self.cluster.least(pattern, &devices(&message.group), Contention(1), message.bytes as f64)
+        let least = |collective| {
+            self.cluster.least(collective, &devices(&message.group), Contention(1), message.bytes as f64)
         };
-        pattern(message.kind).map_or(0.0, least)
+        message.kind.collective().map_or(0.0, least)
     }
 
     pub(crate) fn seconds(&mut self, grouping: GroupingId, number: u32, kind: Kind, bytes: u64) -> f64 {
-        let Some(pattern) = pattern(kind) else { return 0.0 };
+        let Some(collective) = kind.collective() else { return 0.0 };
         let (group, contention) = (self.group(grouping, number), self.crowds[grouping.index()]);
-        let seconds = || self.cluster.collective(pattern, &devices(group), contention, bytes as f64);
-        *self.known.entry((grouping, number, pattern, bytes)).or_insert_with(seconds)
+        let seconds = || self.cluster.collective(collective, &devices(group), contention, bytes as f64);
+        *self.known.entry((grouping, number, collective, bytes)).or_insert_with(seconds)
     }
 }
 
@@ -155,14 +155,4 @@ fn contention_of(exchange: &Exchange, cluster: &Cluster) -> Contention {
 
 fn devices(group: &[RankId]) -> Vec<u32> {
     group.iter().map(|rank| rank.0).collect()
-}
-
-fn pattern(kind: Kind) -> Option<Pattern> {
-    Some(match kind.collective()? {
-        Kind::AllReduce => Pattern::AllReduce,
-        Kind::AllGather => Pattern::AllGather,
-        Kind::ReduceScatter => Pattern::ReduceScatter,
-        Kind::AllToAll => Pattern::AllToAll,
-        _ => return None,
-    })
 }

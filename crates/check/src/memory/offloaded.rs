@@ -1,8 +1,7 @@
 //! What is on the host from forward to backward: a copy of each block that is not there anyway.
 
+use hashing::Map;
 use program::Offloaded;
-
-use crate::intern::Map;
 
 use super::ledger::Block;
 use super::pending::Sent;

@@ -6,11 +6,11 @@
 //! a call reads in several ways, and those for which a parameter would be read that is gathered, for that is given up
 //! between the halves.
 
+use hashing::Map;
 use program::{BufId, Call, CallId, Grad, LocalOp};
 use rules::families::{can_wait, needs_no_values, takes_all};
 
 use crate::held::Part;
-use crate::intern::Map;
 
 use super::ledger::Block;
 use super::pending::Later;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use graph::{Dtype, Source, TensorId};
+use hashing::Map;
 use program::{Arg, Body, BufId, Instr, Of, Offloaded, Pass, Program, Slice};
 use rules::{Cost, Interval, Region};
 
 use crate::cuts::extents;
 use crate::held::Part;
-use crate::intern::Map;
 use crate::purpose::{Memory, Moment, Phase, Purpose};
 use crate::region::numel;
 use crate::state::{Code, Context, Rank};

@@ -9,7 +9,8 @@ use graph::{Graph, OpId, TensorId};
 use program::{Arg, Body, BufId, Call, CallId, Collective, Cut, Grad, How, Instr, KeepId, LocalOp, PerRank};
 use program::{Pass, Program, Role, Slice};
 use rules::families::local_of;
-use rules::{Analysis, Interval, Kind, LocalArg, OpDims, Region, View};
+use rules::{Analysis, Interval, LocalArg, On, OpDims, Reduction, Region, View};
+use sharding::propagate;
 
 use super::ranks::group_of;
 use crate::leaves::Leaves;
@@ -225,10 +226,11 @@ impl<'a> Follow<'a, '_> {
                 at = all.into_iter().map(Some).collect();
             }
         }
-        for (found, one) in at.iter().zip(&dims.loops).filter(|(_, one)| matches!(one.kind, Kind::Reduce(_)))
-        {
-            let length = found.unwrap_or(one.size);
-            parts *= (length > 0 && one.size % length == 0).then(|| one.size / length)?;
+        let is_reduced = |index: &usize| propagate::reduced(dims, On::Loop(*index), Reduction::Sum).is_some();
+        for index in (0..at.len()).filter(is_reduced) {
+            let size = dims.loops[index].size;
+            let length = at[index].unwrap_or(size);
+            parts *= (length > 0 && size % length == 0).then(|| size / length)?;
         }
         Some((at, parts))
     }

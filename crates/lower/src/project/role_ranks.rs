@@ -10,10 +10,11 @@ use std::rc::Rc;
 
 use program::{PerRank, RankId};
 use rules::Region;
+use sharding::Get;
 
 use super::per_rank::{Asked, PerRankValues, RegionsId, agreed};
 use crate::layout::{Entry, Interner, LayoutId, PortsId};
-use crate::moves::{Get, Method, Move, on_rank};
+use crate::moves::{Method, Move, on_rank};
 use crate::param_sharding::Divided;
 use crate::placement::Placement;
 use crate::schedule::Leaves;
@@ -265,19 +266,19 @@ impl<'a> RoleRanks<'a> {
                 Get::Reduced(m) => Get::Reduced(m - start),
                 other => other,
             };
-            let member = plan.method.collective().and_then(|c| c.members.get(&self.ranks[at]));
+            let member = plan.method.member(self.ranks[at]);
             let gives = given.get(&self.ranks[at]).map_or(&[][..], Vec::as_slice);
             Shape {
                 sums: (0..middle.count).map(sum).collect(),
                 gets: (0..targets.count).map(get).collect(),
-                member: member.map(|m| (m.middle - start, m.sizes.clone(), m.other_sizes.clone())),
+                member: member.map(|m| (m.shard - start, m.sizes.clone(), m.other_sizes.clone())),
                 gives: gives.iter().map(|m| m - start).collect(),
             }
         })?;
         let region = |m: usize, at: usize| plan.middle[middle.starts[at] + m].entry.region.clone();
         let per_rank = (0..middle.count).map(|m| (0..self.ranks.len()).map(|at| region(m, at)).collect());
         let per_rank: Vec<Vec<Region>> = per_rank.collect();
-        let own = |rank: &RankId| plan.method.collective().map(|c| c.members[rank].result.clone());
+        let own = |rank: &RankId| plan.method.member(*rank).map(|member| member.result.clone());
         let result =
             shape.member.as_ref().and_then(|_| self.ranks.iter().map(own).collect::<Option<Vec<_>>>());
         let found = MoveHere {

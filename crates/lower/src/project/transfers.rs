@@ -2,6 +2,7 @@
 
 use program::{Arg, BufId, Collective, Cut, How, Instr, Pass, Slice};
 use rules::Reduction;
+use sharding::{Along, Get};
 
 use super::per_rank::{Asked, RegionsId};
 use super::recomputed::Begun;
@@ -9,7 +10,7 @@ use super::role_ranks::MoveHere;
 use super::{Owner, Projector};
 use crate::event::{Crossing, ReshardPath, ReshardStep};
 use crate::layout::{LayoutId, bytes};
-use crate::moves::{Get, Method, Move};
+use crate::moves::Method;
 use crate::uses::UseId;
 
 /// Where a move's target shards end up.
@@ -211,12 +212,12 @@ impl Projector<'_> {
             }
             return to;
         }
-        let member = step.plan.method.collective().zip(here.shape.member.as_ref());
-        let Some((collective, (own, ..))) = member else { return vec![] };
+        let Method::Collective(how, group, _) = &step.plan.method else { return vec![] };
+        let Some((own, ..)) = &here.shape.member else { return vec![] };
         let from = middle[*own].expect("a member has its source");
         let result = self.move_buf(id);
-        let how = self.how(id, &step.plan, here);
-        let (group, from, to) = (collective.group, vec![from], vec![result]);
+        let how = self.how(id, *how, here);
+        let (group, from, to) = (*group, vec![from], vec![result]);
         let overlaps = self.overlaps(id, here.middle[*own], &how);
         self.push(Instr::Collective(Collective { how, group, from, to, overlaps }));
         vec![result; received.max(1)]
@@ -295,7 +296,7 @@ impl Projector<'_> {
         factors.iter().map(|dim| rest.by_ref().take(dim.len()).collect()).collect()
     }
 
-    fn how(&mut self, id: UseId, plan: &Move, here: &MoveHere) -> How {
+    fn how(&mut self, id: UseId, how: Along, here: &MoveHere) -> How {
         let (own, sizes, other_sizes) = here.shape.member.as_ref().expect("a member");
         let (source, result) = (here.middle[*own], here.result.expect("a member has a result"));
         let mut cut = |whole: RegionsId, factor: usize, sizes: &[i64]| Cut {
@@ -303,14 +304,13 @@ impl Projector<'_> {
             factor,
             sizes: sizes.to_vec(),
         };
-        match &plan.method {
-            Method::AllGather(_, along) => How::AllGather(cut(result, along.factor, sizes)),
-            Method::ReduceScatter(_, along) => How::ReduceScatter(cut(source, along.factor, sizes)),
-            Method::AllToAll(_, sent, joined) => How::AllToAll {
-                send: cut(source, sent.factor, sizes),
-                receive: cut(result, joined.factor, other_sizes),
-            },
-            _ => How::AllReduce(plan.reduction),
+        match how {
+            Along::AllReduce(reduction) => How::AllReduce(reduction),
+            Along::AllGather(factor) => How::AllGather(cut(result, factor, sizes)),
+            Along::ReduceScatter(factor) => How::ReduceScatter(cut(source, factor, sizes)),
+            Along::AllToAll { send, receive } => {
+                How::AllToAll { send: cut(source, send, sizes), receive: cut(result, receive, other_sizes) }
+            }
         }
     }
 }

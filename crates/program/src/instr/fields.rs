@@ -180,27 +180,6 @@ impl<'a> FieldMut<'a> {
     }
 }
 
-impl How {
-    /// Where it cuts, and where it joins.
-    pub fn cuts(&self) -> impl Iterator<Item = &super::Cut> {
-        let (one, other) = match self {
-            How::AllReduce(_) => (None, None),
-            How::AllGather(cut) | How::ReduceScatter(cut) => (Some(cut), None),
-            How::AllToAll { send, receive } => (Some(send), Some(receive)),
-        };
-        one.into_iter().chain(other)
-    }
-
-    fn cuts_mut(&mut self) -> impl Iterator<Item = &mut super::Cut> {
-        let (one, other) = match self {
-            How::AllReduce(_) => (None, None),
-            How::AllGather(cut) | How::ReduceScatter(cut) => (Some(cut), None),
-            How::AllToAll { send, receive } => (Some(send), Some(receive)),
-        };
-        one.into_iter().chain(other)
-    }
-}
-
 impl LocalOp {
     /// The buffers that it reads.
     pub fn inputs(&self) -> impl Iterator<Item = BufId> + Clone {

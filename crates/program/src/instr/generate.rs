@@ -78,7 +78,8 @@ macro_rules! kinds {
         pub(super) static FACTS: &[Facts] = &[$($(
             Facts {
                 method: $method,
-                collective: [$(Some(Kind::$collective),)? None][0],
+                collective: collective_of!($($collective)?),
+                communicates: is_given!($($collective)?),
                 noun: [$($noun,)? "local code"][0],
                 when_last: is_given!($($last)?),
                 written: &[$($($written),+)?],
@@ -118,6 +119,16 @@ macro_rules! pattern {
     };
     ($name:ident [$how:pat]) => {
         Instr::$name($name { how: $how, .. })
+    };
+}
+
+/// A collective by its name; none of a transfer by a table.
+macro_rules! collective_of {
+    ($(table)?) => {
+        None
+    };
+    ($name:ident) => {
+        Some(collective::Collective::$name)
     };
 }
 

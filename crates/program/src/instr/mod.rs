@@ -43,17 +43,8 @@ pub enum GradSync {
     Last,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub enum How {
-    AllReduce(Reduction),
-    AllGather(Cut),
-    ReduceScatter(Cut),
-    /// What is there is cut along `send`, the pieces received are joined along `receive`.
-    AllToAll {
-        send: Cut,
-        receive: Cut,
-    },
-}
+/// A collective, as a rank takes part in it.
+pub type How = collective::Detailed<Reduction, Cut>;
 
 /// Where a local tensor is cut or joined: one factor of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,7 +87,8 @@ pub enum Arg {
 /// What the table says of a kind.
 struct Facts {
     method: &'static str,
-    collective: Option<Kind>,
+    collective: Option<collective::Collective>,
+    communicates: bool,
     noun: &'static str,
     when_last: bool,
     written: &'static [&'static str],
@@ -157,14 +149,14 @@ impl Kind {
         self.facts().noun
     }
 
-    /// The collective by which its bytes move, or the transfer by a table; none of what is done on this rank.
-    pub fn collective(self) -> Option<Kind> {
+    /// The collective by which its bytes move. None of what is done on this rank, or by a table.
+    pub fn collective(self) -> Option<collective::Collective> {
         self.facts().collective
     }
 
     /// Whether other ranks take part in it.
     pub fn communicates(self) -> bool {
-        self.collective().is_some()
+        self.facts().communicates
     }
 }
 

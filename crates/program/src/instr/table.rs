@@ -9,7 +9,7 @@
 //!     = "how it is written, where that is not its fields in turn";
 //! ```
 //!
-//! `as` says that other ranks take part, and by which of the collectives bytes move. `when last` is what is about
+//! `as` says that other ranks take part, and by which of the collectives bytes move, or by a `table`. `when last` is what is about
 //! gradients as they have added up over the micro-batches of a step, and stands below `if last:`. Instructions with
 //! a field [`FieldKind::When`] say that themselves.
 
@@ -125,7 +125,7 @@ instructions! {
     } is {
         /// An exchange by the table of that number; gives a tuple of this rank's targets, a single value if there is
         /// one.
-        Exchange "exchange" as Exchange "exchange";
+        Exchange "exchange" as table "exchange";
     }
 
     /// The first half of an exchange: what is there leaves, for the codes that receive it.
@@ -135,7 +135,7 @@ instructions! {
     } is {
         /// Point-to-point: the first end of an exchange between blocks, by the table of that number, for each
         /// micro-batch apart. The sender does not wait.
-        Send "send" as Send "transfer to another block";
+        Send "send" as table "transfer to another block";
     }
 
     /// The second half, in a later code.
@@ -144,7 +144,7 @@ instructions! {
         to: Vec<BufId> => Writes,
     } is {
         /// The second end, where what was sent is waited for.
-        Receive "receive" as Receive "transfer to another block";
+        Receive "receive" as table "transfer to another block";
     }
 
     /// All-reduce (sum) the gradients of these leaves, in one bucket.
@@ -166,7 +166,7 @@ instructions! {
     } is {
         /// Turns gradients of leaves into gradients of shards (numbers in this rank's table), by the table of that
         /// number.
-        ExchangeGradients "exchange_gradients" as Exchange "exchange of gradients";
+        ExchangeGradients "exchange_gradients" as table "exchange of gradients";
     }
 
     /// Gathers copies, from the shards of the group's members, in one message.

@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use cluster::{Cluster, Contention, Pattern};
+use cluster::{Cluster, Collective, Contention};
 use graph::{Graph, OpId, TensorId};
 use plan::{On, Plan};
 use rules::{Analysis, Kind};
@@ -72,8 +72,8 @@ impl<'c> Line<'c> {
     }
 
     /// Messages that belong together may be one, and one may be cut in two that other ranks send.
-    pub(super) fn seconds(&self, (stage, axis): (usize, usize), pattern: Pattern, bytes: u64) -> f64 {
-        let of = |group: &Vec<u32>| self.in_group(group, pattern, bytes as f64);
+    pub(super) fn seconds(&self, (stage, axis): (usize, usize), collective: Collective, bytes: u64) -> f64 {
+        let of = |group: &Vec<u32>| self.in_group(group, collective, bytes as f64);
         least(self.along[stage][1 << axis].groups.iter().map(of))
     }
 
@@ -94,11 +94,11 @@ impl<'c> Line<'c> {
         least(groups.iter().map(|group| self.scatters(group, *contention, bytes)))
     }
 
-    fn in_group(&self, group: &[u32], pattern: Pattern, bytes: f64) -> f64 {
+    fn in_group(&self, group: &[u32], collective: Collective, bytes: f64) -> f64 {
         let half = self.scatters(group, Contention(1), bytes);
-        match pattern {
-            Pattern::AllReduce if group.len() > 1 && bytes > 0.0 => {
-                (2.0 * half).min(self.cluster.collective(Pattern::AllReduce, group, Contention(1), bytes))
+        match collective {
+            Collective::AllReduce if group.len() > 1 && bytes > 0.0 => {
+                (2.0 * half).min(self.cluster.collective(Collective::AllReduce, group, Contention(1), bytes))
             }
             _ => half,
         }
@@ -175,8 +175,8 @@ impl Chains<'_> {
                     continue;
                 }
                 let carried = matches!(on, On::Loop(at) if dims.inputs[input].contains(&Some(at)));
-                let pattern = if carried { Pattern::ReduceScatter } else { Pattern::AllReduce };
-                before = before.max(since + self.line.seconds((stage, axis), pattern, bytes));
+                let collective = if carried { Collective::ReduceScatter } else { Collective::AllReduce };
+                before = before.max(since + self.line.seconds((stage, axis), collective, bytes));
             }
             longest[stage] = longest[stage].max(before);
             let made = self.costs[op.index()].outputs.iter().copied().min().unwrap_or(0);
@@ -200,8 +200,8 @@ impl Chains<'_> {
             let given = match (split, own.partial) {
                 (Some(_), Some((since, bytes))) => {
                     let sums = matches!(self.kind(op, axis), Some(Kind::Reduce(_)));
-                    let pattern = if sums { Pattern::AllReduce } else { Pattern::ReduceScatter };
-                    let seconds = self.line.seconds((stage, axis), pattern, bytes);
+                    let collective = if sums { Collective::AllReduce } else { Collective::ReduceScatter };
+                    let seconds = self.line.seconds((stage, axis), collective, bytes);
                     Wait { complete: own.complete.max(since + seconds), partial: None }
                 }
                 _ => own,

@@ -1,7 +1,7 @@
 //! Parameters: what ranks hold of them, gather, sum gradients of, and update.
 
 use check::{Memory, held_as};
-use cluster::{Device, OpCost, Pattern, Sort};
+use cluster::{Collective, Device, OpCost, Sort};
 use compiler::{SUM, states, updated, with_optimizer};
 use diag::Result;
 use graph::{OpId, Source, TensorId};
@@ -65,7 +65,7 @@ pub(super) fn hold(it: On<'_>, chains: &Chains<'_>, loads: &mut [Load]) -> Resul
         let added = |device: &Device| least(device, SUM * all.added as f64, Sort::SUM);
         load.added = if all.added > 0 { ground.parts.least_on_any(added) } else { 0.0 };
         for (axis, bytes) in (0..chains.line.axes).map(|axis| (axis, all.sums[1 << axis][0])) {
-            load.sums.0 += chains.line.seconds((stage, axis), Pattern::AllReduce, bytes);
+            load.sums.0 += chains.line.seconds((stage, axis), Collective::AllReduce, bytes);
         }
         for (set, (sums, gathers)) in all.sums.iter().zip(&all.gathers).enumerate() {
             let seconds = |bytes: u64| {

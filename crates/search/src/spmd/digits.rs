@@ -1,15 +1,10 @@
 //! The devices as a row of digits.
 
 use cluster::Cluster;
-
-/// What a digit does with a dim of a tensor is one of these, or one more than the factor that it divides.
-pub(super) const COPIES: u8 = 0;
-pub(super) const PARTIAL: u8 = u8::MAX;
+use sharding::{AXES, AxisSet};
 
 /// So many digits between nodes, and inside of them.
-const MOST: usize = 3;
-/// There are no more than this in all.
-pub(super) const DIGITS: usize = 2 * MOST;
+const MOST: usize = AXES / 2;
 
 /// Each device is a row of digits, those of its node before those inside of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,10 +13,6 @@ pub(crate) struct Digits {
     /// How many of the first are the same for all devices of a node.
     pub(super) outside: usize,
 }
-
-/// Some of the digits, as bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Set(pub(super) u32);
 
 impl Digits {
     pub(crate) fn of(cluster: &Cluster, devices: u32) -> Self {
@@ -36,8 +27,8 @@ impl Digits {
         self.sizes.len()
     }
 
-    pub(super) fn count(&self, set: Set) -> u32 {
-        set.digits().map(|at| self.sizes[at]).product()
+    pub(super) fn count(&self, set: AxisSet) -> u32 {
+        set.axes().map(|at| self.sizes[at]).product()
     }
 
     fn stride(&self, at: usize) -> u32 {
@@ -45,40 +36,20 @@ impl Digits {
     }
 
     /// Those that are inside of a node.
-    pub(super) fn inside(&self) -> Set {
-        (self.outside..self.len()).fold(Set::default(), Set::with)
+    pub(super) fn inside(&self) -> AxisSet {
+        (self.outside..self.len()).fold(AxisSet::default(), AxisSet::with)
     }
 
     /// Devices that differ in these digits alone, group after group.
-    pub(super) fn groups(&self, set: Set) -> Vec<Vec<u32>> {
-        let walk = |of: Set, from: u32| {
-            of.digits().fold(vec![from], |known, at| {
+    pub(super) fn groups(&self, set: AxisSet) -> Vec<Vec<u32>> {
+        let walk = |of: AxisSet, from: u32| {
+            of.axes().fold(vec![from], |known, at| {
                 let (size, stride) = (self.sizes[at], self.stride(at));
                 known.iter().flat_map(|device| (0..size).map(move |digit| device + digit * stride)).collect()
             })
         };
-        let others = Set((1 << self.len()) - 1 - set.0);
+        let others = AxisSet((1 << self.len()) - 1 - set.0);
         walk(others, 0).into_iter().map(|first| walk(set, first)).collect()
-    }
-}
-
-impl Set {
-    pub(super) fn with(self, at: usize) -> Self {
-        Self(self.0 | 1 << at)
-    }
-
-    pub(super) fn of(digits: impl Iterator<Item = usize>) -> Self {
-        digits.fold(Self::default(), Self::with)
-    }
-
-    pub(super) fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    pub(super) fn digits(self) -> impl Iterator<Item = usize> {
-        let next = |left: &u32| Some(left & (left - 1)).filter(|left| *left > 0);
-        let lefts = std::iter::successors(Some(self.0).filter(|left| *left > 0), next);
-        lefts.map(|left| left.trailing_zeros() as usize)
     }
 }
 
@@ -118,9 +89,9 @@ mod tests {
     #[test]
     fn groups_differ_in_their_digits_alone() {
         let digits = Digits { sizes: vec![2, 3], outside: 1 };
-        assert_eq!(digits.groups(Set(1)), [[0, 3], [1, 4], [2, 5]]);
-        assert_eq!(digits.groups(Set(2)), [[0, 1, 2], [3, 4, 5]]);
-        assert_eq!(digits.groups(Set(3)), [[0, 1, 2, 3, 4, 5]]);
-        assert_eq!(digits.inside(), Set(2));
+        assert_eq!(digits.groups(AxisSet(1)), [[0, 3], [1, 4], [2, 5]]);
+        assert_eq!(digits.groups(AxisSet(2)), [[0, 1, 2], [3, 4, 5]]);
+        assert_eq!(digits.groups(AxisSet(3)), [[0, 1, 2, 3, 4, 5]]);
+        assert_eq!(digits.inside(), AxisSet(2));
     }
 }

@@ -1,20 +1,19 @@
 //! What it takes to bring a tensor from one sharding to another.
 //!
-//! As lowering does it: what devices have too much of is cut away, partial results are summed and divided at once where
-//! that is wanted, what is cut along another dim is exchanged, and only then gathered. Where digits do not lie as a
-//! collective would need them, what each device lacks is exchanged.
+//! Which steps lead there, [`sharding::greedy`] says. Here they are priced.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use cluster::{COPIES as OF_COPIES, Cluster, Contention, Device, OpCost, Pattern, Sort};
+use cluster::{COPIES as OF_COPIES, Cluster, Collective, Contention, Device, OpCost, Sort};
 use graph::Dtype;
+use hashing::Map;
 use indexmap::IndexSet;
+use sharding::{AXES, AxisSet, By, COPIES, PARTIAL, Step, greedy, is_regular};
 
 use crate::bound::kinds;
 
-use super::digits::{COPIES, DIGITS, Digits, PARTIAL, Set};
-use super::quick::Map;
+use super::digits::Digits;
 use super::sharding::{Sharding, elements, met};
 
 /// Seconds of communication, and of work on the device: in all, and what of each is in a backward.
@@ -47,8 +46,8 @@ pub(crate) struct Messages<'c> {
     pub(super) count: Count,
     pub(super) kinds: Vec<&'c Device>,
     pub(super) digits: &'c Digits,
-    groups: RefCell<Map<Set, (Vec<u32>, Contention)>>,
-    known: RefCell<BTreeMap<(Pattern, Set, u64), f64>>,
+    groups: RefCell<Map<AxisSet, (Vec<u32>, Contention)>>,
+    known: RefCell<BTreeMap<(Collective, AxisSet, u64), f64>>,
     sizes: RefCell<IndexSet<Sizes>>,
     /// By number the shardings of tensors of some sizes.
     numbers: RefCell<Map<SizesId, Map<Sharding, usize>>>,
@@ -127,15 +126,15 @@ impl<'c> Messages<'c> {
     }
 
     /// Seconds of a collective of devices that differ in these digits.
-    fn seconds(&self, pattern: Pattern, set: Set, bytes: f64) -> f64 {
+    fn seconds(&self, collective: Collective, set: AxisSet, bytes: f64) -> f64 {
         match self.count {
-            Count::Alone => self.formula(pattern, set, bytes),
-            Count::Least => self.formula(pattern, set, LONG) / LONG * bytes,
+            Count::Alone => self.formula(collective, set, bytes),
+            Count::Least => self.formula(collective, set, LONG) / LONG * bytes,
         }
     }
 
-    fn formula(&self, pattern: Pattern, set: Set, bytes: f64) -> f64 {
-        let key = (pattern, set, bytes as u64);
+    fn formula(&self, collective: Collective, set: AxisSet, bytes: f64) -> f64 {
+        let key = (collective, set, bytes as u64);
         if let Some(known) = self.known.borrow().get(&key) {
             return *known;
         }
@@ -144,16 +143,18 @@ impl<'c> Messages<'c> {
             let all = self.digits.groups(set);
             (all[0].clone(), self.cluster.contention(all.iter().map(Vec::as_slice)))
         });
-        let seconds = self.cluster.collective(pattern, group, *contention, bytes);
+        let seconds = self.cluster.collective(collective, group, *contention, bytes);
         self.known.borrow_mut().insert(key, seconds);
         seconds
     }
 
     /// The same without what it takes to start, where it goes together with others.
-    pub(super) fn more(&self, pattern: Pattern, set: Set, bytes: f64) -> f64 {
+    pub(super) fn more(&self, collective: Collective, set: AxisSet, bytes: f64) -> f64 {
         match self.count {
-            Count::Alone => (self.formula(pattern, set, bytes) - self.formula(pattern, set, 1.0)).max(0.0),
-            Count::Least => self.seconds(pattern, set, bytes),
+            Count::Alone => {
+                (self.formula(collective, set, bytes) - self.formula(collective, set, 1.0)).max(0.0)
+            }
+            Count::Least => self.seconds(collective, set, bytes),
         }
     }
 
@@ -200,29 +201,42 @@ impl<'c> Messages<'c> {
     }
 
     fn moved(&self, sizes: &Sizes, from: &Sharding, to: &Sharding) -> Price {
-        let bytes =
-            |sharding: &Sharding| elements(&sizes.factors, self.digits, sharding) * sizes.width as f64;
-        let mut way = Route { messages: self, at: *from, price: Price::default(), bytes: &bytes };
         let count = u8::try_from(sizes.factors.len()).expect("a tensor of few dims");
-        let is_regular = (1..=count).all(|factor| nests(from, to, factor));
         match self.count {
-            Count::Alone if is_regular => way.regular(count, to),
-            Count::Alone => way.exchange(to),
+            Count::Alone => self.in_steps(sizes, from, to, count),
             Count::Least => {
-                let together =
-                    if is_regular { way.regular(count, to).line } else { self.lacks(sizes, from, to) };
+                let together = match is_regular(from, to, count) {
+                    true => self.in_steps(sizes, from, to, count).line,
+                    false => self.lacks(sizes, from, to),
+                };
                 Price { line: together.min(self.one_by_one(sizes, from, to)), ..Price::default() }
             }
         }
+    }
+
+    fn in_steps(&self, sizes: &Sizes, from: &Sharding, to: &Sharding, count: u8) -> Price {
+        let bytes = |sharding: &Sharding| self.elements(sizes, sharding) * sizes.width as f64;
+        let mut price = Price::default();
+        greedy(from, to, count, |Step { by, axes, before, after }| match by {
+            By::Slice => price.work += self.copies(2.0 * bytes(&after)),
+            By::Collective(collective) => {
+                let counted = if collective == Collective::AllGather { &after } else { &before };
+                price.line += self.seconds(collective, axes, bytes(counted));
+            }
+            By::Exchange => {
+                price.line += self.seconds(Collective::AllToAll, axes, bytes(&after).max(bytes(&before)));
+            }
+        });
+        price
     }
 
     /// Seconds in which each device gets what it lacks from those that have it, at least, first from those of its node.
     fn one_by_one(&self, sizes: &Sizes, from: &Sharding, to: &Sharding) -> f64 {
         let (wanted, own) = (self.elements(sizes, to), self.met(sizes, from, to));
         let here = self.met(sizes, &self.outer(from), to);
-        let parts = |set: Set| f64::from(self.digits.count(set));
-        let partial = Set::of((0..DIGITS).filter(|at| from[*at] == PARTIAL));
-        let inside = Set(partial.0 & self.digits.inside().0);
+        let parts = |set: AxisSet| f64::from(self.digits.count(set));
+        let partial = AxisSet::of((0..AXES).filter(|at| from[*at] == PARTIAL));
+        let inside = AxisSet(partial.0 & self.digits.inside().0);
         let near = here * parts(inside) - own;
         let far = wanted * parts(partial) - here * parts(inside);
         let (node, network) = (self.cluster.nodes[0].link.rate(), self.cluster.network.rate());
@@ -233,9 +247,9 @@ impl<'c> Messages<'c> {
     /// Seconds in which a device, and a node, get what they lack, whatever collectives bring it: what is a sum of `p` parts
     /// and wanted by `c` goes `p - 1` times from one to another, and `c - 1` times further.
     fn lacks(&self, sizes: &Sizes, from: &Sharding, to: &Sharding) -> f64 {
-        let of = |from: &Sharding, to: &Sharding, among: Set| {
+        let of = |from: &Sharding, to: &Sharding, among: AxisSet| {
             let count = |sharding: &Sharding, what: u8| {
-                f64::from(self.digits.count(Set::of(among.digits().filter(|at| sharding[*at] == what))))
+                f64::from(self.digits.count(AxisSet::of(among.axes().filter(|at| sharding[*at] == what))))
             };
             let (parts, copies, wanted) = (count(from, PARTIAL), count(to, COPIES), self.elements(sizes, to));
             let all = match parts > 1.0 {
@@ -245,13 +259,13 @@ impl<'c> Messages<'c> {
             all * sizes.width as f64
         };
         let (node, network) = (&self.cluster.nodes[0].link, &self.cluster.network);
-        let (inside, all) = (self.digits.inside(), Set::of(0..self.digits.len()));
-        let changed = Set::of((0..DIGITS).filter(|at| from[*at] != to[*at]));
+        let (inside, all) = (self.digits.inside(), AxisSet::of(0..self.digits.len()));
+        let changed = AxisSet::of((0..AXES).filter(|at| from[*at] != to[*at]));
         let bytes = of(from, to, all);
         let summed = self.elements(sizes, to) * sizes.width as f64;
         let alone = if node.sums { bytes.min(summed) } else { bytes } / self.quickest(changed);
         let lines = if network.shared { 1 } else { self.digits.count(inside) };
-        let outside = of(&self.outer(from), &self.outer(to), Set(all.0 & !inside.0));
+        let outside = of(&self.outer(from), &self.outer(to), AxisSet(all.0 & !inside.0));
         alone.max(outside / (network.rate() * f64::from(lines)))
     }
 
@@ -269,77 +283,10 @@ impl<'c> Messages<'c> {
     }
 
     /// Bytes a second of the quickest link between devices that differ in these digits.
-    fn quickest(&self, set: Set) -> f64 {
-        let inside = Set(set.0 & self.digits.inside().0);
+    fn quickest(&self, set: AxisSet) -> f64 {
+        let inside = AxisSet(set.0 & self.digits.inside().0);
         let here = if inside.is_empty() { 0.0 } else { self.cluster.nodes[0].link.rate() };
         let there = if inside == set { 0.0 } else { self.cluster.network.rate() };
         here.max(there)
-    }
-}
-
-/// Whether the digits that divide a factor are the first ones of those that do before, or the other way round.
-fn nests(from: &Sharding, to: &Sharding, factor: u8) -> bool {
-    let of = |sharding: &Sharding| Set::of((0..DIGITS).filter(|at| sharding[*at] == factor));
-    let both = Set(of(from).0 & of(to).0);
-    let first = |all: Set| all.digits().zip(both.digits()).all(|(a, b)| a == b);
-    first(of(from)) && first(of(to))
-}
-
-/// From one sharding on to the next.
-struct Route<'m, 'c> {
-    messages: &'m Messages<'c>,
-    at: Sharding,
-    price: Price,
-    bytes: &'m dyn Fn(&Sharding) -> f64,
-}
-
-impl Route<'_, '_> {
-    /// Devices keep their part of what several have.
-    fn slice(&mut self, to: &Sharding) {
-        let next: Sharding =
-            std::array::from_fn(|at| if self.at[at] == COPIES { to[at] } else { self.at[at] });
-        if next != self.at {
-            self.price.work += self.messages.copies(2.0 * (self.bytes)(&next));
-            self.at = next;
-        }
-    }
-
-    /// Where the digits of each factor lie as collectives need them.
-    fn regular(&mut self, factors: u8, to: &Sharding) -> Price {
-        self.slice(to);
-        let factors: Vec<u8> =
-            (1..=factors).filter(|factor| self.at.contains(factor) || to.contains(factor)).collect();
-        for factor in &factors {
-            self.change(PARTIAL, *factor, to, Pattern::ReduceScatter);
-        }
-        for (one, other) in factors.iter().flat_map(|one| factors.iter().map(move |other| (*one, *other))) {
-            if one != other {
-                self.change(one, other, to, Pattern::AllToAll);
-            }
-        }
-        self.change(PARTIAL, COPIES, to, Pattern::AllReduce);
-        for factor in factors {
-            self.change(factor, COPIES, to, Pattern::AllGather);
-        }
-        self.price
-    }
-
-    /// All digits that do one thing and shall do another.
-    fn change(&mut self, one: u8, other: u8, to: &Sharding, pattern: Pattern) {
-        let set = Set::of((0..DIGITS).filter(|at| self.at[*at] == one && to[*at] == other));
-        if set.is_empty() {
-            return;
-        }
-        let before = (self.bytes)(&self.at);
-        set.digits().for_each(|at| self.at[at] = other);
-        let bytes = if pattern == Pattern::AllGather { (self.bytes)(&self.at) } else { before };
-        self.price.line += self.messages.seconds(pattern, set, bytes);
-    }
-
-    /// What each device lacks comes from the others.
-    fn exchange(&mut self, to: &Sharding) -> Price {
-        let set = Set::of((0..DIGITS).filter(|at| self.at[*at] != to[*at]));
-        let bytes = (self.bytes)(to).max((self.bytes)(&self.at));
-        Price { line: self.messages.seconds(Pattern::AllToAll, set, bytes), ..Price::default() }
     }
 }

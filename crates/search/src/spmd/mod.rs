@@ -24,7 +24,6 @@ mod messages;
 mod objective;
 mod param_sharding;
 mod priced;
-mod quick;
 mod recomputed;
 mod respects;
 mod rows;

@@ -1,9 +1,10 @@
 //! How a parameter is held by the devices that read the same of it.
 
-use cluster::Pattern;
+use cluster::Collective;
 use plan::{Gather, Reduce};
+use sharding::AxisSet;
 
-use super::digits::{Digits, Set};
+use super::digits::Digits;
 use super::messages::Messages;
 
 /// What a device reads of a parameter.
@@ -14,7 +15,7 @@ pub(super) struct Held {
     /// Of the same, in the type in which it is read.
     pub(super) gathered: f64,
     /// Devices that differ in these digits have parts of one gradient.
-    pub(super) partial: Set,
+    pub(super) partial: AxisSet,
     /// Elements of the longest dim of that part.
     pub(super) longest: i64,
     /// Whether others read it in ways that are not known here: how it is sent is not counted.
@@ -25,7 +26,7 @@ pub(super) struct Held {
 /// Among which devices it is divided, and when it is gathered and its gradient reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ParamChoice {
-    pub(super) over: Set,
+    pub(super) over: AxisSet,
     pub(super) gather: Gather,
     pub(super) reduce: Reduce,
 }
@@ -61,7 +62,7 @@ pub(super) fn ways(digits: &Digits, held: &Held) -> Vec<Option<ParamChoice>> {
     if !held.is_trained {
         return found;
     }
-    let inside = Set(held.partial.0 & digits.inside().0);
+    let inside = AxisSet(held.partial.0 & digits.inside().0);
     let mut sets = vec![held.partial];
     if inside != held.partial {
         sets.push(inside);
@@ -90,11 +91,11 @@ impl Terms<'_, '_> {
         if !held.is_trained {
             return Costs { bytes: held.bytes, ..Costs::default() };
         }
-        let more = |pattern, set: Set, bytes: f64| {
-            if set.is_empty() { 0.0 } else { self.messages.more(pattern, set, bytes) }
+        let more = |collective, set: AxisSet, bytes: f64| {
+            if set.is_empty() { 0.0 } else { self.messages.more(collective, set, bytes) }
         };
         let Some(way) = way else {
-            let sent = more(Pattern::AllReduce, held.partial, held.bytes);
+            let sent = more(Collective::AllReduce, held.partial, held.bytes);
             return Costs {
                 sent,
                 late: sent,
@@ -106,11 +107,12 @@ impl Terms<'_, '_> {
         let part = held.bytes / f64::from(self.messages.digits.count(way.over));
         let gathers = if way.gather == Gather::Pass { 2.0 * self.batches } else { 1.0 };
         let reductions = if way.reduce == Reduce::Each { self.batches } else { 1.0 };
-        let others = Set(held.partial.0 & !way.over.0);
-        let reduced = more(Pattern::ReduceScatter, way.over, held.bytes);
-        let late = reduced + more(Pattern::AllReduce, others, part);
-        let sent =
-            gathers * more(Pattern::AllGather, way.over, held.gathered) + (reductions - 1.0) * reduced + late;
+        let others = AxisSet(held.partial.0 & !way.over.0);
+        let reduced = more(Collective::ReduceScatter, way.over, held.bytes);
+        let late = reduced + more(Collective::AllReduce, others, part);
+        let sent = gathers * more(Collective::AllGather, way.over, held.gathered)
+            + (reductions - 1.0) * reduced
+            + late;
         let whole = |stays: bool| if stays { held.bytes } else { part };
         let bytes = whole(way.gather == Gather::Step)
             + self.gradients * whole(way.reduce == Reduce::Last)

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use diag::Result;
 use elimination::Solver;
 use graph::{OpId, TensorId};
+use hashing::Map;
 use plan::Draft;
 
 use super::explain::{Explanation, ways};
@@ -15,7 +16,6 @@ use super::fallback::{Fallback, Tables};
 use super::inner::{Inner, LOOKS, PRICES, RunClaim};
 use super::maker::Ground;
 use super::objective::{NOTHING, Objective, Totals, UNIT};
-use super::quick::Map;
 use super::recomputed::{may_recompute, recompute, spans};
 use super::solution::write;
 use super::solved::limit;

@@ -2,15 +2,17 @@
 
 use graph::{Graph, OpId};
 use plan::{On, Split};
-use rules::{Analysis, Kind};
+use rules::Analysis;
+use sharding::propagate::{self, Has, Input};
+use sharding::{COPIES, PARTIAL, Uses};
 
-use super::digits::{COPIES, DIGITS, Digits, PARTIAL};
+use super::digits::Digits;
 
 /// For each digit the loop that it divides; none where devices compute the same.
 pub(super) type Loops = Vec<Option<usize>>;
 
-/// For each digit what it does with a tensor; behind the last there are copies.
-pub(super) type Sharding = [u8; DIGITS];
+/// For each digit what it does with a tensor.
+pub(super) type Sharding = Uses;
 
 /// How an operand is read, and how its gradient is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,28 +38,29 @@ pub(super) fn read(analysis: &Analysis, op: OpId, input: usize, loops: &Loops) -
     let dims = analysis.op(op);
     let carried = &dims.inputs[input];
     let once = analysis.rules[op.index()].as_ref().is_some_and(|rule| rule.inputs[input].once);
-    let divides = |on: &Option<usize>| factor(carried, *on);
-    let gradient = |on: &Option<usize>| match on {
-        Some(index) if carried.contains(&Some(*index)) => factor(carried, *on),
-        Some(index) if once && matches!(dims.loops[*index].kind, Kind::Reduce(_)) => COPIES,
-        Some(_) => PARTIAL,
-        None => COPIES,
-    };
-    Read { value: each(loops, divides), gradient: each(loops, gradient) }
+    // Nothing is split by value here.
+    let input = Input { carried, once, linear: false };
+    Read {
+        value: each(loops, carried, |on| propagate::read(dims, input, on)),
+        gradient: each(loops, carried, |on| propagate::gradient(dims, input, on)),
+    }
 }
 
 pub(super) fn written(analysis: &Analysis, op: OpId, output: usize, loops: &Loops) -> Sharding {
     let dims = analysis.op(op);
     let carried = &dims.outputs[output];
-    let of = |on: &Option<usize>| match on {
-        Some(index) if matches!(dims.loops[*index].kind, Kind::Reduce(_)) => PARTIAL,
-        _ => factor(carried, *on),
-    };
-    each(loops, of)
+    each(loops, carried, |on| propagate::written(dims, carried, on))
 }
 
-fn each(loops: &Loops, of: impl Fn(&Option<usize>) -> u8) -> Sharding {
-    std::array::from_fn(|at| loops.get(at).map_or(COPIES, &of))
+/// What each digit does with a tensor along whose factors some loops go. What the first part alone is given counts as if
+/// all were.
+fn each(loops: &Loops, carried: &[Option<usize>], has: impl Fn(On) -> Has) -> Sharding {
+    let does = |on: &Option<usize>| match has(on.map_or(On::Copies, On::Loop)) {
+        Has::Piece => factor(carried, *on),
+        Has::Share => PARTIAL,
+        Has::Copy | Has::First => COPIES,
+    };
+    std::array::from_fn(|at| loops.get(at).map_or(COPIES, does))
 }
 
 fn factor(carried: &[Option<usize>], on: Option<usize>) -> u8 {

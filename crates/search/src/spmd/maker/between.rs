@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use graph::TensorId;
+use hashing::Map;
+use sharding::{AXES, COPIES};
 
 use super::super::bundles::{Bundle, Edge};
-use super::super::digits::{COPIES, DIGITS};
 use super::super::messages::{Count, Price, SizesId};
-use super::super::quick::Map;
 use super::super::sharding::{Sharding, complete, learns, read, written};
 use super::Maker;
 
@@ -145,7 +145,7 @@ impl Maker<'_> {
         if !self.leaves(tensor) {
             return Price::default();
         }
-        self.messages.between(self.sizes(tensor), self.written(tensor, at).sharding, [COPIES; DIGITS])
+        self.messages.between(self.sizes(tensor), self.written(tensor, at).sharding, [COPIES; AXES])
     }
 
     /// The other bundles that read a tensor.

@@ -11,6 +11,7 @@ mod signature;
 use std::rc::Rc;
 
 use graph::{Graph, OpId, TensorId};
+use hashing::Map;
 use rules::Cost;
 
 use super::bundles::{Bundles, Traits, find};
@@ -18,7 +19,6 @@ use super::demanded::marks;
 use super::digits::Digits;
 use super::kept::{Keeps, Repeated, keeps, repeated, spans_of};
 use super::messages::{Messages, Sizes, SizesId};
-use super::quick::Map;
 use super::sharding::Loops;
 use crate::Question;
 pub(crate) use operators::Operators;

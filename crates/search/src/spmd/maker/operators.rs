@@ -7,12 +7,12 @@ use std::rc::Rc;
 use cluster::Device;
 use compiler::Kinds;
 use graph::{Graph, OpId};
+use hashing::Map;
 use plan::classes::Classes;
 use plan::{OpPlan, Split};
 use rules::Analysis;
 
 use super::super::messages::{Count, Messages};
-use super::super::quick::Map;
 use super::part::{Part, part};
 use super::passing::passes;
 use super::signature::signature;

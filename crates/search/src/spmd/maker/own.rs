@@ -3,11 +3,11 @@
 use check::held_as;
 use graph::{OpId, Source, TensorId};
 use rules::{Cost, Kind};
+use sharding::{AxisSet, PARTIAL};
 
 use super::super::bundles::Unary;
 use super::super::choices::dims;
 use super::super::demanded::pinned;
-use super::super::digits::{PARTIAL, Set};
 use super::super::messages::{Count, Price};
 use super::super::param_sharding::Held;
 use super::super::sharding::{Loops, Sharding, elements, read, splits, written};
@@ -135,7 +135,7 @@ impl Maker<'_> {
         let read = read(self.question.analysis, op, input, &self.loops[op.index()][at]);
         let sizes = self.sizes_of(tensor);
         let width = held_as(it, self.question.masters).bytes() as f64;
-        let partial = Set::of((0..self.digits.len()).filter(|at| read.gradient[*at] == PARTIAL));
+        let partial = AxisSet::of((0..self.digits.len()).filter(|at| read.gradient[*at] == PARTIAL));
         let elements = elements(&sizes.factors, self.digits, &read.value);
         let least = self.messages.count == Count::Least;
         Held {
