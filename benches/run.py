@@ -42,9 +42,10 @@ BENCHES = {
     "shaped": "shaped",
     "start": "start",
     "host": "host",
+    "lightning": "lightning_trainer",
 }
 # What takes rights that not everybody has, or half an hour: only by name.
-APART = {"published", "measured", "shaped", "found", "paper", "search", "curves"}
+APART = {"published", "measured", "shaped", "found", "paper", "search", "curves", "lightning"}
 
 
 def main() -> int:
