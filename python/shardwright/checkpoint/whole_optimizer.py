@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..errors import RuntimeFault
 from ..runtime.agreement.together import each
+from ..runtime.optimizers.loading import misfit
 from ..runtime.programs.boxes import Box
 from ..runtime.programs.regions import cut, narrow, whole
 from .folder import Chunk, Value
@@ -59,7 +59,7 @@ def load_whole_optimizer_state(
     parts = parts_of(model)
     groups = given["param_groups"]
     if [len(group["params"]) for group in groups] != [len(group) for group in names]:
-        raise _misfit(
+        raise misfit(
             f"it has groups of {[len(group['params']) for group in groups]} parameters, and the optimizer"
             f" of {[len(group) for group in names]}"
         )
@@ -132,7 +132,7 @@ def _own(parts: Parts, optimizer: Optimizer, part: Part, state: Mapping[str, Any
             value = cut(value.detach(), factors, part.region).clone().view(part.data.shape)
         elif isinstance(value, Tensor) and value.dim() and part.region != whole(factors):
             name = parts.wholes[part.whole].names[0]
-            raise _misfit(f"`{key}` of {name} has the shape {tuple(value.shape)}, and the plan shards {name}")
+            raise misfit(f"`{key}` of {name} has the shape {tuple(value.shape)}, and the plan shards {name}")
         split[key] = value
     return split
 
@@ -140,12 +140,3 @@ def _own(parts: Parts, optimizer: Optimizer, part: Part, state: Mapping[str, Any
 def _copied(item: tuple[str, Any]) -> tuple[str, Any]:
     key, value = item
     return key, value.detach().clone() if isinstance(value, Tensor) else value
-
-
-def _misfit(why: str) -> RuntimeFault:
-    return RuntimeFault(
-        "SW0754",
-        "the optimizer's state does not fit this optimizer, which steps parts of the model's parameters",
-        why=f"{why}; nothing was loaded",
-        fix="load the state of an optimizer of the same groups of the same parameters",
-    )
