@@ -81,11 +81,12 @@ quick: build ## the inner loop: all tests that take no processes and no time
 	$(CARGO_TEST)
 	$(PYTEST) -m "not processes and not slow"
 
-lint: rust-lint python-lint ## format, clippy, ruff, mypy, stubs
+lint: rust-lint python-lint ## format, clippy, links in docs of Rust, ruff, mypy, stubs
 
 rust-lint:
 	cargo fmt --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --document-private-items
 
 python-lint: build
 	$(BIN)/ruff check --quiet .

@@ -57,6 +57,7 @@ def parallelize(
     cluster: str | None = None,
     constraints: ConstraintsLike | None = None,
     micro_batches: int | str = 1,
+    batches: int = 1,
     lengths: LengthsLike | None = None,
     inputs: str = "global",
     outputs: Asked = "loss",
@@ -88,7 +89,8 @@ def parallelize(
     the path of a plan file, a `Plan`, or a function `plan(graph, draft)`. With `devices` it is for a unit of
     so many, and all units together share the batch. With `micro_batches` the program is for one of so many
     equal parts of the batch, of which `train_step` makes the gradients and the loss of the batch; `"auto"` is
-    as many as a step takes least with, as the model is chosen a plan for.
+    as many as a step takes least with, as the model is chosen a plan for. `batches` is how many batches like
+    the example a step will be given, as a list: a plan that is chosen is the quickest for so many.
     With `lengths`, a `sw.Lengths` or several, calls are filled up to the next of them, and a model that would
     see anything of that is refused.
     `precision` is "bf16", "fp16", "fp32" or a `Precision`; without it the model is computed in the dtypes
@@ -119,7 +121,7 @@ def parallelize(
         comm = joined(device, seconds_of(timeout))
     else:
         require_same(device, comm.device)
-    plans = PlanOptions(plan, devices, cluster, constraints, memory, optimizer)
+    plans = PlanOptions(plan, devices, cluster, constraints, memory, optimizer, batches)
     calls = CallOptions(inputs, outputs, micro_batches, lengths, known_inputs, discover, precision)
 
     of_a_plan = {
@@ -246,7 +248,7 @@ def _start(
         "memory": plans.memory,
         "optimizer": plans.optimizer,
     }
-    chosen_for = None if choice is None else replace(choice, batches=number)
+    chosen_for = None if choice is None else replace(choice, batches=number * plans.batches)
     rest = (options, capturing, open_cache(places.cache), says, chosen_for, padding)
     starter = Starter(plans.plan, unit, units, *rest) if edited is None else EditedStarter(edited, *rest)
 

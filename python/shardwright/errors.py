@@ -72,3 +72,8 @@ class RuntimeFault(ShardwrightError):
 
 class ClusterError(ShardwrightError):
     """SW09xx: a cluster cannot be read, or a program cannot run on it."""
+
+
+def with_article(noun: str) -> str:
+    """`an int`, `a list`."""
+    return f"{'an' if noun[:1] in 'aeioAEIO' else 'a'} {noun}"

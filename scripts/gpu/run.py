@@ -77,22 +77,26 @@ def _part(name: str, out: Path, asked: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, str(HERE / "run.py"), "--part", name, "--out", str(out)]
     command += [f"--{flag}" for flag in flags]
     log = out / f"{name}.log"
-    with log.open("w") as lines:
-        process = subprocess.Popen(
-            command, stdout=lines, stderr=subprocess.STDOUT, start_new_session=True, env=_environment()
-        )
-        # Without a GPU the limit is only for what hangs.
-        most = 600 if asked.dry else PARTS[name]
-        try:
-            code, why = process.wait(most), ""
-        except subprocess.TimeoutExpired:
-            code, why = 1, f"not done after {most} s"
-        finally:
-            _end(process)
+    # Without a GPU the limit is only for what hangs.
+    code, why = _ended(command, log, 600 if asked.dry else PARTS[name])
     found = json.loads(kept.read_text()) if kept.exists() else {"tables": [], "failures": []}
     if code:
         found["failures"].append(why or f"ended with {code}: {_last_lines(log)}")
     return found
+
+
+def _ended(command: list[str], log: Path, most: int) -> tuple[int, str]:
+    """With which code, and why if it was ended."""
+    with log.open("w") as lines:
+        process = subprocess.Popen(
+            command, stdout=lines, stderr=subprocess.STDOUT, start_new_session=True, env=_environment()
+        )
+        try:
+            return process.wait(most), ""
+        except subprocess.TimeoutExpired:
+            return 1, f"not done after {most} s"
+        finally:
+            _end(process)
 
 
 def _environment() -> dict[str, str]:

@@ -4,6 +4,7 @@ start inherit it."""
 from __future__ import annotations
 
 import gc
+import multiprocessing.util
 import os
 import sys
 import tempfile
@@ -27,6 +28,8 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 @pytest.fixture(scope="session", autouse=True)
 def _own_temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Such as for reports of bugs, which users are to find later."""
+    # That of the process which ranks are forked off is removed at the end of this one, after this folder.
+    multiprocessing.util.get_temp_dir()  # type: ignore[attr-defined]
     before = os.environ.get("TMPDIR")
     folder = tmp_path_factory.mktemp("temporary")
     os.environ["TMPDIR"] = str(folder)

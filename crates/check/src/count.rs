@@ -1,11 +1,11 @@
 //! What each rank hands to a communication: what the runtime reports as issued.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use program::{ExchangeId, Instr, Kind, LeafId, RankId};
+use program::{ExchangeId, Instr, Kind, LeafId};
 use rules::Interval;
 
+use crate::sent::Sent;
 use crate::state::{Context, LeafState, Rank};
 
 /// Counts a communication that these ranks are at. What a rank brings from its own host is none.
@@ -60,29 +60,6 @@ fn shard(cx: &Context<'_>, rank: &Rank<'_>, number: usize) -> i64 {
     bytes(cx, rank.own.table.shards[number].tensor, &rank.own.shard(number).0)
 }
 
-/// What goes from ranks to others in an exchange, in bytes.
-#[derive(Default)]
-pub(crate) struct Sent {
-    of: BTreeMap<RankId, BTreeMap<RankId, u64>>,
-    /// What each rank gets.
-    got: BTreeMap<RankId, u64>,
-}
-
-impl Sent {
-    /// What a rank sends to each other.
-    pub(crate) fn by(&self, rank: RankId) -> impl Iterator<Item = (RankId, u64)> {
-        self.of.get(&rank).into_iter().flatten().map(|(to, bytes)| (*to, *bytes))
-    }
-
-    pub(crate) fn given(&self, rank: RankId) -> u64 {
-        self.by(rank).map(|(_, bytes)| bytes).sum()
-    }
-
-    pub(crate) fn got(&self, rank: RankId) -> u64 {
-        self.got.get(&rank).copied().unwrap_or(0)
-    }
-}
-
 /// Every rank asks for all of it, so it is remembered.
 pub(crate) fn sent(cx: &mut Context<'_>, id: ExchangeId) -> Rc<Sent> {
     if let Some(known) = cx.sent.get(&id) {
@@ -95,8 +72,7 @@ pub(crate) fn sent(cx: &mut Context<'_>, id: ExchangeId) -> Rc<Sent> {
         match ends {
             (Some((from, _)), Some((to, _))) if from != to => {
                 let bytes = bytes(cx, table.tensor, &piece.region.0).unsigned_abs();
-                *sent.of.entry(*from).or_default().entry(*to).or_default() += bytes;
-                *sent.got.entry(*to).or_default() += bytes;
+                sent.add(*from, *to, bytes);
             }
             _ => {}
         }

@@ -2,7 +2,7 @@
 //! and the others follow.
 //!
 //! Devices `r`, `r + stride`, `r + 2 stride`, ... run one code. What their tables say was compared: every
-//! interval moves on by the same step from each to the next, every number is the same (but for [where slices lie](crate::slid)), and groups lie across
+//! interval moves on by the same step from each to the next, every number is the same (but for [where slices lie](crate::shifted)), and groups lie across
 //! the axis, alike for each of its positions, or along all of it. So a rank further on differs from one that is followed
 //! only in where the intervals lie that the axis divides, and no rule asks where a loop's interval lies, but
 //! for dims marked `~`, which must not be divided by the axis, and for the first one. Hence the ranks at

@@ -43,13 +43,20 @@
 //! Equal computations are one ([`facts`]): it does not matter by which of several equal operators a
 //! value is computed.
 //!
-//! The way, from the ground up: [`share`] and [`held`] say what a buffer holds, [`symmetry`] where it does not
-//! matter which part of a tensor that is; [`infer`] and [`solve`] find the intervals of an operator's loops, and [`local`] which part of which operator is executed;
-//! [`state`] is all that is known while ranks are followed. On it stand [`sum`], then [`calls`],
+//! The way, from the ground up. [`facts`] are what the graph and its rules say; [`symmetry`] knows where it does not
+//! matter which part of a tensor something is. [`share`] and [`held`] say what a buffer holds. [`infer`] and [`solve`]
+//! find the intervals of an operator's loops, and [`local`] which part of which operator is executed. Of ranks along
+//! an [`axis`] a few stand for all, if it is one of the [`symmetric_axes`]. Memory is told by its [`purpose`], all
+//! else in the [`proof`].
+//!
+//! [`state`] is all that is known while ranks are followed. On it stand [`sum`] and [`fold`], then [`calls`],
 //! [`moves`], [`copies`] and [`exchange`] for what happens inside of ranks and between them, [`count`] for how much,
-//! and [`finish`] with [`outgoing`] for the end. [`memory`] goes through ranks that were followed, and counts what they have
-//! at once, by [`purpose`]; [`rank_trace`] lists what they do, and how much that is. [`order`] runs all ranks together, or, of ranks that are alike along an
-//! [`axis`], a few that stand for all ([`fold`]); [`net`] and [`lockstep`] steps of several micro-batches; [`versions`] steps that go on. Modules import only what comes before them here.
+//! and [`outgoing`] and [`finish`] for the end. [`order`] runs all ranks together; [`lockstep`] and [`net`] are for
+//! steps of several micro-batches, [`versions`] for steps that go on. [`memory`] goes through ranks that were
+//! followed, and counts what they have at once; [`rank_trace`] lists what they do, and how much that is.
+//! [`structure`] looks at a program before anything is followed.
+//!
+//! A module uses those that come before it here, and small ones that are not named.
 
 mod args;
 mod axis;
@@ -79,6 +86,7 @@ mod purpose;
 mod rank_trace;
 mod region;
 mod runs;
+mod sent;
 mod share;
 mod shifted;
 mod solve;
@@ -86,6 +94,7 @@ mod state;
 mod structure;
 mod sum;
 mod sweep;
+mod symmetric_axes;
 mod symmetry;
 mod tiling;
 mod timetable;
@@ -224,7 +233,7 @@ fn equal(
     let needs = program.boundary.needs_grad(graph);
     let seeded = seeded(graph, program, &needs, trains);
     let facts = Facts::new(graph, analysis, needs, &seeded);
-    let mut axes = axis::all(program, folding).take(ATTEMPTS);
+    let mut axes = symmetric_axes::all(program, folding).take(ATTEMPTS);
     let folded = axes.find_map(|axis| folded(&facts, program, axis, trains, wanted));
     let report = match folded {
         Some(report) => report,

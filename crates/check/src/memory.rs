@@ -34,6 +34,7 @@ mod ledger;
 mod lives;
 mod no_flush;
 mod offloaded;
+mod pending;
 mod split_backward;
 mod walk;
 
@@ -43,7 +44,7 @@ use crate::purpose::{Masters, Memory, Phase};
 use crate::state::{Context, Rank};
 
 use lives::Lives;
-pub(crate) use offloaded::OffloadedBytes;
+pub(crate) use pending::OffloadedBytes;
 use walk::Walk;
 
 /// Of each rank, all of which were followed to their ends, in a step of so many micro-batches; and what goes to its host.

@@ -9,7 +9,6 @@ use program::{
 
 use crate::args::integer;
 use crate::axis::Fold;
-use crate::count::Sent;
 use crate::facts::Facts;
 use crate::fault::{Fault, Faults, Place};
 use crate::held::{Held, Part, Sums};
@@ -17,6 +16,7 @@ use crate::intern::Map;
 use crate::local::Finder;
 use crate::proof::Tally;
 use crate::region::{numel, region_text};
+use crate::sent::Sent;
 use crate::share::{EMPTY, ListId, ShareId, Store};
 
 /// What all ranks of a role have in common.

@@ -126,6 +126,30 @@ fn numbers_that_are_counted_are_those_of_the_model() {
     breaks(ROWS, HALVES, "ones.default([2, 4])", "ones.default([2, 4], 1)", "SW0504");
 }
 
+const JOINED: &str = "input %x f64[2] 0
+op %e f64[2,2] = aten.expand.default(%x, [2, 2]) in \"\" at \"m.py:1\"
+op %v f64[4] = aten.view.default(%e, [4]) in \"\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%v) in \"\" at \"m.py:3\"
+output %s
+";
+
+/// Of the sum's dim one factor is the same all along, the other is not: each rank has an element of both.
+const QUARTERS: &str = "group 0,1,2,3
+ranks 0,1,2,3
+input x %x 0..1 | 0..1 | 1..2 | 1..2
+call 0 x -> s : e = aten.expand.default(x, [1, 1]) ; v = aten.reshape.default(e, [1]) ; s = aten.sum.default(v)
+all_reduce g0 sum s -> t
+output t
+";
+
+/// As many elements are no proof where they differ.
+#[test]
+fn elements_are_counted_only_along_factors_that_are_the_same() {
+    proof(&graph(JOINED), QUARTERS);
+    breaks(JOINED, QUARTERS, "1..2 | 1..2", "0..1 | 1..2", "SW0508");
+    breaks(JOINED, QUARTERS, "0..1 | 0..1 | 1..2 | 1..2", "0..1 | 0..1 | 0..1 | 0..1", "SW0508");
+}
+
 const BIASED: &str = "param %b f64[6] \"b\"
 op %f f64[4,8] = aten.full.default([4, 8], 0.5, dtype=f64) in \"\" at \"m.py:1\"
 op %g f64[8,6] = aten.full.default([8, 6], 0.25, dtype=f64) in \"\" at \"m.py:2\"

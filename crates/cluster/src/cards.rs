@@ -1,9 +1,8 @@
 //! GPUs by the name that their driver has for them, as their makers describe them.
 
-use diag::Result;
 use graph::Dtype;
 
-use crate::{Curves, Device, Link, Runtime, catalog};
+use crate::{Curves, Device, Link, Runtime, link};
 
 const GIGA: f64 = 1e9;
 const TERA: f64 = 1e12;
@@ -73,11 +72,11 @@ const CARDS: [Card; 29] = [
     card("v100", &["V100", "V100S"], (32, 0.9), (7.8, 15.7, 125.0, false), Nvlink(150.0, false), (12.0, 96, 12.0)),
     card("a30", &["A30"], (23, 0.933), (10.3, 10.3, 165.0, true), Pcie, SMALL),
     card("a40", &["A40"], (44, 0.696), (0.6, 37.4, 150.0, true), Pcie, SMALL),
-    card("a10g", &["A10G"], (21, 0.6), (0.5, 31.5, 70.0, true), Host(catalog::BUS), SMALL),
-    card("a10", &["A10"], (21, 0.6), (0.5, 31.2, 125.0, true), Host(catalog::BUS), SMALL),
+    card("a10g", &["A10G"], (21, 0.6), (0.5, 31.5, 70.0, true), Host(link::BUS), SMALL),
+    card("a10", &["A10"], (21, 0.6), (0.5, 31.2, 125.0, true), Host(link::BUS), SMALL),
     card("l40s", &["L40S"], (44, 0.864), (1.4, 91.6, 362.0, true), Pcie, SMALL),
     card("l40", &["L40"], (44, 0.864), (1.4, 90.5, 181.0, true), Pcie, SMALL),
-    card("l4", &["L4"], (21, 0.3), (0.5, 30.0, 121.0, true), Host(catalog::BUS), SMALL),
+    card("l4", &["L4"], (21, 0.3), (0.5, 30.0, 121.0, true), Host(link::BUS), SMALL),
     card("t4", &["T4"], (14, 0.32), (0.25, 8.1, 65.0, false), Host(12.0), (12.0, 48, 25.0)),
     card("rtx-pro-6000", &["PRO 6000 BLACKWELL"], (96, 1.79), (2.0, 126.0, 503.0, true), Pcie, FIFTH),
     card("rtx-6000-ada", &["6000 ADA"], (47, 0.96), (1.4, 91.0, 364.0, true), Pcie, SMALL),
@@ -101,7 +100,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 
 /// Bytes of a GPU that a model may have, of all that its driver counts: not those of CUDA's context, of cuBLAS and NCCL, nor
 /// those between tensors.
-fn left(memory: u64) -> u64 {
+pub(crate) fn left(memory: u64) -> u64 {
     (0.95 * memory as f64 - 1.2 * GIGA).max(0.0) as u64
 }
 
@@ -142,9 +141,9 @@ fn hidden(card: &Card) -> f64 {
 /// The link between the devices of a node; of what is no GPU there is none.
 pub(crate) fn link_of(name: &str) -> Option<Link> {
     Some(match CARDS.iter().find(|card| card.name == name)?.bus {
-        Nvlink(bandwidth, sums) => catalog::nvlink(bandwidth, sums),
-        Pcie => catalog::pcie(),
-        Host(bus) => catalog::over_host(bus),
+        Nvlink(bandwidth, sums) => link::nvlink(bandwidth, sums),
+        Pcie => link::pcie(),
+        Host(bus) => link::over_host(bus),
     })
 }
 
@@ -171,72 +170,4 @@ pub fn known(driver: &Driver) -> Option<&'static str> {
     }
     let has = |all: &&str| all.split(' ').all(|word| words.contains(&word));
     CARDS.iter().find(|card| card.words.iter().any(has)).map(|card| card.name)
-}
-
-/// The cluster of the GPUs on which this runs.
-#[derive(Debug, PartialEq)]
-pub struct Here {
-    pub name: String,
-    /// Of its file, where a name says too little.
-    pub text: Option<String>,
-    /// Bytes of each device, where it has less than the name says.
-    pub memory: Option<u64>,
-}
-
-/// GPUs of one kind on `nodes` of `local` each.
-pub fn here(driver: &Driver, local: u32, nodes: u32) -> Result<Here> {
-    let Some(name) = known(driver) else {
-        let text = described(driver, local, nodes);
-        crate::read(&text, &driver.name)?;
-        return Ok(Here { name: driver.name.clone(), text: Some(text), memory: None });
-    };
-    let dgx = format!("dgx-{name}:{local}x{nodes}");
-    let is_dgx = nodes > 1 && catalog::named(&dgx).is_ok();
-    let memory = device(name).map(|card| (card.memory, left(driver.memory)));
-    // Drivers of one card differ a little.
-    let memory = memory.filter(|(usual, here)| (*here as f64) < 0.97 * *usual as f64).map(|(_, here)| here);
-    Ok(Here { name: if is_dgx { dgx } else { format!("{name}:{local}x{nodes}") }, text: None, memory })
-}
-
-/// The file of a GPU that the catalog does not have, from what its driver says.
-fn described(driver: &Driver, local: u32, nodes: u32) -> String {
-    let per_clock = |rate: f64| {
-        rate * f64::from(driver.multiprocessors.max(1)) * driver.clock.unwrap_or(1.5 * GIGA) / TERA
-    };
-    let (double, single, half, bf16) = rates(driver.capability);
-    let narrow = format!("f16 = \"{:.1} TFLOP/s\"", per_clock(half));
-    let also = if bf16 { format!(", bf16 = \"{:.1} TFLOP/s\"", per_clock(half)) } else { String::new() };
-    // Of such as are sold a multiprocessor has some 10 to 30 GB/s.
-    let bandwidth = driver.bandwidth.unwrap_or(15.0 * GIGA * f64::from(driver.multiprocessors.max(1)));
-    // GeForce cards have no access to each other's memory.
-    let is_alone = driver.name.to_uppercase().split([' ', '-']).any(|word| word == "GEFORCE");
-    let link = if is_alone { catalog::over_host(catalog::BUS) } else { catalog::pcie() };
-    format!(
-        "name = {name:?}\n\n[network]\nbandwidth = \"100 Gbit/s\"\nlatency = \"14 us\"\nshared = true\n\n\
-         [[nodes]]\ncount = {nodes}\ndevices = \"here:{local}\"\n\
-         link = {{ bandwidth = \"{link} GB/s\", latency = \"{latency} us\", shared = true }}\n\n\
-         [devices.here]\nmemory = \"{memory:.3} GB\"\nbandwidth = \"{bandwidth:.1} GB/s\"\n\
-         peak = {{ f64 = \"{double:.2} TFLOP/s\", f32 = \"{single:.1} TFLOP/s\", {narrow}{also} }}\n",
-        name = driver.name,
-        link = link.bandwidth / GIGA,
-        latency = link.latency / MICRO,
-        memory = left(driver.memory).max(1_000_000) as f64 / GIGA,
-        bandwidth = bandwidth / GIGA,
-        double = per_clock(double),
-        single = per_clock(single),
-    )
-}
-
-/// Operations of a multiprocessor a clock: double, single, half, and whether bf16 is as quick as half.
-fn rates(capability: (u32, u32)) -> (f64, f64, f64, bool) {
-    match capability {
-        (..=6, _) => (4.0, 256.0, 256.0, false),
-        (7, 0) => (64.0, 128.0, 1024.0, false),
-        (7, _) => (4.0, 128.0, 1024.0, false),
-        (8, 0) => (128.0, 128.0, 2048.0, true),
-        (8, _) => (4.0, 256.0, 1024.0, true),
-        (9, _) => (256.0, 256.0, 4096.0, true),
-        (10 | 11, _) => (4.0, 256.0, 8192.0, true),
-        _ => (4.0, 256.0, 1024.0, true),
-    }
 }

@@ -3,6 +3,7 @@
 use diag::{Error, Result};
 use graph::Dtype;
 
+use crate::link::{network, pcie, shared};
 use crate::{Cluster, Curves, Device, Link, Node, Runtime, cards};
 
 /// Clusters by name, as they are written: devices of a node, and how many nodes.
@@ -19,8 +20,6 @@ pub const NAMES: [(&str, &str); 10] = [
     ("cpu:4", "processes on this machine; measure it with `shardwright profile`"),
 ];
 
-/// GB/s each way of PCIe of the fourth generation.
-pub(crate) const BUS: f64 = 25.0;
 const GIGA: f64 = 1e9;
 const TERA: f64 = 1e12;
 const MICRO: f64 = 1e-6;
@@ -57,49 +56,6 @@ pub(crate) fn link_of(device: &str) -> Link {
         "cpu" => Link { latency: 60.0 * MICRO, start: 120.0 * MICRO, ..shared(2.0) },
         _ => cards::link_of(device).unwrap_or_else(pcie),
     }
-}
-
-pub(crate) fn nvlink(bandwidth: f64, sums: bool) -> Link {
-    Link {
-        bandwidth: bandwidth * GIGA,
-        latency: 3.4 * MICRO,
-        start: 8.4 * MICRO,
-        reached: 0.77,
-        shared: false,
-        sums,
-        measured: vec![],
-    }
-}
-
-pub(crate) fn pcie() -> Link {
-    Link { latency: 5.0 * MICRO, ..shared(BUS) }
-}
-
-/// Between devices that have no access to each other's memory, on buses of so many GB/s.
-///
-/// NCCL takes what they send through the host's memory: the sender writes it there, and the receiver reads it. So every
-/// byte crosses the buses and the host's memory twice, and half as many get through. A hop takes as long as copies
-/// between such devices do.
-pub(crate) fn over_host(bus: f64) -> Link {
-    Link { latency: 14.0 * MICRO, ..shared(bus / 2.0) }
-}
-
-/// A network of so many Gbit/s.
-fn network(gigabits: f64, shared: bool) -> Link {
-    Link {
-        bandwidth: gigabits / 8.0 * GIGA,
-        latency: 14.0 * MICRO,
-        start: 20.0 * MICRO,
-        reached: 0.85,
-        shared,
-        sums: false,
-        measured: vec![],
-    }
-}
-
-/// What the devices of a node have together.
-fn shared(gigabytes: f64) -> Link {
-    Link { shared: true, ..network(gigabytes * 8.0, true) }
 }
 
 /// A cluster by its name: `dgx-h100:8x4`, `h200:1`.

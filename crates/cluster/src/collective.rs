@@ -4,29 +4,7 @@
 //! as the slowest link that it crosses; a tree goes up and down in `2 log2 n` hops, and so starts sooner; with a network
 //! between nodes that are large, sums are made inside of nodes first (`hierarchical`). What is quickest is counted.
 
-use crate::{Cluster, Link};
-
-/// What the members of a group do together, and what its bytes are counted of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Pattern {
-    /// Bytes of the value.
-    AllReduce,
-    /// Bytes of the whole that arises.
-    AllGather,
-    /// Bytes of what each has before.
-    ReduceScatter,
-    /// Bytes of what each has.
-    AllToAll,
-}
-
-impl Pattern {
-    pub const ALL: [(Pattern, &'static str); 4] = [
-        (Pattern::AllReduce, "all_reduce"),
-        (Pattern::AllGather, "all_gather"),
-        (Pattern::ReduceScatter, "reduce_scatter"),
-        (Pattern::AllToAll, "all_to_all"),
-    ];
-}
+use crate::{Cluster, Link, Pattern};
 
 /// How many groups communicate at the same time over the network of each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use graph::Dtype;
 
-use crate::{Curves, Direction, Operators, Runtime};
+use crate::{Curves, OpCost, Operators, Runtime, Sort};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
@@ -28,31 +28,6 @@ pub struct Device {
     /// What was measured of operators.
     pub measured: Vec<Operators>,
     pub runtime: Runtime,
-}
-
-/// Some work: operations and bytes that are moved.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct OpCost {
-    pub operations: f64,
-    pub bytes: f64,
-}
-
-/// What some work is: names of its kind, the narrower one first, its type, and of which pass it is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sort<'n> {
-    pub kinds: [&'n str; 2],
-    pub dtype: Dtype,
-    pub direction: Direction,
-}
-
-/// What moves bytes and is no operator: slices, sums, casts.
-pub const COPIES: &str = "copies";
-
-impl Sort<'static> {
-    /// Gradients that are added to those of an earlier micro-batch.
-    pub const SUM: Self = Self { kinds: [COPIES, COPIES], dtype: Dtype::F32, direction: Direction::Forward };
-    /// An optimizer's step.
-    pub const UPDATE: Self = Self { kinds: ["optimizer", "optimizer"], ..Self::SUM };
 }
 
 /// What a type runs as where it has no rate of its own: the narrowest that has all of its numbers. Float16 has not those of

@@ -12,21 +12,28 @@ mod catalog;
 mod collective;
 mod device;
 mod efficiency;
+mod here;
 mod link;
 mod measured;
+mod pattern;
 mod quantity;
 mod read;
 mod read_measured;
+mod reader;
+mod work;
 
-pub use cards::{Driver, Here, here, known};
+pub use cards::{Driver, known};
 pub use catalog::{NAMES, devices, named};
-pub use collective::{Contention, Pattern};
-pub use device::{COPIES, Device, OpCost, Sort};
+pub use collective::Contention;
+pub use device::Device;
 pub use efficiency::Curves;
+pub use here::{Here, here};
 pub use link::Link;
-pub use measured::{Curve, Direction, Messages, Operators, Origin, Runtime};
+pub use measured::{Curve, Messages, Operators, Origin, Runtime};
+pub use pattern::Pattern;
 pub use quantity::Unit;
 pub use read::read;
+pub use work::{COPIES, Direction, OpCost, Sort};
 
 /// Nodes of devices, and the network between them.
 #[derive(Clone, Debug, PartialEq)]

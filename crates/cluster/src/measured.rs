@@ -6,7 +6,7 @@
 
 use graph::Dtype;
 
-use crate::{OpCost, Pattern};
+use crate::{Direction, OpCost, Pattern};
 
 /// Seconds by size: operations or bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,13 +41,6 @@ impl Curve {
         let share = (size / low).ln() / (high / low).ln();
         (before.ln() + share * (behind / before).ln()).exp()
     }
-}
-
-/// Forward, or what backward does for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    Forward,
-    Backward,
 }
 
 /// Operators of a kind, which is a name: of an operator, or of a family of them.

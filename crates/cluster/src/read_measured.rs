@@ -5,7 +5,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::quantity::Unit;
-use crate::read::{Reader, Written};
+use crate::reader::{Reader, Written};
 use crate::{Curve, Direction, Messages, Operators, Pattern, Runtime};
 
 #[derive(Deserialize)]

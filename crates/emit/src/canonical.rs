@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use graph::{OpId, TensorId};
 use program::{Arg, Body, BufId, Call, Instr, LocalOp, Pass, Program};
 
-/// The program as [`crate::read`] would number it, without the hints that text does not hold: names
+/// The program as [`crate::read()`] would number it, without the hints that text does not hold: names
 /// of bufs and holes, operators, and tensors of bufs that calls and their backward make.
 ///
 /// Two programs are the same code if these are equal.

@@ -1,6 +1,6 @@
 //! Programs as text: one Python file for each kind of rank, and `program.json` beside them.
 //!
-//! [`emit`] writes what `docs/reference/emitted-program.md` describes; [`read`] gives the program back from the
+//! [`emit`] writes what `docs/reference/emitted-program.md` describes; [`read()`] gives the program back from the
 //! text alone, so that what is proved is what runs. Nothing of a model's or a plan's strings can run
 //! as code: names become identifiers, everything else stands in escaped literals and comments.
 //!

@@ -26,6 +26,15 @@ pub(crate) fn code_of(name: &str) -> Option<(u32, Pass)> {
     PASSES.iter().find(named).map(|pass| (block, *pass))
 }
 
+/// What the function of a code is called.
+pub(crate) fn code_name(several: bool, block: u32, pass: Pass) -> String {
+    match pass {
+        Pass::Begin | Pass::End => pass.name().into(),
+        _ if several => format!("{}_{block}", pass.name()),
+        _ => pass.name().into(),
+    }
+}
+
 /// Whether a value may not be called so. As halves of a backward are called so many values are, which no function reads.
 fn is_kept_free(name: &str) -> bool {
     matches!(code_of(name), Some((_, Pass::Forward | Pass::Backward)))
@@ -153,4 +162,15 @@ pub(crate) fn tail(path: &str) -> String {
         None => last.to_owned(),
     };
     identifier(if name.is_empty() { "x" } else { &name })
+}
+
+/// Tensors inside a rewritten operator are named after that: `cross_entropy_loss.3`.
+pub(crate) fn is_made_up(name: &str) -> bool {
+    name.contains('.')
+}
+
+/// Whether the last part of a path is a number.
+pub(crate) fn is_number(path: &str) -> bool {
+    let last = path.rsplit('.').next().unwrap_or(path);
+    last.split('@').next().unwrap_or(last).bytes().all(|b| b.is_ascii_digit())
 }

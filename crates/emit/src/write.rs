@@ -9,6 +9,7 @@ mod modules;
 mod naming;
 mod outline;
 mod per_rank;
+mod ranks;
 mod role;
 mod rolled;
 mod sharding;
@@ -16,12 +17,13 @@ pub(crate) mod tables;
 mod timetable;
 
 use graph::Graph;
-use program::{Arg, Program, RankId, Role};
+use program::{Arg, Program, Role};
 use rules::{Analysis, Rewritten};
 
 use crate::File;
 use crate::python::Expr;
 use modules::Modules;
+use ranks::is_run;
 
 pub(crate) use calls::{Gathered, even_sizes, gathered, is_below};
 pub(crate) use timetable::{called as step_called, range, stash, words as task_words};
@@ -50,23 +52,6 @@ pub(crate) fn file_name(role: &Role) -> String {
         (Some(first), _) => format!("ranks_{}_and_{}_more.py", first.0, ranks.len() - 1),
         (None, _) => "no_ranks.py".to_owned(),
     }
-}
-
-/// Which ranks a role is for, to people: a row of them as in plans, without its end.
-fn rank_names(ranks: &[RankId]) -> String {
-    const MOST: usize = 8;
-    let some = |ranks: &[RankId]| ranks.iter().map(|r| r.0.to_string()).collect::<Vec<_>>().join(", ");
-    match ranks {
-        [] => "no rank".to_owned(),
-        [one] => format!("rank {}", one.0),
-        [first, .., last] if is_run(ranks) => format!("ranks {}..{}", first.0, last.0 + 1),
-        _ if ranks.len() <= MOST => format!("ranks {}", some(ranks)),
-        _ => format!("ranks {} and {} more", some(&ranks[..MOST]), ranks.len() - MOST),
-    }
-}
-
-fn is_run(ranks: &[RankId]) -> bool {
-    ranks.windows(2).all(|pair| pair[1].0 == pair[0].0.wrapping_add(1))
 }
 
 /// An argument as Python, given how bufs and holes are written.

@@ -1,4 +1,4 @@
-//! The table of templates, for `tests/python/test_templates.py`, which runs every row.
+//! The table of templates, for `tests/python/rules/test_templates.py`, which runs every row.
 
 #[test]
 fn table() {

@@ -12,7 +12,7 @@ use program::Output;
 
 use crate::layout::{Interner, Layout, LayoutId, Port, Ports, PortsId};
 use crate::moves::collapse;
-use crate::place::{Placement, Read};
+use crate::placement::{Placement, Read};
 use crate::uses::Context;
 
 /// What is decided: where operators are placed now, and the layout in which the gradient of a tensor goes
@@ -260,10 +260,4 @@ impl Search<'_, '_> {
         }
         found
     }
-}
-
-/// Whether the gradients that readers give back are what the maker of the tensor takes.
-pub fn is_wanted(wanted: Option<LayoutId>, ports: PortsId, interner: &mut Interner) -> bool {
-    let gradient = interner.gradient(ports);
-    wanted.map_or(interner.get_ports(ports).grads == 1, |wanted| gradient == wanted)
 }

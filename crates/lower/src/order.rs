@@ -9,7 +9,7 @@ use plan::Plan;
 use program::Boundary;
 
 use crate::boundary;
-use crate::place::Placement;
+use crate::placement::Placement;
 
 pub fn order(graph: &Graph, plan: &Plan, boundary: &Boundary) -> Result<Vec<OpId>> {
     let wanted = boundary::wanted(graph, boundary);

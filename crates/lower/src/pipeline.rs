@@ -11,12 +11,6 @@ use crate::no_flush;
 use crate::project::Projected;
 use crate::uses::Context;
 
-/// The ranks that run operators of a block.
-pub fn owners(cx: &Context<'_>, block: u32) -> BTreeSet<RankId> {
-    let own = cx.order.iter().filter(|op| cx.plan.block(**op) == block);
-    own.flat_map(|op| &cx.plan.op(*op).devices).copied().map(RankId).collect()
-}
-
 /// Those who run the same codes, by a timetable that the plan has for them, or not.
 #[derive(Clone, PartialEq)]
 struct SameCodes {

@@ -9,7 +9,7 @@ use graph::{OpId, Source};
 
 use crate::layout::{Interner, bytes};
 use crate::param_sharding::{ParamShardings, layer};
-use crate::recompute::{self, Inside};
+use crate::spans::{self, Inside};
 use crate::uses::{Context, Reader, UseId, Uses};
 
 /// Gradients of parameters are reduced in buckets of about this many bytes.
@@ -68,7 +68,7 @@ impl Segments {
 }
 
 pub fn cut(cx: &Context<'_>, uses: &Uses, param_shardings: &ParamShardings, interner: &Interner) -> Segments {
-    let (spans, offloaded) = (recompute::spans(cx), offloaded(cx));
+    let (spans, offloaded) = (spans::spans(cx), offloaded(cx));
     let first = |op: &OpId| Segment::new(&spans[op.index()], offloaded[op.index()], cx.plan.block(*op));
     let mut all: Vec<Segment> = cx.order.first().map(first).into_iter().collect();
     let mut of = vec![usize::MAX; cx.graph.ops.len()];
@@ -118,7 +118,7 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, param_shardings: &ParamShardings, inte
         }
         let segment = all.len() - 1;
         all[segment].units.extend(units);
-        let keeps = || recompute::keeps(cx.graph, cx.analysis, op, cx.needs_grad);
+        let keeps = || spans::keeps(cx.graph, cx.analysis, op, cx.needs_grad);
         all[segment].forgets |= !inside.is_empty() && keeps();
         all[segment].offloads |= offloaded[op.index()].is_some() && keeps();
         for id in needed {
@@ -135,7 +135,7 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, param_shardings: &ParamShardings, inte
     let leaves = |id: &UseId| uses.get(*id).readers.iter().any(|r| !matches!(r, Reader::Op(..)));
     let after = (0..uses.all.len()).map(UseId::new).filter(|id| leaves(id) && !moved[id.index()]).collect();
     all.retain(|s| !s.ops.is_empty());
-    let reading = |segment: &Segment| recompute::reads_recomputed(cx, &spans, &segment.ops);
+    let reading = |segment: &Segment| spans::reads_recomputed(cx, &spans, &segment.ops);
     let found: Vec<bool> = all.iter().map(reading).collect();
     all.iter_mut().zip(found).for_each(|(segment, found)| segment.reads_recomputed = found);
     Segments { all, of, after }

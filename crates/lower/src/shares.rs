@@ -9,7 +9,7 @@ use plan::{On, OpPlan, Plan, value_operands};
 use rules::{Analysis, Kind, Passes, Reduction};
 
 use crate::layout::{Interner, Layout};
-use crate::place::Placement;
+use crate::placement::Placement;
 
 /// The operands that an operator is given shares of, and what kinds these and its results are of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

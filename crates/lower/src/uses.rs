@@ -10,9 +10,8 @@ use plan::Plan;
 use program::{Boundary, Inputs, Output, RankId};
 use rules::{Analysis, Region};
 
-use crate::gradients::is_wanted;
 use crate::layout::{Entry, Interner, Layout, LayoutId, Ports, PortsId, everywhere, whole};
-use crate::place::Placement;
+use crate::placement::Placement;
 
 graph::id!(
     /// A use of a tensor.
@@ -102,6 +101,12 @@ impl Context<'_> {
     }
 }
 
+/// The ranks that run operators of a block.
+pub fn owners(cx: &Context<'_>, block: u32) -> BTreeSet<RankId> {
+    let own = cx.order.iter().filter(|op| cx.plan.block(**op) == block);
+    own.flat_map(|op| &cx.plan.op(*op).devices).copied().map(RankId).collect()
+}
+
 pub fn find(cx: &Context<'_>, interner: &mut Interner) -> Uses {
     let mut grouped: IndexMap<(TensorId, PortsId, bool), Vec<Reader>> = IndexMap::new();
     for &op in cx.order {
@@ -178,7 +183,7 @@ fn leaving(cx: &Context<'_>, number: usize, interner: &Interner) -> Option<Vec<(
         // On all ranks that run the block.
         (Output::Whole, Source::Op { op, .. }) if cx.plan.block_count() > 1 => {
             let whole = whole(cx.analysis, tensor);
-            let owners = crate::pipeline::owners(cx, cx.plan.block(*op));
+            let owners = owners(cx, cx.plan.block(*op));
             Some(owners.into_iter().map(|rank| (rank, whole.clone())).collect())
         }
         (Output::Local, Source::Op { op, output }) => {
@@ -312,4 +317,10 @@ fn is_direct(written: LayoutId, reading: Reading, interner: &mut Interner) -> bo
     // Every shard that was written must be read, or it would get no gradient.
     let all = need.entries == there.entries;
     !reading.carries_grad || (all && is_wanted(reading.wanted, ports, interner))
+}
+
+/// Whether the gradients that readers give back are what the maker of the tensor takes.
+fn is_wanted(wanted: Option<LayoutId>, ports: PortsId, interner: &mut Interner) -> bool {
+    let gradient = interner.gradient(ports);
+    wanted.map_or(interner.get_ports(ports).grads == 1, |wanted| gradient == wanted)
 }

@@ -17,6 +17,7 @@ mod pairs;
 mod pipeline;
 mod problem;
 mod repetend;
+mod search;
 mod shapes;
 mod solve;
 mod strategies;

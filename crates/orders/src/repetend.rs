@@ -10,7 +10,8 @@ use diag::Error;
 use crate::bounds::period_bound;
 use crate::net::FAR;
 use crate::problem::Problem;
-use crate::solve::{Answer, Ask, Budget, is_refuted, solve};
+use crate::search::Ask;
+use crate::solve::{Answer, Budget, is_refuted, solve};
 use crate::valid::fault;
 
 /// How much may be searched.

@@ -14,20 +14,8 @@
 use std::time::Instant;
 
 use crate::net::{Clash, Net};
-use crate::pairs::{Pair, Peak, pairs, peaks};
-use crate::problem::Problem;
+use crate::search::{Ask, Search};
 use crate::strategies::{Strategy, WAYS};
-
-/// What is asked.
-#[derive(Clone, Copy)]
-pub(crate) struct Ask<'p> {
-    pub problem: &'p Problem,
-    /// The second of these blocks begins before the first one does in the next period.
-    pub iterations: &'p [(usize, usize)],
-    pub period: i64,
-    /// The longest time from the first beginning to the last end, for one micro-batch.
-    pub span: i64,
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
@@ -57,12 +45,6 @@ const FIRST: u64 = 60;
 /// Bounds that creep towards each other would take long: so often all pairs are looked at, where that is not the end.
 const ROUNDS: usize = 24;
 
-pub(crate) struct Search<'p> {
-    pub ask: Ask<'p>,
-    pub pairs: Vec<Pair>,
-    peaks: Vec<Peak>,
-}
-
 /// Tries all ways in turn, each time for longer.
 pub(crate) fn solve(ask: Ask<'_>, budget: &mut Budget) -> Answer {
     let search = Search::new(ask);
@@ -88,102 +70,7 @@ pub(crate) fn is_refuted(ask: Ask<'_>) -> bool {
     Search::new(ask).start().is_err()
 }
 
-impl<'p> Search<'p> {
-    fn new(ask: Ask<'p>) -> Self {
-        let pairs = pairs(ask.problem);
-        let peaks = peaks(ask.problem, &pairs);
-        Self { ask, pairs, peaks }
-    }
-
-    /// The number of the first beginning in the net; the next one is that of the last end.
-    pub fn source(&self) -> usize {
-        self.ask.problem.blocks.len()
-    }
-
-    /// What is known before anything is tried.
-    fn start(&self) -> Result<Net, Clash> {
-        let blocks = &self.ask.problem.blocks;
-        let (source, sink) = (self.source(), self.source() + 1);
-        let mut net = Net::new(blocks.len() + 2);
-        for (at, block) in blocks.iter().enumerate() {
-            net.later(source, at, 0)?;
-            net.later(at, sink, block.time)?;
-            for before in &block.after {
-                net.later(*before, at, blocks[*before].time)?;
-            }
-        }
-        net.later(sink, source, -self.ask.span)?;
-        for (first, last) in self.ask.iterations {
-            net.later(*last, *first, blocks[*last].time - self.ask.period)?;
-        }
-        self.follow(&mut net, usize::MAX)?;
-        Ok(net)
-    }
-
-    /// The least and the most number of periods between a pair.
-    pub fn between(&self, net: &Net, pair: &Pair) -> (i64, i64) {
-        // Of small numbers quotients are quicker, and nearly all that the search does is here and in the net.
-        let floor = |time: i64| i64::from((time as i32).div_euclid(self.ask.period as i32));
-        let least = floor(net.least(pair.first, pair.then) + pair.times.1 + self.ask.period - 1) - 1;
-        (least, floor(net.most(pair.first, pair.then) - pair.times.0))
-    }
-
-    /// What the difference of a pair's times may be for a number of periods.
-    pub fn window(&self, pair: &Pair, k: i64) -> (i64, i64) {
-        (k * self.ask.period + pair.times.0, (k + 1) * self.ask.period - pair.times.1)
-    }
-
-    /// What follows from what is known.
-    fn follow(&self, net: &mut Net, rounds: usize) -> Result<(), Clash> {
-        for _ in 0..rounds {
-            let mut is_new = false;
-            for pair in &self.pairs {
-                let (least, most) = self.between(net, pair);
-                if least > most {
-                    return Err(Clash);
-                }
-                is_new |= net.within(pair, (self.window(pair, least).0, self.window(pair, most).1))?;
-            }
-            for peak in &self.peaks {
-                is_new |= self.keep(net, peak)?;
-            }
-            if !is_new {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// For how many micro-batches from its own on another block has begun when one begins: least and most.
-    fn begun(&self, net: &Net, other: &(usize, bool, i64)) -> (i64, i64) {
-        let (least, most) = self.between(net, &self.pairs[other.0]);
-        // Seen from the other side of a pair, the number of periods is -1 - k.
-        if other.1 { (-most, -least) } else { (least + 1, most + 1) }
-    }
-
-    /// A device does not keep more than it has room for.
-    fn keep(&self, net: &mut Net, peak: &Peak) -> Result<bool, Clash> {
-        let lowest = |other: &(usize, bool, i64)| {
-            let (least, most) = self.begun(net, other);
-            other.2 * if other.2 > 0 { least } else { most }
-        };
-        let left = peak.room - peak.others.iter().map(lowest).sum::<i64>();
-        if left < 0 {
-            return Err(Clash);
-        }
-        let mut is_new = false;
-        for other in &peak.others {
-            let (pair, (least, most)) = (&self.pairs[other.0], self.begun(net, other));
-            let (least, most) = match other.2 > 0 {
-                true => (least, most.min(least + left / other.2)),
-                false => (least.max(most + left / other.2), most),
-            };
-            let (low, high) = if other.1 { (-most, -least) } else { (least - 1, most - 1) };
-            is_new |= net.within(pair, (self.window(pair, low).0, self.window(pair, high).1))?;
-        }
-        Ok(is_new)
-    }
-
+impl Search<'_> {
     fn dive(&self, net: Net, way: &Strategy, budget: &mut Budget) -> Answer {
         budget.nodes += 1;
         if budget.is_spent() {

@@ -3,7 +3,7 @@
 
 use crate::net::Net;
 use crate::pairs::Pair;
-use crate::solve::Search;
+use crate::search::Search;
 
 pub(crate) struct Strategy {
     next: Next,

@@ -9,7 +9,8 @@ use crate::bounds::makespan_bound;
 use crate::pack::{Starts, end_of, packed};
 use crate::problem::Problem;
 use crate::repetend::{Limits, Repetend, none_found, repetend};
-use crate::solve::{Answer, Ask, Budget, is_refuted, solve};
+use crate::search::Ask;
+use crate::solve::{Answer, Budget, is_refuted, solve};
 use crate::valid::fault;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

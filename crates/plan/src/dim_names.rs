@@ -37,6 +37,34 @@ impl DimNames {
     }
 }
 
+/// What the dims of the inputs are: `batch i.0 t.0, sequence i.1 t.1`.
+pub(crate) fn of_inputs(graph: &Graph, analysis: &Analysis, names: &DimNames) -> String {
+    let mut found: Vec<(usize, Vec<String>)> = vec![];
+    for id in graph.tensor_ids() {
+        let tensor = graph.tensor(id);
+        if !matches!(tensor.source, Source::Input { .. }) {
+            continue;
+        }
+        let mut factor = 0;
+        for (dim, factors) in analysis.factors[id.index()].iter().enumerate() {
+            for number in 0..factors.len() {
+                let many = if factors.len() > 1 { format!(".{number}") } else { String::new() };
+                let (class, handle) = (names.of_factor(id, factor), format!("{}.{dim}{many}", tensor.name));
+                match found.iter_mut().find(|(known, _)| *known == class) {
+                    Some((_, handles)) => handles.push(handle),
+                    None => found.push((class, vec![handle])),
+                }
+                factor += 1;
+            }
+        }
+    }
+    let said = |(class, handles): (usize, Vec<String>)| {
+        let word = names.word(class).map_or(String::new(), |word| format!("{word} "));
+        format!("{word}{}", handles.join(" "))
+    };
+    found.into_iter().map(said).collect::<Vec<_>>().join(", ")
+}
+
 type Words = [Option<&'static str>];
 
 fn name_by_inputs(model: &Model<'_>, words: &mut Words) {

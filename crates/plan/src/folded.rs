@@ -7,7 +7,7 @@ use rules::Analysis;
 use crate::dim_names::DimNames;
 use crate::ranges::ranges;
 use crate::select::{Selector, folded_path, with_numbers_as};
-use crate::{On, OpPlan, Plan, model_dims, text};
+use crate::{On, OpPlan, Plan, dim_names, text};
 
 /// Operators of one kind at paths that differ in numbers only.
 struct Group {
@@ -28,7 +28,7 @@ pub fn print_folded(plan: &Plan, graph: &Graph, analysis: &Analysis) -> String {
     let printer = Printer { plan, graph, analysis, names: DimNames::of(graph, analysis) };
     let groups = groups(graph);
     let lines: String = groups.iter().map(|group| printer.lines(group, is_alone(group, &groups))).collect();
-    let dims = model_dims::of_inputs(graph, analysis, &printer.names);
+    let dims = dim_names::of_inputs(graph, analysis, &printer.names);
     let dims = if dims.is_empty() { dims } else { format!("# dims of the model: {dims}\n") };
     let printed = text::header(plan) + &dims + &lines + &text::rest(plan, graph);
     match text::parse(&printed, graph, analysis, None) {

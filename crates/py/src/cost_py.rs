@@ -5,7 +5,7 @@ use graph::{Graph, OpId, TensorId};
 use plan::OpPlan;
 use pyo3::prelude::*;
 
-use crate::graph_py::Model;
+use crate::model::Model;
 
 /// A shard: its tensor's name, its shape, its type, and whether a gradient flows to or from it.
 type Shard = (String, Vec<i64>, &'static str, bool);

@@ -11,6 +11,7 @@ use rules::{Analysis, Kind, View};
 
 use crate::cost_py::{Cost, cost_of};
 use crate::guard::{Evidence, guarded, sound};
+use crate::model::Model;
 use crate::rule_py::refused;
 
 /// The parameters, by all their names, and the inputs, by position, that have a gradient where these outputs alone
@@ -31,12 +32,6 @@ pub(crate) fn reached_from(text: &str, outputs: Vec<usize>) -> PyResult<(Vec<Str
         }
         Ok((names, positions))
     })
-}
-
-/// A graph with its dims followed through, shared by everything that speaks of it.
-pub(crate) struct Model {
-    pub(crate) graph: graph::Graph,
-    pub(crate) analysis: Analysis,
 }
 
 #[pyclass(frozen, module = "shardwright._core")]

@@ -14,7 +14,7 @@ use diag::{Error, Result};
 use pyo3::prelude::*;
 
 use crate::errors::raise;
-use crate::graph_py::Model;
+use crate::model::Model;
 
 /// What a report needs: the graph, and the plan if there is one already.
 #[derive(Clone, Copy, Default)]

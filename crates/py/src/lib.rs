@@ -6,6 +6,7 @@ mod errors;
 mod graph_py;
 mod guard;
 mod memory_py;
+mod model;
 mod order_py;
 mod padding_py;
 mod plan_py;

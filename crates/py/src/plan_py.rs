@@ -9,8 +9,9 @@ use rules::Analysis;
 
 use crate::cost_py::{Cost, costs_of};
 use crate::errors::raise;
-use crate::graph_py::{Graph, Model, Operator};
+use crate::graph_py::{Graph, Operator};
 use crate::guard::{Evidence, guarded, sound};
+use crate::model::Model;
 
 #[pyclass(frozen, module = "shardwright._core")]
 pub(crate) struct Plan {

@@ -39,7 +39,7 @@ impl Asked {
     /// The whole question.
     pub(crate) fn of<T>(
         &self,
-        model: &crate::graph_py::Model,
+        model: &crate::model::Model,
         ask: impl FnOnce(&Question<'_>) -> diag::Result<T>,
     ) -> diag::Result<T> {
         let of = (&model.graph, &model.analysis);

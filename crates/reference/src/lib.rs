@@ -13,6 +13,7 @@
 
 mod compare;
 mod instr;
+mod leaves;
 mod machine;
 mod moves;
 mod number;

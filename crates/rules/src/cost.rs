@@ -14,8 +14,8 @@
 use graph::{Dtype, TensorId};
 
 use crate::algebra::{Kind, Reduction, Rule};
-use crate::families::View;
 use crate::local::{LocalArg, LocalOp, Part};
+use crate::view::View;
 
 /// What one part of an operator costs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

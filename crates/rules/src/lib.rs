@@ -22,13 +22,15 @@ mod joined;
 pub mod local;
 pub mod rewriting;
 pub mod slicing;
+mod view;
 
 pub use algebra::{Dim, DimId, Kind, Operand, Passes, Reduction, Rule, Through};
 pub use cost::{Bytes, Cost, Kept, Meanwhile};
 pub use factors::{Analysis, Loop, OpDims};
-pub use families::{Family, View, rule_of};
+pub use families::{Family, rule_of};
 pub use interval::{Interval, Region, parts};
 pub use joined::Joined;
 pub use local::{LocalArg, LocalOp, Part};
 pub use rewriting::{Rewriting, Rewritten, rewrite};
 pub use slicing::{Sliced, Slices};
+pub use view::View;

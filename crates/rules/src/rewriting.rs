@@ -19,7 +19,7 @@ use graph::{Arg, Graph, Op, OpId, Source, Tensor, TensorId};
 use crate::algebra::Kind;
 use crate::families::{self, View};
 
-pub use builder::Builder;
+pub use builder::{Builder, Rewrite};
 
 /// One operator of the model that is rewritten, for a split along these dims of its rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,9 +30,6 @@ pub struct Rewriting {
     /// Where several choices of dims lead to the same operators, a program may divide these along any of them.
     pub dims: Vec<String>,
 }
-
-/// A family's rewriting of its operators: it appends the simpler ones.
-pub type Rewrite = fn(&Op, &mut Builder<'_>);
 
 /// A graph in which some operators are rewritten.
 #[derive(Clone, Debug)]

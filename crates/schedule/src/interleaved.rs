@@ -1,7 +1,6 @@
 //! Several blocks on each device, in turns round all of them, as many micro-batches together as there are devices.
 
-use crate::named::Orders;
-use crate::shape::{Loop, Pass, Shape, Task};
+use crate::shape::{Loop, Orders, Pass, Shape, Task};
 
 /// None where devices do not take turns, or not more than once.
 pub(crate) fn interleaved(shape: &Shape) -> Option<Orders> {

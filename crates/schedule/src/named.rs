@@ -2,7 +2,7 @@
 
 use crate::interleaved::interleaved;
 use crate::placing::{Placing, backwards, forwards};
-use crate::shape::{Loop, Pass, Shape, Step, Task, comes_before};
+use crate::shape::{Loop, Orders, Pass, Shape, Step, Task, comes_before};
 use crate::simulate::{Times, simulate};
 use crate::two_bw::two_bw;
 use crate::zb_v::zb_v;
@@ -24,9 +24,6 @@ pub enum Schedule {
     /// As `1f1b`, and steps follow each other without a pause: what is under way at the end of one is of older parameters.
     TwoBw,
 }
-
-/// The loops of each device, one after the other.
-pub type Orders = Vec<Vec<Loop>>;
 
 impl Schedule {
     pub const NAMES: [(Schedule, &'static str); 6] = [

@@ -45,6 +45,9 @@ pub struct Loop {
     pub tasks: Vec<Task>,
 }
 
+/// The loops of each device, one after the other.
+pub type Orders = Vec<Vec<Loop>>;
+
 /// A pass of a block, for the micro-batch that is `at` further than `b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task {

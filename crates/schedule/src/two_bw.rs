@@ -1,8 +1,7 @@
 //! One block on each device, and steps that follow each other without a pause: one forward, one backward, also over the
 //! ends of steps. A stage is as many micro-batches behind with its backwards as stages follow it.
 
-use crate::named::Orders;
-use crate::shape::{Loop, Pass, Shape, Task};
+use crate::shape::{Loop, Orders, Pass, Shape, Task};
 
 /// None where a device has several blocks.
 pub(crate) fn two_bw(shape: &Shape) -> Option<Orders> {

@@ -5,8 +5,7 @@
 //! `1f1b`, and no device waits. In the steady state fewer are under way, as a micro-batch is sooner back, and in their
 //! place gradients of parameters are kept for the end: the last device in the V, whose gradients all others wait for, keeps the most.
 
-use crate::named::Orders;
-use crate::shape::{Loop, Pass, Shape, Task};
+use crate::shape::{Loop, Orders, Pass, Shape, Task};
 
 /// None where blocks do not lie in a V.
 pub(crate) fn zb_v(shape: &Shape) -> Option<Orders> {

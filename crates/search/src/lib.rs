@@ -4,7 +4,7 @@
 //! `megatron` as fill the devices, with parameters whole or divided, and as little recomputed as fits. Each is lowered,
 //! proved and simulated: what is claimed of a plan is what its program takes. Where only the quickest are wanted, plans are
 //! passed over of which it is known before ([`lower_bound`]) that they are not among them ([`best_first`]). Plans of one block that have
-//! no name are found operator by operator ([`spmd`]), and the best pipelines in orders that have none ([`schedule_orders`]). [`bound`] is what no plan can beat, in this space or any other, under
+//! no name are found operator by operator ([`spmd`]), and the best pipelines in orders that have none ([`schedule_orders`]). [`bound()`] is what no plan can beat, in this space or any other, under
 //! the same costs.
 
 mod best_first;

@@ -1,7 +1,7 @@
 //! Layouts on axes: where the shards of a tensor are, and how they get to where they are needed.
 //!
 //! An [`Mesh`] is a set of devices as a row of axes. A [`Sharding`] says what each axis does with a
-//! tensor: divide a factor, hold partial results, or copy. [`route`] leads from one sharding to another in
+//! tensor: divide a factor, hold partial results, or copy. [`route()`] leads from one sharding to another in
 //! hops, by the fewest bytes. [`Placed`] gives the shardings that an operator's parts read and write, and
 //! [`Names`] print them. What forms no such pattern is not a sharding, and stays a list of shards.
 //!

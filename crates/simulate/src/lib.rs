@@ -11,7 +11,7 @@
 //! themselves. What is not counted: that messages take bandwidth from each other unless a link is shared, the ranks'
 //! agreement on a step, and what Python does.
 //!
-//! Of ranks that are [`symmetric`] those are followed that the proof followed.
+//! Of ranks that are [`symmetric()`] those are followed that the proof followed.
 
 mod engine;
 mod fused;
@@ -24,6 +24,7 @@ mod price;
 mod rank;
 mod rendezvous;
 mod shares;
+mod spent;
 mod symmetric;
 mod table;
 mod talk;

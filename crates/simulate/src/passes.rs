@@ -17,34 +17,6 @@ pub struct Lasts {
     pub receives: f64,
 }
 
-/// What a turn of a rank takes.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Spent {
-    /// Seconds in which the rank does something or waits; none of a turn of which nothing is known.
-    seconds: Option<f64>,
-    /// Seconds for which it waits for each message from other blocks.
-    exposed: Vec<f64>,
-    /// Seconds for which these are on their way.
-    receives: f64,
-}
-
-impl Spent {
-    pub(crate) fn does(&mut self, seconds: f64) {
-        *self.seconds.get_or_insert(0.0) += seconds;
-    }
-
-    pub(crate) fn receives(&mut self, exposed: f64, seconds: f64) {
-        self.exposed.push(exposed);
-        self.receives += seconds;
-    }
-
-    /// Seconds without those for which it waits for other blocks, and those of their messages.
-    fn by_itself(&self) -> Option<(f64, f64)> {
-        let own = |seconds: f64| self.exposed.iter().fold(seconds, |left, exposed| left - exposed);
-        self.seconds.map(|seconds| (own(seconds), self.receives))
-    }
-}
-
 /// The passes that run for each micro-batch, as they take least: in the first and the last one there may be more to do.
 pub(crate) fn lasting(ranks: &[Rank<'_>]) -> Vec<Lasts> {
     let mut most: BTreeMap<(u32, Pass), (f64, f64)> = BTreeMap::new();

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use check::RankTrace;
 use program::{Body, BufId, ExchangeId, GroupingId, Of, Offloaded, Pass, Program};
 
-use crate::passes::Spent;
 use crate::rendezvous::Key;
+use crate::spent::Spent;
 use crate::{Lane, Part};
 
 /// A code that runs, for a micro-batch.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import RuntimeFault
+from ..errors import RuntimeFault, with_article
 
 _LEAVES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size, torch.device)
 
@@ -61,6 +61,6 @@ def _strange(name: str, value: Any) -> RuntimeFault:
     return RuntimeFault(
         "SW0743",
         f"{name} cannot be saved",
-        why=f"a {kind} is not plain data, and a checkpoint runs no code when it is read",
+        why=f"{with_article(kind)} is not plain data, and a checkpoint runs no code when it is read",
         fix="save numbers, strings, tensors, and lists and dicts of them; or an object with a `state_dict()`",
     )

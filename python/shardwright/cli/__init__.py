@@ -28,6 +28,7 @@ from . import (
     run,
     schedule,
     simulate,
+    train,
     verify,
 )
 from .parser import Parser
@@ -40,6 +41,7 @@ COMMANDS = (
     emit,
     check,
     run,
+    train,
     verify,
     simulate,
     manifest,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CaptureError, RuntimeFault, ShardwrightError
+from ..errors import CaptureError, RuntimeFault, ShardwrightError, with_article
 from ..shipped.table import SHIPPED
 from ..support.suggestions import did_you_mean, nearby
 
@@ -315,7 +315,9 @@ def _module_of(found: Any, name: str) -> tuple[nn.Module, Arguments]:
             kwargs = {**kwargs, **rest[0]} if isinstance(rest[0], Mapping) else {}
         if not rest or kwargs:
             return module, (tuple(map(plain, args)), {name: plain(value) for name, value in kwargs.items()})
-    what = "a module without its inputs" if isinstance(found, nn.Module) else f"a {type(found).__name__}"
+    what = (
+        "a module without its inputs" if isinstance(found, nn.Module) else with_article(type(found).__name__)
+    )
     raise CaptureError(
         "SW0119",
         f"{name} did not return a model",

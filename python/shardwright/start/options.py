@@ -9,6 +9,7 @@ from typing import Any
 from ..capture.static_inputs.named import KnownInputs, asked_for
 from ..constraints import ConstraintsLike, constraints_of, nothing_to_choose
 from ..data.padding import LengthsLike
+from ..errors import RuntimeFault
 from ..precision import Precision, precision_of
 from ..profiling.origin import require_from_here
 from ..runtime import Comm
@@ -28,6 +29,8 @@ class PlanOptions:
     constraints: ConstraintsLike | None
     memory: int | str | None
     optimizer: str
+    batches: int = 1
+    """Which a step is given, each like the example."""
 
     @property
     def is_chosen(self) -> bool:
@@ -36,6 +39,13 @@ class PlanOptions:
     def require(self) -> None:
         if self.constraints is not None and not self.is_chosen:
             raise nothing_to_choose(self.plan)
+        if isinstance(self.batches, bool) or not isinstance(self.batches, int) or self.batches < 1:
+            raise RuntimeFault(
+                "SW0845",
+                f"batches={self.batches!r} is no number of batches",
+                why="it says how many batches like the example a step is given",
+                fix="give a whole number from 1 on",
+            )
 
     def choice(self, comm: Comm, devices: int, inputs: str) -> Choice:
         """For a unit of so many devices."""

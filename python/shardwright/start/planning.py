@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._core import Draft, Graph, Plan, plan_devices
-from ..errors import ClusterError, PlanError, ShardwrightError
+from ..errors import ClusterError, PlanError, ShardwrightError, with_article
 from .auto_plan import AUTO, Choice
 
 # Beyond this a number is a mistake, and would only fill the memory.
@@ -43,7 +43,7 @@ def make_plan(graph: Graph, plan: PlanLike, devices: int | None = None, choice: 
         raise PlanError(
             "SW0312",
             f"{plan!r} is not a plan",
-            why=f"it is a {type(plan).__name__}",
+            why=f"it is {with_article(type(plan).__name__)}",
             fix="give a name, a path, a Plan or a function",
         )
     if made.devices != devices:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..errors import RuntimeFault
+from ..errors import RuntimeFault, with_article
 from ..runtime import Comm
 from ..runtime.agreement.agreement import number_of
 from ..runtime.agreement.alike import same_everywhere
@@ -32,7 +32,7 @@ def require_one_model(comm: Comm, module: nn.Module) -> None:
 
 def _described(module: nn.Module) -> Iterator[str]:
     if not isinstance(module, nn.Module):
-        yield f"a {type(module).__name__}"
+        yield with_article(type(module).__name__)
         return
     for path, part in module.named_modules(remove_duplicate=False):
         # What other classes say of themselves may be another text in each process.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from ..errors import RuntimeFault
+from ..errors import RuntimeFault, with_article
 from ..runtime.agreement.agreement import number_of
 from .replay import Ref
 from .tape import Tape
@@ -34,7 +34,7 @@ def deferred(factory: Callable[[], Module], seed: int = 0) -> Module:
         raise RuntimeFault(
             "SW0751",
             "the initialisation of the model cannot be recorded",
-            why=f"the factory returned a {type(module).__name__}",
+            why=f"the factory returned {with_article(type(module).__name__)}",
             fix="give a function without arguments that returns a torch.nn.Module",
         )
     refs, emptied = _emptied(module, tape)

@@ -10,21 +10,8 @@ use crate::region::numel;
 use super::communication::TOGETHER;
 use super::gradients::symmetric;
 use super::ledger::Block;
+use super::pending::{Gathering, Scattering};
 use super::walk::Walk;
-
-/// Copies on their way.
-pub(super) struct Gathering {
-    copies: Vec<usize>,
-    sent: Vec<Block>,
-    received: Vec<Block>,
-}
-
-/// Gradients on their way: what is sent, and for each shard its part of what arrives.
-#[derive(Default)]
-pub(super) struct Scattering {
-    sent: Vec<Block>,
-    received: Vec<(usize, Block)>,
-}
 
 /// How a copy falls into the parts of ranks.
 struct Form {

@@ -7,7 +7,7 @@ use program::{Of, Pass};
 use crate::purpose::{Memory, Purpose};
 
 use super::ledger::Block;
-use super::offloaded::OffloadedBytes;
+use super::pending::OffloadedBytes;
 use super::walk::{Lane, Walk, batches};
 
 /// Gradients of a step that add up: of leaves, and of shards.

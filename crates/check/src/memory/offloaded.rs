@@ -1,19 +1,12 @@
 //! What is on the host from forward to backward: a copy of each block that is not there anyway.
 
-use std::collections::BTreeMap;
-
 use program::Offloaded;
 
 use crate::intern::Map;
 
 use super::ledger::Block;
+use super::pending::Sent;
 use super::walk::Walk;
-
-/// Bytes that a call or a number sends to the host for each micro-batch.
-pub(crate) type OffloadedBytes = BTreeMap<Offloaded, u64>;
-
-/// Blocks that were sent, each once, with the bytes of each.
-pub(super) type Sent = Vec<(Block, u64)>;
 
 impl Walk<'_, '_> {
     /// Sends blocks that backward keeps, of which the others stay.

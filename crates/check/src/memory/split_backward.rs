@@ -13,26 +13,8 @@ use crate::held::Part;
 use crate::intern::Map;
 
 use super::ledger::Block;
+use super::pending::Later;
 use super::walk::Walk;
-
-/// What is left of the backward of a call.
-#[derive(Default)]
-pub(super) struct Left {
-    /// Gradients that leaves are going to have.
-    leaves: Vec<(usize, Block)>,
-    /// Operators whose backward is left, or some of it, the last one first.
-    ops: Vec<Later>,
-    /// What the call was given again.
-    recomputed: Vec<Block>,
-}
-
-struct Later {
-    offset: usize,
-    given: Vec<Option<Block>>,
-    saved: Vec<Block>,
-    /// Whose gradients are left.
-    bufs: Vec<BufId>,
-}
 
 /// What of a call waits: leaves that are read in one way, and what is made of each without any values.
 #[derive(Default)]

@@ -15,11 +15,9 @@ use crate::region::numel;
 use crate::state::{Code, Context, Rank};
 use crate::timetable::enough;
 
-use super::divided::{Gathering, Scattering};
 use super::ledger::{Block, Ledger};
 use super::lives::Lives;
-use super::offloaded::{OffloadedBytes, Sent};
-use super::split_backward::Left;
+use super::pending::{Gathering, Left, OffloadedBytes, Scattering, Sent};
 
 pub(super) struct Walk<'w, 'a> {
     pub(super) cx: &'w mut Context<'a>,

@@ -1,4 +1,4 @@
-//! The table itself. Every row is run against `torch.ops` by `tests/python/test_templates.py`.
+//! The table itself. Every row is run against `torch.ops` by `tests/python/rules/test_templates.py`.
 
 /// Operator, Python. Of several rows for one operator the first that fits is used.
 pub(super) const TABLE: &[(&str, &str)] = &[

@@ -9,7 +9,7 @@ use program::{
 use rules::Reduction;
 
 use super::modules::Modules;
-use super::naming::is_made_up;
+use super::ranks::{group_of, rank_names};
 use super::sharding::Shardings;
 use crate::names;
 use crate::python::print;
@@ -143,7 +143,7 @@ impl Comments<'_> {
             pairs.filter(|(rank, _)| own.contains(rank)).map(|(_, other)| other).collect();
         let others: Vec<RankId> = others.into_iter().collect();
         let word = if sends { "to" } else { "from" };
-        (!others.is_empty()).then(|| format!("{word} {}", super::rank_names(&others)))
+        (!others.is_empty()).then(|| format!("{word} {}", rank_names(&others)))
     }
 
     fn collective(&self, it: &Collective) -> String {
@@ -192,7 +192,7 @@ impl Comments<'_> {
     fn tensor(&self, id: TensorId) -> Option<String> {
         let tensor = self.graph.tensors.get(id.index())?;
         Some(match &tensor.source {
-            Source::Op { .. } if is_made_up(&tensor.name) => return None,
+            Source::Op { .. } if names::is_made_up(&tensor.name) => return None,
             Source::Op { op, .. } => match self.modules.of(*op) {
                 "" => tensor.name.clone(),
                 path => path.to_owned(),
@@ -202,17 +202,6 @@ impl Comments<'_> {
             Source::Input { .. } => tensor.name.clone(),
         })
     }
-}
-
-/// The group of a grouping that a role's first rank is in; a role's groups are of one size.
-pub(crate) fn group_of<'a>(
-    program: &'a Program,
-    role: &Role,
-    id: GroupingId,
-) -> Option<&'a [program::RankId]> {
-    let grouping = program.groupings.get(id.index())?;
-    let rank = role.ranks.first()?;
-    grouping.iter().find(|group| group.contains(rank)).map(Vec::as_slice)
 }
 
 /// The tensor's dim in which a cut is.

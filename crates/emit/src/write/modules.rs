@@ -6,7 +6,6 @@ use graph::{Graph, OpId, Source, TensorId};
 use program::LocalOp;
 use rules::rewriting::{Origin, Rewritten};
 
-use super::naming::{is_made_up, is_number};
 use crate::{leaves, names};
 
 /// Modules of PyTorch that are one thing to a reader: their operators stand in the parent's code.
@@ -121,7 +120,7 @@ impl<'a> Modules<'a> {
     /// An operator's target; that of the model's operator that it is the last piece of.
     pub(crate) fn target(&self, op: OpId) -> Option<&'a str> {
         let own = self.graph.ops.get(op.index())?;
-        let ends = |made: &TensorId| !is_made_up(&self.graph.tensor(*made).name);
+        let ends = |made: &TensorId| !names::is_made_up(&self.graph.tensor(*made).name);
         let whole = self.piece_of(op).filter(|_| own.outputs.iter().flatten().any(ends));
         Some(whole.unwrap_or(&own.target))
     }
@@ -133,9 +132,11 @@ impl<'a> Modules<'a> {
         }
         match self.class(path) {
             Some(class) if !LEAVES.contains(&class) && !CONTAINERS.contains(&class) => names::snake(class),
-            Some(class) if is_number(path) && LEAVES.contains(&class) => names::snake(class),
+            Some(class) if names::is_number(path) && LEAVES.contains(&class) => names::snake(class),
             // One of many that are alike.
-            _ if is_number(path) => names::tail(path.rsplit_once('.').map_or(path, |(outer, _)| outer)),
+            _ if names::is_number(path) => {
+                names::tail(path.rsplit_once('.').map_or(path, |(outer, _)| outer))
+            }
             _ => names::tail(path),
         }
     }

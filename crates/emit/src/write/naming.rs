@@ -52,7 +52,7 @@ impl Naming<'_> {
                 let nearly = self.modules.piece_of(*op) == Some(own) && self.modules.is_leaf(module);
                 let path =
                     leaves::strip(module, inside).filter(|path| !path.is_empty() && says_what(path, inside));
-                if is_made_up(&found.name) {
+                if names::is_made_up(&found.name) {
                     return path.filter(|_| nearly).map(names::tail);
                 }
                 if target != *own {
@@ -91,11 +91,6 @@ pub(crate) fn of_target(target: &str) -> String {
     names::identifier(names::nickname(name))
 }
 
-/// Tensors inside a rewritten operator are named after that: `cross_entropy_loss.3`.
-pub(crate) fn is_made_up(name: &str) -> bool {
-    name.contains('.')
-}
-
 /// A tensor's name, where the model gave it and not the operator.
 fn variable(name: &str, target: &str) -> Option<String> {
     let base = names::base(name.trim_start_matches('_'));
@@ -105,13 +100,7 @@ fn variable(name: &str, target: &str) -> Option<String> {
 
 /// A number at the end of a path says which, and not what, but among the few parts of one module: `mlp.2`.
 fn says_what(path: &str, inside: &str) -> bool {
-    !is_number(path) || !inside.is_empty() && path.contains('.')
-}
-
-/// Whether the last part of a path is a number.
-pub(crate) fn is_number(path: &str) -> bool {
-    let last = path.rsplit('.').next().unwrap_or(path);
-    last.split('@').next().unwrap_or(last).bytes().all(|b| b.is_ascii_digit())
+    !names::is_number(path) || !inside.is_empty() && path.contains('.')
 }
 
 /// The module's and the parameter's own name: `c_attn_weight`.

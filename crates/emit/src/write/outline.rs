@@ -11,7 +11,7 @@ use program::{Arg, Body, BufId, Call, LocalOp};
 
 use super::group::{Group, Node, group, shared};
 use super::modules::{Modules, plain};
-use super::naming::{Naming, is_made_up, of_target};
+use super::naming::{Naming, of_target};
 use super::sharding::Shardings;
 use crate::leaves::{self, Leaves};
 use crate::names;
@@ -437,7 +437,7 @@ impl<'a> Outline<'a> {
 
     fn is_made_up(&self, buf: BufId) -> bool {
         let tensor = self.graph.tensors.get(self.body.buf(buf).tensor.index());
-        tensor.is_some_and(|tensor| is_made_up(&tensor.name))
+        tensor.is_some_and(|tensor| names::is_made_up(&tensor.name))
     }
 
     fn buf_hint(&self, buf: BufId) -> String {

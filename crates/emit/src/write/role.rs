@@ -7,15 +7,16 @@ use program::{Body, BufId, Call, Code, Collective, How, Instr, Pass, Program, Ro
 use rules::Analysis;
 
 use super::calls::{Words, call_id, method};
-use super::comments::{self, Comments, group_of, partition};
+use super::comments::{self, Comments, partition};
 use super::functions::{CallText, Names, Printer, statement};
 use super::modules::Modules;
 use super::naming::Naming;
 use super::outline::{Outline, Use};
+use super::ranks::{group_of, rank_names};
 use super::sharding::Shardings;
 use super::{rolled, timetable};
 use crate::leaves::Leaves;
-use crate::names::Scope;
+use crate::names::{Scope, code_name};
 use crate::python::parser::IMPORTS;
 use crate::python::{Expr, Function, Stmt, StmtKind, print};
 use crate::templates::DEVICE;
@@ -73,15 +74,6 @@ pub(crate) fn text(
     out
 }
 
-/// What the function of a code is called.
-pub(crate) fn code_name(several: bool, block: u32, pass: Pass) -> String {
-    match pass {
-        Pass::Begin | Pass::End => pass.name().into(),
-        _ if several => format!("{}_{block}", pass.name()),
-        _ => pass.name().into(),
-    }
-}
-
 /// What a code and its buffers are called.
 struct Named {
     name: String,
@@ -117,7 +109,7 @@ fn head(program: &Program, role: &Role, held: &[String]) -> String {
          # graph {} (the digest of the model's graph)\n{groups}{held}\n{}\n{}\n\n{}\n",
         print::clean(&program.model),
         print::clean(&program.plan),
-        super::rank_names(&role.ranks),
+        rank_names(&role.ranks),
         program.world,
         print::clean(&program.digest),
         IMPORTS[0],

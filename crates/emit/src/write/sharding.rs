@@ -11,7 +11,7 @@ use program::{Pass, Program, Role, Slice};
 use rules::families::local_of;
 use rules::{Analysis, Interval, Kind, LocalArg, OpDims, Region, View};
 
-use super::comments::group_of;
+use super::ranks::group_of;
 use crate::leaves::Leaves;
 
 /// How one value lies, on every rank of a role.

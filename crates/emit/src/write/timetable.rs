@@ -2,7 +2,7 @@
 
 use program::{Does, Loop, Pass, Steps, Task, Timetable, When};
 
-use super::role::code_name;
+use crate::names::code_name;
 use crate::python::{Expr, Function, Stmt, StmtKind, print as python};
 
 const DOC: &str = "For each micro-batch: its loss counts `scale`, and gradients are reduced with the last.";

@@ -3,7 +3,7 @@ use std::fmt::{self, Write};
 use super::{FORMAT, VERSION};
 use crate::{Arg, Graph, Op, Source, Tensor};
 
-/// The text of a valid graph; [`super::parse`] gives the graph back.
+/// The text of a valid graph; [`super::parse()`] gives the graph back.
 pub fn print(graph: &Graph) -> String {
     let mut out = String::with_capacity(160 * (graph.ops.len() + graph.tensors.len()) + 256);
     write_graph(&mut out, graph).expect("writing to a string never fails");

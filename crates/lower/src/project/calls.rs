@@ -12,7 +12,7 @@ use rules::{Kind, Rule};
 use super::per_rank::{Asked, NumbersId, agreed};
 use super::recomputed::Begun;
 use super::{Made, Owner, Projector};
-use crate::place::Placement;
+use crate::placement::Placement;
 use crate::uses::{Reader, UseId};
 
 /// One part of an operator of a segment: the first, second, ... on its rank.

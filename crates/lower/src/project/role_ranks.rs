@@ -15,7 +15,7 @@ use super::per_rank::{Asked, PerRankValues, RegionsId, agreed};
 use crate::layout::{Entry, Interner, LayoutId, PortsId};
 use crate::moves::{Get, Method, Move, on_rank};
 use crate::param_sharding::Divided;
-use crate::place::Placement;
+use crate::placement::Placement;
 use crate::schedule::Leaves;
 
 /// The parts of an operator that each rank has: for each input the port that it reads, for each output the
@@ -231,10 +231,10 @@ impl<'a> RoleRanks<'a> {
         let on: Vec<_> = self.ranks.iter().map(|rank| placement.on(*rank)).collect();
         let parts = agreed(self.ranks, |at| {
             let rank = self.ranks[at];
-            let read = |read: &crate::place::Read, sub: usize| {
+            let read = |read: &crate::placement::Read, sub: usize| {
                 Some(read.port[sub]? - self.interner.get_ports(read.ports).on(rank).start)
             };
-            let written = |written: &Option<crate::place::Written>, sub: usize| {
+            let written = |written: &Option<crate::placement::Written>, sub: usize| {
                 let written = written.as_ref()?;
                 Some(written.entry[sub] - self.interner.get(written.layout).on(rank).start)
             };

@@ -16,7 +16,7 @@
 //! use "data" between nodes                 # as a named plan divides operators
 //! use "megatron" inside nodes
 //! ```
-//! All lines hold. What a plan file says of operators (`op`, `use`) is a constraint, too: a partial plan. [`read`] reads
+//! All lines hold. What a plan file says of operators (`op`, `use`) is a constraint, too: a partial plan. [`read()`] reads
 //! them; what operators' ways must be is a [`Demand`].
 
 mod dims;

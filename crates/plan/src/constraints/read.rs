@@ -8,8 +8,8 @@ use rules::Analysis;
 
 use super::dims::Dims;
 use super::{Along, Constraint, Demand, Level, Says};
+use crate::device_list::device_list;
 use crate::select::{clip, folded_path, glob, select};
-use crate::text::device_list;
 
 const HEADER: &str = "shardwright-constraints 1";
 const PLAN: &str = "shardwright-plan 1";

@@ -8,7 +8,6 @@ use graph::{OpId, Source, TensorId};
 use rules::{View, families};
 
 use super::Model;
-use super::megatron::is_weight;
 
 /// Of the work of a model rows have at least one part in so many, if they are divided.
 const MUCH: u128 = 20;
@@ -152,5 +151,5 @@ fn is_product(model: &Model<'_>, op: OpId) -> bool {
     let made = |index: &usize| dims.outputs.iter().flatten().any(|carried| *carried == Some(*index));
     let looks_up = families::nature_of(&model.graph.op(op).target).looks_up;
     let mut inputs = model.graph.op(op).inputs().into_iter().zip(&dims.inputs);
-    !looks_up && inputs.any(|(id, carried)| is_weight(model, id) && !carried.iter().flatten().all(made))
+    !looks_up && inputs.any(|(id, carried)| model.is_weight(id) && !carried.iter().flatten().all(made))
 }

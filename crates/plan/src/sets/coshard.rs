@@ -71,7 +71,7 @@ fn made(model: &Model<'_>, op: OpId, index: usize, needs_grad: &[bool]) -> u64 {
 fn read(model: &Model<'_>, op: OpId, index: usize, needs_grad: &[bool]) -> u64 {
     let inputs = model.graph.op(op).inputs().into_iter().zip(&model.analysis.op(op).inputs);
     let same = inputs.filter(|(_, carried)| !carried.contains(&Some(index)));
-    let values = same.filter(|(t, _)| needs_grad[t.index()] && !megatron::is_weight(model, *t));
+    let values = same.filter(|(t, _)| needs_grad[t.index()] && !model.is_weight(*t));
     values.map(|(tensor, _)| bytes(model, tensor)).max().unwrap_or(0)
 }
 

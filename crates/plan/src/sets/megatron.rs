@@ -124,7 +124,7 @@ fn is_vocabulary(model: &Model<'_>, op: OpId, index: usize) -> bool {
     let inputs = model.graph.op(op).inputs();
     let is_input = |t: &TensorId| matches!(model.graph.tensor(*t).source, Source::Input { .. });
     let carriers = model.analysis.op(op).inputs.iter().zip(&inputs).filter(|(c, _)| c.contains(&Some(index)));
-    inputs.iter().any(is_input) && carriers.into_iter().all(|(_, t)| is_weight(model, *t))
+    inputs.iter().any(is_input) && carriers.into_iter().all(|(_, t)| model.is_weight(*t))
 }
 
 /// Whether a loop runs over the inner dim of experts, both of whose contractions are in one operator.
@@ -139,7 +139,7 @@ fn in_weight(model: &Model<'_>, op: OpId, index: usize) -> bool {
     let dims = model.analysis.op(op);
     let contracts = dims.loops.iter().any(|l| l.kind == Kind::Reduce(Reduction::Sum)) || ends_own(model, op);
     let weight = |(tensor, carried): (TensorId, &Vec<Option<usize>>)| {
-        is_weight(model, tensor) && carried.contains(&Some(index))
+        model.is_weight(tensor) && carried.contains(&Some(index))
     };
     contracts && model.graph.op(op).inputs().into_iter().zip(&dims.inputs).any(weight)
 }
@@ -153,7 +153,7 @@ fn contracts(model: &Model<'_>, op: OpId) -> bool {
     let dims = model.analysis.op(op);
     let made: Vec<usize> = dims.outputs.iter().flatten().filter_map(|carried| *carried).collect();
     let inputs = model.graph.op(op).inputs().into_iter().zip(&dims.inputs);
-    let mut weights = inputs.filter(|(tensor, _)| is_weight(model, *tensor));
+    let mut weights = inputs.filter(|(tensor, _)| model.is_weight(*tensor));
     !ends_own(model, op)
         && weights.any(|(_, carried)| carried.iter().flatten().any(|index| !made.contains(index)))
 }
@@ -163,16 +163,4 @@ fn ends_own(model: &Model<'_>, op: OpId) -> bool {
     let dims = model.analysis.op(op);
     let is_made = |index: usize| dims.outputs.iter().flatten().any(|carried| *carried == Some(index));
     (0..dims.loops.len()).any(|index| dims.loops[index].kind == Kind::Own && !is_made(index))
-}
-
-/// A parameter, or what is made of one parameter alone, such as a cast of it.
-pub(super) fn is_weight(model: &Model<'_>, tensor: TensorId) -> bool {
-    match model.graph.tensor(tensor).source {
-        Source::Param { .. } => true,
-        Source::Op { op, .. } => match model.graph.op(op).inputs()[..] {
-            [only] => is_weight(model, only),
-            _ => false,
-        },
-        _ => false,
-    }
 }

@@ -26,6 +26,7 @@ mod schedules;
 mod segments;
 mod sequence;
 mod stages;
+mod term;
 mod tokens;
 mod whole_updates;
 mod zero;
@@ -33,14 +34,15 @@ mod zero;
 use std::cell::OnceCell;
 
 use diag::{Error, Result};
-use graph::{Graph, OpId, Source};
+use graph::{Graph, OpId, Source, TensorId};
 use rules::Analysis;
 
 use auto::Auto;
 use axes::{Axis, Said, axes, besides};
 use exchanges::Exchanges;
-pub use name::{Argument, PlanName, SetTerm};
+pub use name::PlanName;
 pub use stages::cuts;
+pub use term::{Argument, SetTerm};
 
 use crate::classes::Classes;
 use crate::{Draft, MOST, On, Plan, Schedule, Split, legal};
@@ -93,6 +95,18 @@ impl<'g> Model<'g> {
             layers: OnceCell::new(),
             layers_save: OnceCell::new(),
             segments: OnceCell::new(),
+        }
+    }
+
+    /// A parameter, or what is made of one parameter alone, such as a cast of it.
+    fn is_weight(&self, tensor: TensorId) -> bool {
+        match self.graph.tensor(tensor).source {
+            Source::Param { .. } => true,
+            Source::Op { op, .. } => match self.graph.op(op).inputs()[..] {
+                [only] => self.is_weight(only),
+                _ => false,
+            },
+            _ => false,
         }
     }
 }

@@ -37,12 +37,11 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::OnceLock;
 
-use graph::{Graph, Op, OpId};
-
 use crate::algebra::Rule;
 use crate::cost::{Call, Cost, Sketch};
 use crate::local::{LocalOp, Part, unchanged};
 use crate::rewriting::Rewrite;
+pub use crate::view::View;
 
 /// All families, in the order of the documentation.
 pub const ALL: &[&Family] = &[
@@ -180,14 +179,6 @@ operand takes as many operations as forward, if nothing else is said.
 | --- | --- | --- | --- |
 ";
 
-/// An operator with its tensors at hand.
-#[derive(Clone, Copy)]
-pub struct View<'g> {
-    pub graph: &'g Graph,
-    pub id: OpId,
-    pub op: &'g Op,
-}
-
 /// A family of operators that are split alike.
 pub struct Family {
     pub name: &'static str,
@@ -262,19 +253,4 @@ impl Nature {
         inner: None,
         dims: &[],
     };
-}
-
-impl<'g> View<'g> {
-    pub fn new(graph: &'g Graph, id: OpId) -> Self {
-        Self { graph, id, op: graph.op(id) }
-    }
-
-    pub fn input_shapes(&self) -> Vec<&'g [i64]> {
-        self.op.inputs().into_iter().map(|t| &self.graph.tensor(t).shape[..]).collect()
-    }
-
-    pub fn output_shapes(&self) -> Vec<Option<&'g [i64]>> {
-        let shape = |t: &Option<graph::TensorId>| t.map(|t| &self.graph.tensor(t).shape[..]);
-        self.op.outputs.iter().map(shape).collect()
-    }
 }

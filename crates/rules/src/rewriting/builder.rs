@@ -2,6 +2,9 @@ use std::collections::HashSet;
 
 use graph::{Arg, Dtype, Graph, Op, OpId, Source, Tensor, TensorId};
 
+/// A family's rewriting of its operators: it appends the simpler ones.
+pub type Rewrite = fn(&Op, &mut Builder<'_>);
+
 /// Appends the pieces of one operator to a graph, and notes what their dims mean.
 ///
 /// Operands are tensors of the new graph. Labels are terms as in a rule, such as `b v, b -> b v`, in the names of

@@ -5,13 +5,14 @@
 //! parts that differ, the smallest one), and waits for collectives that lie on one path of dependencies ([`chains`]); at
 //! the end it updates its parameters. All its collectives go over its lines, on each one after the other: those on the path, the
 //! sums of gradients, and the parameters that it gathers. In a pipeline a stage waits for the stages before it, and
-//! those wait for its gradients ([`stages`]). What it holds is at least its parameters, their gradients, and what the
+//! those wait for its gradients ([`piped`]). What it holds is at least its parameters, their gradients, and what the
 //! optimizer keeps of them; and what forward keeps ([`kept`]), if less of it is not computed again.
 
 mod chains;
 mod held;
 mod kept;
 mod parts;
+mod piped;
 mod stages;
 mod under_way;
 
@@ -24,7 +25,8 @@ use crate::Question;
 use chains::{Chains, Line};
 use kept::Kept;
 use parts::{Of, Parts};
-use stages::{Stages, Work};
+use piped::Work;
+use stages::Stages;
 
 /// Of any rank of a plan: no step is shorter, and no peak of memory is lower for the rank that has most.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

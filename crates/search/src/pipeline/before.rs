@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::cuts::{Ask, Costs, Run, begins, left};
+use super::ask::{Ask, Costs, Run, begins, left};
 
 /// Seconds of a micro-batch in what comes before a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

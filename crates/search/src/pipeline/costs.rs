@@ -7,7 +7,7 @@ use cluster::Contention;
 use diag::{Error, Result};
 use elimination::Solver;
 
-use super::cuts::{Costs, Run};
+use super::ask::{Costs, Run};
 use super::flow::{Flow, Stage};
 use super::groups::Groups;
 use super::left::{Left, SegmentCosts};

@@ -3,7 +3,7 @@
 use diag::Result;
 use graph::OpId;
 
-use super::cuts::Run;
+use super::ask::Run;
 use super::groups::Groups;
 use super::segments::Segments;
 use crate::constraints::Constraints;

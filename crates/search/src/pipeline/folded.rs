@@ -3,8 +3,9 @@
 
 use graph::{Graph, Source};
 
+use super::ask::{Ask, Costs, Run};
 use super::costs::Found;
-use super::cuts::{Ask, Chosen, Costs, Pipeline, Run};
+use super::cuts::{Chosen, Pipeline};
 use super::flow::{Flow, Stage};
 use super::segments::Segments;
 

@@ -4,6 +4,7 @@
 //! operator by operator, as plans of one block are ([`crate::spmd`]); of all pipelines of these runs the one that takes
 //! least is found exactly ([`cuts`]), as a step of it goes ([`flow`]). Like all plans it is lowered, proved and simulated.
 
+mod ask;
 mod before;
 mod costs;
 mod cuts;
@@ -15,7 +16,8 @@ mod left;
 mod rows;
 mod segments;
 
-pub use cuts::{Ask, Chosen, Costs, Pipeline, Run, cut};
+pub use ask::{Ask, Costs, Run};
+pub use cuts::{Chosen, Pipeline, cut};
 pub use explain::Claimed;
 pub(crate) use explain::explain;
 pub use flow::{Flow, Stage};

@@ -10,8 +10,9 @@ use graph::{OpId, Source, TensorId};
 use plan::{Draft, Plan, Schedule, sets};
 
 use super::Stats;
+use super::ask::{Ask, Costs, Run};
 use super::costs::Found;
-use super::cuts::{Ask, Costs, NEAR, Pipeline, Run, cut};
+use super::cuts::{NEAR, Pipeline, cut};
 use super::explain::Claimed;
 use super::flow::{Flow, Stage};
 use super::folded;

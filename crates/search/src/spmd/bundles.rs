@@ -5,9 +5,14 @@
 //! value in the same way, such as the projections of queries, keys and values, are one bundle.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use graph::{Graph, OpId, Source, TensorId};
 use rules::Analysis;
+
+use super::choices::Choice;
+use super::messages::Price;
+use super::param_sharding::Held;
 
 /// An operator is dear if it has so many operations for each element of what it reads or makes.
 const DEAR: u64 = 4;
@@ -16,6 +21,32 @@ const DEAR: u64 = 4;
 pub(super) struct Bundles {
     pub(super) all: Vec<Vec<OpId>>,
     pub(super) of: Vec<usize>,
+}
+
+/// One bundle under one choice, for one micro-batch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Unary {
+    /// Seconds in which it computes or copies, and in which it waits for communication.
+    pub(super) price: Price,
+    /// Bytes that forward keeps for backward.
+    pub(super) kept: f64,
+    /// Of each parameter that it reads.
+    pub(super) held: Vec<Held>,
+}
+
+pub(super) struct Bundle {
+    pub(super) ops: Vec<OpId>,
+    pub(super) dims: Vec<usize>,
+    pub(super) choices: Rc<Vec<Choice>>,
+    pub(super) unary: Rc<Vec<Unary>>,
+    /// The parameters that it reads first.
+    pub(super) params: Vec<TensorId>,
+}
+
+/// What it takes to bring values from one bundle to another, and gradients back: a row for each choice of the first.
+pub(super) struct Edge {
+    pub(super) ends: (usize, usize),
+    pub(super) prices: Rc<Vec<Price>>,
 }
 
 /// What is known of an operator.

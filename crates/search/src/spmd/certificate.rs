@@ -6,9 +6,8 @@ use graph::{OpId, Source, Tensor};
 use super::digits::Digits;
 use super::maker::Operators;
 use super::messages::{Count, Messages};
-use super::objective::{Objective, UNIT, Weights};
-use super::rows::limit;
-use super::solution::{FIRST, solved};
+use super::objective::{FIRST, Objective, UNIT, Weights};
+use super::solved::{limit, solved};
 use super::space::Space;
 use crate::Question;
 
@@ -50,9 +49,9 @@ pub(super) fn bound(
         };
         let weights = fallback.weights(is_priced);
         let objective = Objective::new(&space, weights)?;
-        let Some(least) = solved(question, &objective.problem()) else { return Ok(0.0) };
-        *sums += least.sums.0;
-        bound = bound.min((least.cost - weights.byte * limit) * UNIT);
+        let Some(found) = solved(question, &objective.problem()) else { return Ok(0.0) };
+        *sums += found.sums.0;
+        bound = bound.min((found.cost - weights.byte * limit) * UNIT);
         if !fallback.is_tight {
             break;
         }

@@ -12,7 +12,9 @@ use super::digits::Digits;
 use super::maker::Operators;
 use super::messages::{Count, Messages};
 use super::objective::{Objective, Totals, UNIT};
-use super::solution::{Claim, MOST, spans};
+use super::recomputed::spans;
+use super::solution::Claim;
+use super::solved::MOST;
 use super::space::Space;
 use crate::Question;
 

@@ -5,14 +5,15 @@ use std::rc::Rc;
 
 use diag::Result;
 use elimination::{NEVER, Problem, Solver, Term};
-use graph::OpId;
+use graph::{OpId, TensorId};
 
 use super::borders::Borders;
+use super::bundles::Edge;
+use super::inner::{Asked, Inner, LOOKS, PRICES, SENT};
 use super::messages::Price;
 use super::objective::{Moved, Objective, Totals, UNIT, Weights};
 use super::priced::{Priced, least_bytes, least_seconds};
-use super::runs::{Inner, LOOKS, PRICES, Runs, SENT};
-use super::space::{Begun, Edge, Rest, Space};
+use super::space::{Begun, Rest, Space};
 use super::tied::{Divided, Mask, Tied};
 
 /// No table has more entries than this times the values of a variable.
@@ -47,9 +48,6 @@ pub(super) struct Fallback<'q> {
     pub(super) is_exact: bool,
 }
 
-/// A look, a price, and of how many micro-batches something is kept.
-pub(super) type Asked = (usize, usize, u32);
-
 /// What is to be least: of the bundles of a run and of the edges within it, which are terms of the problem.
 pub(super) struct Tables {
     pub(super) members: Vec<usize>,
@@ -59,16 +57,20 @@ pub(super) struct Tables {
 }
 
 impl<'q> Fallback<'q> {
-    pub(super) fn new(runs: &Runs<'q>, spans: Vec<Vec<OpId>>, begun: Begun<'q>) -> Result<Self> {
+    pub(super) fn new(
+        (of, crossing): (&[usize], &[Option<TensorId>]),
+        spans: Vec<Vec<OpId>>,
+        begun: Begun<'q>,
+    ) -> Result<Self> {
         let Begun { space, rest } = begun;
         // What is made of weights alone goes with its reader, which comes later.
-        let last = |ops: &Vec<OpId>| ops.iter().map(|op| runs.segments[op.index()]).max().unwrap_or(0);
+        let last = |ops: &Vec<OpId>| ops.iter().map(|op| of[op.index()]).max().unwrap_or(0);
         let segments: Vec<usize> = space.bundles.iter().map(|bundle| last(&bundle.ops)).collect();
-        let mut of = runs.segments.to_vec();
+        let mut of = of.to_vec();
         for (bundle, segment) in space.bundles.iter().zip(&segments) {
             bundle.ops.iter().for_each(|op| of[op.index()] = *segment);
         }
-        let mut is_spanned = vec![false; runs.crossing.len()];
+        let mut is_spanned = vec![false; crossing.len()];
         for span in &spans {
             let own = span.iter().map(|op| of[op.index()]);
             let (first, last) = own.fold((usize::MAX, 0), |(a, b), at| (a.min(at), b.max(at)));
@@ -76,7 +78,7 @@ impl<'q> Fallback<'q> {
         }
         let bytes = least_bytes(&space, &segments, is_spanned.len())?;
         let least = least_seconds(&space, &segments, is_spanned.len());
-        let borders = Borders::new(&space, &segments, runs.crossing);
+        let borders = Borders::new(&space, &segments, crossing);
         let tied = Tied::new(&space, &segments);
         let (symmetric, numbers) = (HashMap::new(), HashMap::new());
         let (priced, known) = (HashMap::new(), HashMap::new());

@@ -7,9 +7,10 @@ use compiler::{SUM, states, updated};
 use diag::Result;
 use elimination::{Problem, Term};
 
+use super::bundles::Unary;
 use super::messages::Price;
 use super::param_sharding::{Costs, Held, ParamChoice, Terms, ways};
-use super::space::{Space, Unary};
+use super::space::Space;
 
 /// Costs are whole numbers of this: of a second.
 pub(super) const UNIT: f64 = 1e-12;
@@ -28,6 +29,12 @@ pub(super) struct Weights {
     pub(super) look: Look,
     pub(super) byte: f64,
 }
+
+/// What is looked at first.
+pub(super) const FIRST: [Look; 2] = [Look { line: 0.0, last: 0.0 }, Look { line: 0.25, last: 0.5 }];
+/// A byte has a price in any case, so that of two ways that take as long the smaller one is found: all bytes that there
+/// are cost this share of the step.
+pub(super) const NOTHING: f64 = 1e-4;
 
 impl Look {
     /// Whether nothing else is looked at than what binds.

@@ -9,42 +9,19 @@ use std::rc::Rc;
 use diag::Result;
 use elimination::{NEVER, Problem, Solver, Term};
 use graph::OpId;
-use plan::classes::Classes;
 use rules::Analysis;
 
+use super::bundles::Bundle;
 use super::choices::{Choice, choices, loops};
+use super::demanded::pinned;
 use super::digits::Digits;
 use super::maker::{Maker, Operators};
 use super::messages::{Count, Messages};
+use super::recomputed::spans;
 use super::sharding::{Loops, splits};
-use super::solution::{MOST, spans};
-use super::space::Bundle;
+use super::solved::MOST;
 use crate::Question;
 use crate::constraints::{Constraints, by_digits, named_splits};
-
-/// For each operator what is demanded of it along the model's dims: equal of those that can be one decision.
-pub(super) fn marks(question: &Question<'_>, classes: &Classes) -> Vec<String> {
-    let of = |op: OpId| {
-        let class = |index| classes.of_loop(op, index);
-        question.constraints.map_or_else(String::new, |it| it.mark(op, class))
-    };
-    question.graph.op_ids().map(of).collect()
-}
-
-/// What is demanded of operators along their own loops: equal of bundles that have the same choices.
-pub(super) fn own_marks(question: &Question<'_>, ops: &[OpId]) -> Option<String> {
-    let constraints = question.constraints?;
-    let marks: Vec<String> = ops.iter().map(|op| constraints.mark(*op, |index| index)).collect();
-    marks.iter().any(|mark| !mark.is_empty()).then(|| format!("{marks:?}"))
-}
-
-/// The dims along which constraints have operators divided.
-pub(super) fn pinned(question: &Question<'_>, classes: &Classes, ops: &[OpId]) -> BTreeSet<usize> {
-    let Some(constraints) = question.constraints else { return BTreeSet::new() };
-    let of =
-        |op: &OpId| constraints.divides(*op).map(|index| classes.of_loop(*op, index)).collect::<Vec<_>>();
-    ops.iter().flat_map(of).collect()
-}
 
 /// All choices that a bundle has along some dims, whatever constraints say; of what they have divided also those that are
 /// seldom any good.

@@ -3,6 +3,7 @@
 use diag::Result;
 
 use super::solution::{Candidate, Stats, find};
+use super::solved::limit;
 use crate::reason::Reason;
 use crate::{Evaluated, Evaluations, Own, Question};
 
@@ -51,9 +52,4 @@ fn best(plans: &[Candidate]) -> impl Iterator<Item = Own> {
         reason: Some(Reason::of_block(&it.plan, it.claim)),
         ..Own::of(it.plan.clone())
     })
-}
-
-/// Bytes of the device that has fewest.
-pub fn limit(question: &Question<'_>) -> u64 {
-    (0..question.devices).map(|rank| question.there(rank)).min().unwrap_or(0)
 }

@@ -4,7 +4,6 @@
 //! within it. Runs of layers that are alike have the same tables, and are solved once.
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
 
 use diag::Result;
 use elimination::Solver;
@@ -12,50 +11,17 @@ use graph::{OpId, TensorId};
 use plan::Draft;
 
 use super::explain::{Explanation, ways};
-use super::fallback::{Asked, Fallback, Tables};
+use super::fallback::{Fallback, Tables};
+use super::inner::{Inner, LOOKS, PRICES, RunClaim};
 use super::maker::Ground;
-use super::objective::{Look, Objective, Totals, UNIT, Weights};
+use super::objective::{NOTHING, Objective, Totals, UNIT};
 use super::quick::Map;
-use super::rows::limit;
-use super::solution::{NOTHING, may_recompute, recompute, spans, write};
+use super::recomputed::{may_recompute, recompute, spans};
+use super::solution::write;
+use super::solved::limit;
 use super::space::Begun;
 use super::tied::{Divided, weights};
 use crate::Question;
-use crate::pipeline::Stage;
-
-/// Under the first a stage waits for what it sends at its end, under the second hardly.
-pub(super) const LOOKS: [Look; 2] = [Look { line: 0.25, last: 0.5 }, Look { line: 0.02, last: 0.1 }];
-/// So much of what stages send each other is not hidden.
-pub(super) const SENT: [f64; 2] = [1.0, 0.1];
-/// What a byte costs, in as good as nothing.
-pub(super) const PRICES: [f64; 5] = [1.0, 32.0, 256.0, 2048.0, 16384.0];
-
-/// A way to divide a run, and to compute some of it again.
-#[derive(Clone, Debug)]
-pub(crate) struct Inner {
-    pub(super) fallback: usize,
-    pub(super) asked: Asked,
-    pub(super) values: Rc<[usize]>,
-    pub(super) weights: Weights,
-    /// Seconds of a micro-batch, forward and backward.
-    pub(super) forward: f64,
-    pub(super) backward: f64,
-    pub(super) totals: Totals,
-    /// Bytes that forward keeps of a micro-batch.
-    pub(super) kept: f64,
-    /// Bytes that all devices need of what comes from before the run, and hold of what goes on behind it.
-    pub(super) crossing: (f64, f64),
-}
-
-/// What a way to divide a run is least in.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RunClaim {
-    fallback: usize,
-    asked: Asked,
-    /// The price of a byte.
-    byte: f64,
-    kept: u32,
-}
 
 /// All runs of segments on one group of devices.
 pub(crate) struct Runs<'q> {
@@ -72,31 +38,6 @@ pub(crate) struct Runs<'q> {
     least: Map<(usize, usize, u32), Option<[f64; 3]>>,
     /// How what is tied is divided within a stage, and across several.
     pub(super) fixed: Option<(Divided, Divided)>,
-}
-
-impl Inner {
-    /// What the pipeline is told of it.
-    pub(crate) fn stage(&self) -> Stage {
-        let it = &self.totals;
-        Stage {
-            forward: self.forward,
-            backward: self.backward,
-            tail: (it.late - it.last).max(0.0) + it.updates,
-            busy: it.least(),
-            takes: self.crossing.0,
-            gives: self.crossing.1,
-        }
-    }
-
-    /// What it is least in, where it is kept of so many micro-batches.
-    pub(crate) fn claim(&self, kept: u32) -> RunClaim {
-        RunClaim { fallback: self.fallback, asked: self.asked, byte: self.weights.byte, kept }
-    }
-
-    /// Where it is kept of so many micro-batches.
-    fn bytes(&self, kept: u32) -> f64 {
-        self.totals.bytes + (f64::from(kept) - 1.0) * self.kept
-    }
 }
 
 impl<'q> Runs<'q> {
@@ -250,7 +191,9 @@ impl<'q> Runs<'q> {
                 Some(spans) => {
                     let cut = (&spans[..], self.segments);
                     let begun = Begun::new(&self.question, self.ground, cut);
-                    begun.map(|begun| Fallback::new(self, spans, begun)).transpose()?
+                    begun
+                        .map(|begun| Fallback::new((self.segments, self.crossing), spans, begun))
+                        .transpose()?
                 }
                 None => None,
             };

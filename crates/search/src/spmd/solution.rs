@@ -1,48 +1,37 @@
 //! The least sums, and the plans that have them.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 use diag::Result;
-use elimination::{Least, NEVER, Problem, Solver};
+use elimination::{Least, NEVER};
 use graph::OpId;
-use plan::sets::{SetTerm, auto};
-use plan::{Draft, ParamSharding, Plan, PlanName, sets};
+use plan::sets::SetTerm;
+use plan::{Draft, ParamSharding, Plan};
 
 use super::certificate::{Searched, bound};
 use super::digits::Digits;
 use super::maker::Operators;
 use super::messages::{Count, Messages};
-use super::objective::{Look, Objective, Totals, UNIT, Weights};
+use super::objective::{FIRST, Look, NOTHING, Objective, Totals, UNIT, Weights};
 use super::param_sharding::ParamChoice;
-use super::rows::limit;
+use super::recomputed::{may_recompute, recompute, spans};
 use super::sharding::splits;
+use super::solved::{limit, solved_nearly};
 use super::space::Space;
 use crate::Question;
 use crate::bound::kinds;
 use crate::title::Title;
 
-/// What is looked at first, and how often in all.
-pub(super) const FIRST: [Look; 2] = [Look { line: 0.0, last: 0.0 }, Look { line: 0.25, last: 0.5 }];
+/// How often is looked in all.
 const LOOKS: usize = 4;
 /// Nothing more is computed again where what was found is no more than so many times the bound.
 const ENOUGH: f64 = 1.02;
-/// No table has more entries than this times the values of a variable.
-pub(super) const MOST: f64 = 4e8;
-/// A byte has a price in any case, so that of two ways that take as long the smaller one is found: all bytes that there
-/// are cost this share of the step.
-pub(super) const NOTHING: f64 = 1e-4;
 /// What is no more than this over the least is as good as it.
 const NEAR: f64 = 2e-3;
 /// How often the price of a byte is halved until memory is just enough.
 const HALVINGS: usize = 6;
-/// What is recomputed, from nothing to everything.
-pub(crate) fn recompute() -> &'static [Option<SetTerm>] {
-    static ALL: LazyLock<Vec<Option<SetTerm>>> =
-        LazyLock::new(|| std::iter::once(None).chain(auto::recompute().into_iter().map(Some)).collect());
-    &ALL
-}
 
 /// What was found.
 #[derive(Default)]
@@ -125,28 +114,6 @@ fn is_plain(question: &Question<'_>) -> bool {
     let kinds = kinds(question.cluster, question.devices);
     let formulas = nodes[0].link.measured.is_empty() && network.measured.is_empty();
     kinds.len() == 1 && nodes.iter().all(|node| *node == nodes[0]) && formulas
-}
-
-/// The least sum; none where it is too large, or late.
-pub(super) fn solved(question: &Question<'_>, problem: &Problem) -> Option<Least> {
-    Solver::default().solve_until(problem, MOST, &|| question.stop.is_late())
-}
-
-/// The same; where it is too large, what is as good as that of fewer values.
-fn solved_nearly(question: &Question<'_>, problem: &Problem) -> Option<Least> {
-    Solver::default().solve_nearly(problem, MOST, &|| question.stop.is_late())
-}
-
-/// Whether constraints let these be computed again.
-pub(super) fn may_recompute(question: &Question<'_>, spans: &[Vec<OpId>]) -> bool {
-    spans.is_empty() || question.constraints.is_none_or(|it| it.no_recompute().is_none())
-}
-
-/// What backward computes again; none where the model has no layers for it.
-pub(super) fn spans(question: &Question<'_>, recomputed: Option<SetTerm>) -> Option<Vec<Vec<OpId>>> {
-    let name = PlanName::new(vec![SetTerm::bare(auto::alone())].into_iter().chain(recomputed).collect());
-    let model = sets::Model::new(question.graph, question.analysis);
-    sets::named_of(&name, &model, 1).ok().map(|plan| plan.recompute)
 }
 
 /// All plans that compute the same again.

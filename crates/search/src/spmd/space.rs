@@ -4,43 +4,18 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use graph::{OpId, TensorId};
+use graph::OpId;
 use plan::classes::Classes;
 
+use super::bundles::{Bundle, Edge};
 use super::choices::{Choice, loops};
+use super::demanded::own_marks;
 use super::digits::Digits;
 use super::maker::{Ground, Maker};
 use super::messages::{Messages, Price};
-use super::param_sharding::Held;
-use super::respects::{Ties, left, own_marks};
+use super::respects::{Ties, left};
 use super::sharding::Loops;
 use crate::Question;
-
-/// One bundle under one choice, for one micro-batch.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Unary {
-    /// Seconds in which it computes or copies, and in which it waits for communication.
-    pub(super) price: Price,
-    /// Bytes that forward keeps for backward.
-    pub(super) kept: f64,
-    /// Of each parameter that it reads.
-    pub(super) held: Vec<Held>,
-}
-
-pub(super) struct Bundle {
-    pub(super) ops: Vec<OpId>,
-    pub(super) dims: Vec<usize>,
-    pub(super) choices: Rc<Vec<Choice>>,
-    pub(super) unary: Rc<Vec<Unary>>,
-    /// The parameters that it reads first.
-    pub(super) params: Vec<TensorId>,
-}
-
-/// What it takes to bring values from one bundle to another, and gradients back: a row for each choice of the first.
-pub(super) struct Edge {
-    pub(super) ends: (usize, usize),
-    pub(super) prices: Rc<Vec<Price>>,
-}
 
 pub(super) struct Space<'q> {
     pub(super) question: Question<'q>,

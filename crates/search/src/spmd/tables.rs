@@ -8,8 +8,8 @@ use elimination::{Least, Problem, Solver};
 use super::digits::Digits;
 use super::maker::Operators;
 use super::messages::{Count, Messages};
-use super::objective::{Objective, Weights};
-use super::solution::{FIRST, MOST};
+use super::objective::{FIRST, Objective, Weights};
+use super::solved::MOST;
 use super::space::Space;
 use crate::Question;
 

@@ -12,7 +12,7 @@ use graph::OpId;
 
 use super::objective::{Look, Objective, Weights};
 use super::sharding::splits;
-use super::solution::solved;
+use super::solved::solved;
 use super::space::Space;
 use crate::constraints::named_splits;
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import RuntimeFault
+from ...errors import RuntimeFault, with_article
 from ..communication.comm import Comm
 from ..communication.verdicts import listed
 from ..programs.program import own_version
@@ -76,7 +76,7 @@ def text_of(value: Any) -> str:
     if is_dataclass(value):
         return f"{kind}({', '.join(f'{f.name}={text_of(getattr(value, f.name))}' for f in fields(value))})"
     text = getattr(value, "text", None)
-    return f"a {kind}" + (f" ({text})" if isinstance(text, str) else "")
+    return with_article(kind) + (f" ({text})" if isinstance(text, str) else "")
 
 
 def kind_of(value: Any) -> Words:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from ...errors import RuntimeFault, ShardwrightError
+from ...errors import RuntimeFault, ShardwrightError, with_article
 from . import watch
 from .devices import DeviceLike, number_here, one_each, prefer, take
 from .places import Place
@@ -97,7 +97,7 @@ def _refuse_what_cannot_run(fn: Any, devices: Any) -> None:
     if not callable(fn):
         raise RuntimeFault(
             "SW0830",
-            f"`launch` is given a {type(fn).__name__}, not a function",
+            f"`launch` is given {with_article(type(fn).__name__)}, not a function",
             why="each process calls it as fn(rank, *args)",
             fix="give the function itself: `sw.launch(train, devices=4)`",
         )

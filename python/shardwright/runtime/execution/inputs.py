@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset
 
-from ...errors import RuntimeFault
+from ...errors import RuntimeFault, with_article
 from ..programs.cuts import physical
 from ..programs.program import TensorInfo
 from ..programs.regions import Region, cut, local_factors, shape_of, whole
@@ -129,7 +129,7 @@ def _refuse_source(value: Any) -> None:
     if isinstance(value, (DataLoader, Dataset, Iterator)):
         raise RuntimeFault(
             "SW0832",
-            f"an argument of the model is a {type(value).__name__}, not a batch",
+            f"an argument of the model is {with_article(type(value).__name__)}, not a batch",
             why="batches come out of it, and the model is called with one of them",
             fix="give one batch: `example = next(iter(loader))`",
         )

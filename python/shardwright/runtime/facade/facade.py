@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import RuntimeFault
+from ...errors import RuntimeFault, with_article
 from .contained import Contained
 from .contained import refusal as refused_inside
 from .elsewhere import Elsewhere
@@ -84,7 +84,7 @@ class Facade:
                 said, "the parallel model has its own modules, with shards of parameters and buffers"
             )
         if not _is_plain(value):
-            raise refusal(said, f"a {type(value).__name__} may change without being set again")
+            raise refusal(said, f"{with_article(type(value).__name__)} may change without being set again")
         _, before = self._changes.get((path, name), (None, vars(module).get(name, _NOTHING)))
         setattr(module, name, value)
         if type(before) is type(value) and repr(before) == repr(value):
@@ -116,13 +116,16 @@ _NO_OTHER = "the program was loaded without its model, so no other program can b
 
 
 def refusal(name: str, why: str) -> RuntimeFault:
-    return RuntimeFault(
-        "SW0803",
-        f"`{name}` of a parallelized model cannot be set",
-        why=why,
-        fix="set it before `parallelize`; keep what changes from step to step in a buffer or an argument;"
-        " load values with `model.load_full_state_dict(...)`",
+    fix = (
+        "set it before `parallelize`; keep what changes from step to step in a buffer or an argument;"
+        " load values with `model.load_full_state_dict(...)`"
     )
+    if name.rpartition(".")[2] == "forward":  # frameworks do that
+        fix = (
+            "give the framework the plain model: `shardwright.integrations.transformers` has a Trainer that"
+            " parallelizes it, also for TRL; in a loop of your own set it before `parallelize`"
+        )
+    return RuntimeFault("SW0803", f"`{name}` of a parallelized model cannot be set", why=why, fix=fix)
 
 
 def _is_plain(value: Any) -> bool:

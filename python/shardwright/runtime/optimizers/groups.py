@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import RuntimeFault
+from ...errors import RuntimeFault, with_article
 from ..facade.elsewhere import Elsewhere
 from ..module import ParallelModule
 from ..programs.program import TensorInfo
@@ -132,7 +132,7 @@ def _tensors(model: ParallelModule, item: Any) -> list[Tensor]:
         raise RuntimeFault(
             "SW0716",
             f"a parameter group holds {item!r}",
-            why=f"it is a {type(item).__name__}, neither a parameter nor a name",
+            why=f"it is {with_article(type(item).__name__)}, neither a parameter nor a name",
             fix="give parameters of the parallelized model, or names of the single-device model's",
         )
     return [] if isinstance(item, Elsewhere) else [item]

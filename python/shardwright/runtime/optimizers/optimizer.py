@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...errors import RuntimeFault
+from ...errors import RuntimeFault, with_article
 from ..agreement.alike import Words, require_alike
 from ..guards.overflow_guard import belongs_to
 from ..module import ParallelModule
@@ -125,7 +125,7 @@ def _refuse_other_model(model: Any) -> None:
     if not isinstance(model, ParallelModule):
         raise RuntimeFault(
             "SW0831",
-            f"`sw.optimizer` is given a {type(model).__name__} for its model",
+            f"`sw.optimizer` is given {with_article(type(model).__name__)} for its model",
             why="it goes over the shards of a model that `sw.parallelize` has returned",
             fix="parallelize first: `model = sw.parallelize(model, example)`; for a module that holds a"
             " parallelized one, call this for the inner model",

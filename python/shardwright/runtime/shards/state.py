@@ -80,30 +80,41 @@ def gather(shards: Shards, comm: Comm, tensor: TensorInfo, value: Callable[[Shar
     return full
 
 
-def gather_to_rank_0(shards: Shards, comm: Comm, tensor: TensorInfo, *, cpu: bool) -> Tensor | None:
-    """A whole tensor on rank 0; the others give their parts and nothing else."""
+def gather_to_rank_0(
+    shards: Shards,
+    comm: Comm,
+    tensor: TensorInfo,
+    *,
+    cpu: bool,
+    value: Callable[[Shard], Tensor] = lambda shard: shard.data,
+    dtype: torch.dtype | None = None,
+) -> Tensor | None:
+    """A whole tensor on rank 0; the others give their parts and nothing else. With `value` it is another one
+    that each shard has, in its own `dtype`."""
     device = torch.device("cpu") if cpu else comm.device
-    full = torch.zeros(tensor.shape, dtype=tensor.dtype, device=device) if comm.rank == 0 else None
+    dtype = dtype or tensor.dtype
+    full = torch.zeros(tensor.shape, dtype=dtype, device=device) if comm.rank == 0 else None
     for rank, region in owners(shards.program, tensor):
         if comm.rank not in (0, rank) or not numel(region):
             continue
-        part = _sent_to_rank_0(shards, comm, tensor, rank, region)
+        mine = (value(s) for s in shards.held if s.tensor.id == tensor.id and s.region == region)
+        part = next(mine).detach().to(dtype).contiguous() if rank == comm.rank else None
+        part = _sent_to_rank_0(comm, part, shape_of(local_factors(region, tensor.factors)), dtype, rank)
         if full is not None:
             there = window(full, tensor.factors, region)
             there.copy_(part.view(there.shape))
     return full
 
 
-def _sent_to_rank_0(shards: Shards, comm: Comm, tensor: TensorInfo, rank: int, region: Region) -> Tensor:
+def _sent_to_rank_0(
+    comm: Comm, part: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, rank: int
+) -> Tensor:
     """As bytes: some backends do not move all types."""
-    if rank == comm.rank:
-        mine = (s.data for s in shards.held if s.tensor.id == tensor.id and s.region == region)
-        part = next(mine).detach().to(tensor.dtype).contiguous()
+    if part is not None:
         if rank != 0:
             comm.exchange({0: part.to(comm.device).view(-1).view(torch.uint8)}, {})
         return part
-    shape = shape_of(local_factors(region, tensor.factors))
-    part = torch.empty(shape, dtype=tensor.dtype, device=comm.device)
+    part = torch.empty(shape, dtype=dtype, device=comm.device)
     comm.exchange({}, {rank: part.view(-1).view(torch.uint8)})
     return part
 

@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use graph::TensorId;
 
+use super::super::bundles::{Bundle, Edge};
 use super::super::digits::{COPIES, DIGITS};
 use super::super::messages::{Count, Price, SizesId};
 use super::super::quick::Map;
 use super::super::sharding::{Sharding, complete, learns, read, written};
-use super::super::space::{Bundle, Edge};
 use super::Maker;
 
 /// How a tensor lies that an operator makes, and once it is complete.

@@ -14,11 +14,11 @@ use graph::{Graph, OpId, TensorId};
 use rules::Cost;
 
 use super::bundles::{Bundles, Traits, find};
+use super::demanded::marks;
 use super::digits::Digits;
 use super::kept::{Keeps, Repeated, keeps, repeated, spans_of};
 use super::messages::{Messages, Sizes, SizesId};
 use super::quick::Map;
-use super::respects::marks;
 use super::sharding::Loops;
 use crate::Question;
 pub(crate) use operators::Operators;

@@ -4,13 +4,13 @@ use check::held_as;
 use graph::{OpId, Source, TensorId};
 use rules::{Cost, Kind};
 
+use super::super::bundles::Unary;
 use super::super::choices::dims;
+use super::super::demanded::pinned;
 use super::super::digits::{PARTIAL, Set};
 use super::super::messages::{Count, Price};
 use super::super::param_sharding::Held;
-use super::super::respects::pinned;
 use super::super::sharding::{Loops, Sharding, elements, read, splits, written};
-use super::super::space::Unary;
 use super::Maker;
 use super::part::Part;
 

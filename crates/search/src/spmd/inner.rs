@@ -1,0 +1,68 @@
+//! A way to divide a run of segments, and what it takes.
+
+use std::rc::Rc;
+
+use super::objective::{Look, Totals, Weights};
+use crate::pipeline::Stage;
+
+/// Under the first a stage waits for what it sends at its end, under the second hardly.
+pub(super) const LOOKS: [Look; 2] = [Look { line: 0.25, last: 0.5 }, Look { line: 0.02, last: 0.1 }];
+/// So much of what stages send each other is not hidden.
+pub(super) const SENT: [f64; 2] = [1.0, 0.1];
+/// What a byte costs, in as good as nothing.
+pub(super) const PRICES: [f64; 5] = [1.0, 32.0, 256.0, 2048.0, 16384.0];
+
+/// A look, a price, and of how many micro-batches something is kept.
+pub(super) type Asked = (usize, usize, u32);
+
+/// A way to divide a run, and to compute some of it again.
+#[derive(Clone, Debug)]
+pub(crate) struct Inner {
+    pub(super) fallback: usize,
+    pub(super) asked: Asked,
+    pub(super) values: Rc<[usize]>,
+    pub(super) weights: Weights,
+    /// Seconds of a micro-batch, forward and backward.
+    pub(super) forward: f64,
+    pub(super) backward: f64,
+    pub(super) totals: Totals,
+    /// Bytes that forward keeps of a micro-batch.
+    pub(super) kept: f64,
+    /// Bytes that all devices need of what comes from before the run, and hold of what goes on behind it.
+    pub(super) crossing: (f64, f64),
+}
+
+/// What a way to divide a run is least in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunClaim {
+    pub(super) fallback: usize,
+    pub(super) asked: Asked,
+    /// The price of a byte.
+    pub(super) byte: f64,
+    pub(super) kept: u32,
+}
+
+impl Inner {
+    /// What the pipeline is told of it.
+    pub(crate) fn stage(&self) -> Stage {
+        let it = &self.totals;
+        Stage {
+            forward: self.forward,
+            backward: self.backward,
+            tail: (it.late - it.last).max(0.0) + it.updates,
+            busy: it.least(),
+            takes: self.crossing.0,
+            gives: self.crossing.1,
+        }
+    }
+
+    /// What it is least in, where it is kept of so many micro-batches.
+    pub(crate) fn claim(&self, kept: u32) -> RunClaim {
+        RunClaim { fallback: self.fallback, asked: self.asked, byte: self.weights.byte, kept }
+    }
+
+    /// Where it is kept of so many micro-batches.
+    pub(super) fn bytes(&self, kept: u32) -> f64 {
+        self.totals.bytes + (f64::from(kept) - 1.0) * self.kept
+    }
+}

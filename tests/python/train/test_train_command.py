@@ -1,0 +1,173 @@
+"""`shardwright train`: a run that a file describes, on real processes, interrupted and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("yaml", reason="PyYAML is not installed")
+
+from shardwright.errors import RuntimeFault
+from shardwright.train.config import Config
+from shardwright.train.reading import read
+from shardwright.train.schema import schema_of
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "run_file"
+SMALL = "model: {path: 'm.py:M'}\ndata: {path: 'd.py:D'}\nsteps: 3\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for file in EXAMPLE.iterdir():
+        shutil.copy(file, tmp_path)
+    return tmp_path
+
+
+def command(folder: Path, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "shardwright", "train", "run.yaml", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        **more,
+    )
+
+
+def losses(folder: Path, file: str = "steps.jsonl") -> list[float]:
+    lines = [json.loads(line) for line in (folder / file).read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_run_is_that_of_one_process_and_goes_on_where_it_was(folder: Path) -> None:
+    """Stopped after ten steps of two ranks, in the middle of an epoch, it goes on with three, sharded."""
+    whole = command(folder, "--set", "log.json=whole.jsonl", "--set", "checkpoints.folder=whole")
+    assert whole.returncode == 0, whole.stderr
+    assert re.search(r"step 20: evaluation loss", whole.stdout)
+    first = command(
+        folder,
+        "--processes",
+        "2",
+        "--set",
+        "steps=20",
+        "--set",
+        "hooks=[parts_hook.py:Stop]",
+        env=hook(folder),
+    )
+    assert first.returncode == 75, first.stderr
+    assert "stopped by a signal after step 10" in first.stdout
+    rest = command(folder, "--processes", "3", "--set", "plan.name=zero3")
+    assert rest.returncode == 0, rest.stderr
+    assert "resumed from" in rest.stdout and "10 of 20 steps are done" in rest.stdout
+    assert losses(folder) == pytest.approx(losses(folder, "whole.jsonl"), rel=2e-5)
+    kept = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert kept == ["best.json", "step-00000010", "step-00000020"]
+
+
+def hook(folder: Path) -> dict[str, str]:
+    """One rank alone is sent a signal, after its tenth step."""
+    (folder / "parts_hook.py").write_text(
+        "import os, signal\n"
+        "class Stop:\n"
+        "    def step(self, training, measured):\n"
+        "        if training.step == 10 and training.model.comm.rank == 1:\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    return dict(os.environ)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_run_that_is_killed_loses_no_complete_checkpoint(folder: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shardwright", "train", "run.yaml", "--processes", "2",
+         "--set", "steps=100000", "--set", "checkpoints.every=5"],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    places = folder / "checkpoints"
+    deadline = time.monotonic() + 200
+    while not list(places.glob("step-*/.metadata")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    time.sleep(2)
+    half = places / "step-99999999"
+    half.mkdir()
+    (half / "__0_0.distcp").write_bytes(b"half")
+    complete = max(int(path.parent.name[5:]) for path in places.glob("step-*/.metadata"))
+    found = command(folder, "--set", f"steps={complete + 2}", "--set", "evaluation.every=1000000")
+    assert found.returncode == 0, found.stderr
+    assert f"{complete} of {complete + 2} steps are done" in found.stdout
+
+
+@pytest.mark.slow
+def test_a_check_needs_no_devices(folder: Path) -> None:
+    found = command(folder, "--check", "--devices", "4", "--set", "plan={name: zero3, cluster: 'cpu:4'}")
+    assert found.returncode == 0, found.stderr
+    assert "under zero3 on 4 devices: proved equal to the model" in found.stdout
+    assert "a step takes" in found.stdout and "it fits" in found.stdout
+
+
+REFUSED = {
+    "misspelt": (SMALL + "optimiser: {lr: 1}\n", "run.yaml:4:1", "`optimiser` is unknown", "optimizer"),
+    "inner": (SMALL + "optimizer: {rate: 1}\n", "run.yaml:4:13", "`optimizer.rate` is unknown", "lr"),
+    "kind": (SMALL + "seed: many\n", "run.yaml:4:7", "`seed` is 'many'", "a whole number"),
+    "boolean": (SMALL + "seed: true\n", "run.yaml:4:7", "`seed` is", "a whole number"),
+    "twice": (SMALL + "steps: 4\n", "run.yaml:4:1", "`steps` is said twice", ""),
+    "missing": ("data: {path: 'd.py:D'}\n", "run.yaml:1:1", "`model` is missing", ""),
+    "list": (SMALL + "log: [1]\n", "run.yaml:4:6", "`log` is a list", "a mapping"),
+    "variable": (SMALL + "seed: ${NOT_SET_ANYWHERE}\n", "run.yaml:4:7", "is not set", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_understood_is_refused_at_its_place(tmp_path: Path, name: str) -> None:
+    text, place, what, more = REFUSED[name]
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(RuntimeFault) as found:
+        read(tmp_path / "run.yaml")
+    assert found.value.code == "SW0851"
+    assert str(found.value.place).endswith(place)
+    assert what in str(found.value) and more in str(found.value)
+
+
+@pytest.mark.parametrize("text", ["a: [", "a: b: c"])
+def test_what_is_no_yaml_is_refused_at_its_place(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(RuntimeFault, match=r"this is no YAML"):
+        read(tmp_path / "run.yaml")
+
+
+def test_the_command_line_wins_and_variables_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOW_LONG", "7")
+    (tmp_path / "run.yaml").write_text(SMALL.replace("steps: 3", "steps: ${HOW_LONG}") + "seed: ${NONE:5}\n")
+    found = read(tmp_path / "run.yaml", ["optimizer.lr=1e-4", "plan={name: zero3}", "data.text=a.txt"])
+    assert (found.steps, found.seed, found.optimizer.lr, found.plan.name) == (7, 5, 1e-4, "zero3")
+    assert found.data.text == ["a.txt"]
+    with pytest.raises(RuntimeFault, match="--set"):
+        read(tmp_path / "run.yaml", ["optimizer.lr=quick"])
+
+
+def test_the_schema_has_all_options() -> None:
+    schema = schema_of(Config)
+    assert set(schema["properties"]) == {field.name for field in fields(Config)}
+    assert schema["required"] == ["model", "data"]
+    assert schema["properties"]["optimizer"]["properties"]["lr"]["type"] == "number"
