@@ -43,9 +43,13 @@ BENCHES = {
     "start": "start",
     "host": "host",
     "integrations": "integrations",
+    "lightning": "lightning_trainer",
 }
 # What takes rights that not everybody has, or half an hour: only by name.
-APART = {"published", "measured", "shaped", "found", "paper", "search", "curves", "integrations"}
+APART = {
+    *("published", "measured", "shaped", "found", "paper", "search", "curves"),
+    *("integrations", "lightning"),
+}
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -134,6 +134,28 @@ def _values(
 
 def _tensors(parts: Parts, optimizer: Optimizer | None) -> Iterator[Value | Chunk]:
     """The pieces of tensors that this rank writes, and the optimizer's states of them."""
+    for part, piece, _ in _assigned(parts):
+        names = parts.wholes[part.whole].names
+        yield from _chunks(parts, part, piece, part.data, [("model", name) for name in names])
+    if optimizer is not None:
+        yield from states_of(parts, optimizer)
+
+
+def states_of(
+    parts: Parts, optimizer: Optimizer, some: Container[int] | None = None
+) -> Iterator[Value | Chunk]:
+    """This rank's pieces of the optimizer's states, of all tensors or of those of some numbers."""
+    for part, piece, first in _assigned(parts):
+        if (some is None or part.whole in some) and not stepped_whole(optimizer, part):
+            yield from _states(parts, optimizer, part, piece, first)
+    for part in parts.mine:
+        if (some is None or part.whole in some) and has_state_of_whole(optimizer, part):
+            place = ("optimizer", "state", parts.wholes[part.whole].names[0])
+            yield from _undivided(optimizer.state.get(part.data, {}), place)
+
+
+def _assigned(parts: Parts) -> Iterator[tuple[Part, Region, bool]]:
+    """The pieces that this rank writes of its parts, and whether a piece is its tensor's first."""
     seen: set[int] = set()
     for rank, row in enumerate(parts.assigned()):
         for at, piece in row:
@@ -141,15 +163,7 @@ def _tensors(parts: Parts, optimizer: Optimizer | None) -> Iterator[Value | Chun
             first = number not in seen
             seen.add(number)
             if rank == parts.comm.rank:
-                part = parts.mine[at]
-                names = parts.wholes[number].names
-                yield from _chunks(parts, part, piece, part.data, [("model", name) for name in names])
-                if optimizer is not None and not stepped_whole(optimizer, part):
-                    yield from _states(parts, optimizer, part, piece, first)
-    for part in parts.mine:
-        if optimizer is not None and has_state_of_whole(optimizer, part):
-            place = ("optimizer", "state", parts.wholes[part.whole].names[0])
-            yield from _undivided(optimizer.state.get(part.data, {}), place)
+                yield parts.mine[at], piece, first
 
 
 def _states(

@@ -62,12 +62,12 @@ def _divided(optimizer: Optimizer, given: Any, models: Models) -> Any:
     if not divided or isinstance(given, OwnState) or not isinstance(given, Mapping):
         return given
     if not {"state", "param_groups"} <= given.keys():
-        raise _misfit("it has no `state` and `param_groups`")
+        raise misfit("it has no `state` and `param_groups`")
     if not given["state"] and _sizes(given["param_groups"]) == _sizes(optimizer.param_groups):
         return given  # options alone, such as those of an optimizer that has not stepped
     own = {id(shard.data): shard for shard in divided[0].shards.held}
     if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
-        raise _misfit("the optimizer has parameters of several models, or of modules around one")
+        raise misfit("the optimizer has parameters of several models, or of modules around one")
     return _Whole(optimizer, divided[0], own).parts_of(given)
 
 
@@ -85,7 +85,7 @@ class _Whole:
     def parts_of(self, given: Mapping[str, Any]) -> OwnState:
         ours, theirs = self._optimizer.param_groups, given["param_groups"]
         if len(ours) != len(theirs):
-            raise _misfit(f"it has {len(theirs)} parameter groups, and the optimizer {len(ours)}")
+            raise misfit(f"it has {len(theirs)} parameter groups, and the optimizer {len(ours)}")
         state: dict[int, Any] = {}
         packed = []
         for at, (group, other) in enumerate(zip(ours, theirs, strict=True)):
@@ -111,13 +111,13 @@ class _Whole:
             known = {name: tensor for tensor in inside for name in tensor.names}
             unknown = [name for name in names if name not in known]
             if unknown or len(keys) != len(inside):
-                raise _misfit(f"group {at} has {len(keys)} parameters, {_some(unknown or names)} among them")
+                raise misfit(f"group {at} has {len(keys)} parameters, {_some(unknown or names)} among them")
             return [(known[name], key) for name, key in zip(names, keys, strict=True)]
         self._require_order(at, group)
         for tensors in (inside, self._everything(at), [t for t in inside if not t.frozen]):
             if len(tensors) == len(keys):
                 return list(zip(tensors, keys, strict=True))
-        raise _misfit(f"group {at} has {len(keys)} parameters, and that of the optimizer {len(inside)}")
+        raise misfit(f"group {at} has {len(keys)} parameters, and that of the optimizer {len(inside)}")
 
     def _tensors(self, at: int) -> list[TensorInfo]:
         parameters = [tensor for tensor in self._program.parameters() if tensor.steppable]
@@ -130,7 +130,7 @@ class _Whole:
             here = {shard.tensor.id for shard in self._own.values()}
             inside = {self._own[id(p)].tensor.id for group in groups for p in group["params"]}
             if len(groups) > 1 or any(t.id in here and t.id not in inside for t in parameters):
-                raise _misfit("it is not known which group has the parameters that only other ranks hold")
+                raise misfit("it is not known which group has the parameters that only other ranks hold")
             return parameters
         inside = {self._own[id(p)].tensor.id for p in groups[at]["params"]}
         return [tensor for tensor in parameters if tensor.id in inside]
@@ -143,7 +143,7 @@ class _Whole:
         order = {tensor.id: number for number, tensor in enumerate(self._program.parameters())}
         ours = [order[self._own[id(p)].tensor.id] for p in group["params"]]
         if ours != sorted(ours):
-            raise _misfit(f"group {at} is in another order than the model's, and the state has no names")
+            raise misfit(f"group {at} is in another order than the model's, and the state has no names")
 
     def _part(self, parameter: Tensor, state: Mapping[str, Any]) -> dict[str, Any]:
         shard = self._own[id(parameter)]
@@ -161,7 +161,7 @@ def _part(shard: Shard, key: str, value: Any) -> Any:
         return cut(value.detach(), tensor.factors, shard.region).clone().view(shard.data.shape)
     for inner in pytree.tree_leaves(value):
         if isinstance(inner, Tensor) and inner.dim():
-            raise _misfit(
+            raise misfit(
                 f"`{key}` of {tensor.names[0]} has the shape {tuple(inner.shape)}, the parameter"
                 f" {tensor.shape}, and the plan shards it"
             )
@@ -173,7 +173,7 @@ def _copied(value: Any) -> Any:
     return pytree.tree_map_only(Tensor, lambda x: torch.clone(x.detach()), value)
 
 
-def _misfit(why: str) -> RuntimeFault:
+def misfit(why: str) -> RuntimeFault:
     return RuntimeFault(
         "SW0754",
         "the optimizer's state does not fit this optimizer, which steps parts of the model's parameters",

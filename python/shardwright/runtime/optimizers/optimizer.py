@@ -52,7 +52,7 @@ def optimizer(
     wholes.fetch()
     held = [shard.data for shard in model.shards.held if shard.tensor.kind == "param"]
     made = cls([group.as_torch(wholes.instead_of) for group in groups], **fused_on_gpus(cls, options, held))
-    _serve(wholes, made, groups)
+    serve(wholes, made, groups)
     plain = made.add_param_group
 
     def add_param_group(param_group: Mapping[str, Any]) -> None:
@@ -63,16 +63,21 @@ def optimizer(
         wholes.fetch()
         plain(added[0].as_torch(wholes.instead_of))
         groups.extend(added)
-        _serve(wholes, made, groups)
+        serve(wholes, made, groups)
         trust(made)
 
     made.add_param_group = add_param_group  # type: ignore[method-assign]
+    make_known(model, made, groups)
+    return made
+
+
+def make_known(model: ParallelModule, made: Optimizer, groups: Sequence[Group]) -> None:
+    """Whoever asks later what it steps, and whether that is right, need not look at it."""
     keep_state_here(model, made)
     know_groups(made, model, groups)
     belongs_to(made, model.comm)
     model.stepping.add(made, alike=True)
     trust(made)
-    return made
 
 
 # Each has one kernel for all of a step, on GPUs.
@@ -90,7 +95,7 @@ def fused_on_gpus(cls: Any, options: Mapping[str, Any], held: Sequence[Tensor]) 
     return {**options, "fused": True}
 
 
-def _serve(wholes: Wholes, made: Optimizer, groups: Sequence[Group]) -> None:
+def serve(wholes: Wholes, made: Optimizer, groups: Sequence[Group]) -> None:
     """It has been shown whole parameters, of which it may have made its state, and gets parts for them."""
     if wholes:
         wholes.settle(made, [group.params for group in groups])
