@@ -36,7 +36,8 @@ ALLOWED = {
     "reference": "diag graph rules program",
     "simulate": "diag graph rules program check cluster",
     "compiler": "diag graph rules schedule plan sharding program lower check emit cluster simulate",
-    "search": "diag hashing graph rules schedule orders elimination plan sharding program check cluster compiler",
+    "search": "diag hashing graph rules schedule orders elimination plan sharding program check cluster"
+    " compiler",
     "report": "graph rules plan simulate compiler",
     "py": "diag graph rules padding orders plan sharding program lower check emit cluster simulate compiler"
     " search report reference",

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-PYTHON = Path(__file__).parents[2] / "python"
-RUNS = Path(__file__).with_name("lightning_runs.py")
+PYTHON = Path(__file__).parents[3] / "python"
+RUNS = Path(__file__).parents[1] / "lightning_runs.py"
 
 pytestmark = [
     pytest.mark.processes,
