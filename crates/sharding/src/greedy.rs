@@ -2,7 +2,7 @@
 //!
 //! What devices have too much of is cut away, partial results are summed and divided at once where that is wanted, what is
 //! cut along another factor is exchanged, and only then gathered. Where axes do not lie as a collective would need them,
-//! what each device lacks is exchanged. Where devices could take the steps, [`crate::route`] takes no more bytes, and mostly
+//! what each device lacks is exchanged. Where devices could take the steps, [`crate::route()`] takes no more bytes, and mostly
 //! as many.
 
 use collective::Collective;

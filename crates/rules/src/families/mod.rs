@@ -143,7 +143,7 @@ pub fn executed(view: View<'_>, rule: Option<&Rule>, part: &Part) -> LocalOp {
     rule.map_or_else(|| unchanged(view.op), |rule| local_of(view, rule, part))
 }
 
-/// What a part costs that executes `op`; `needs_grad` is [`Graph::needs_grad`]. Of an operator without a family
+/// What a part costs that executes `op`; `needs_grad` is [`graph::Graph::needs_grad`]. Of an operator without a family
 /// it is what its rule tells, or what all operators cost.
 pub fn cost_of(view: View<'_>, rule: Option<&Rule>, part: &Part, op: &LocalOp, needs_grad: &[bool]) -> Cost {
     let call = Call::new(view, rule, part, op, needs_grad);
