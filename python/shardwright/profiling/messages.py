@@ -16,6 +16,8 @@ from .clock import Work, often, seconds, stretch
 
 # Bytes, divisible by eight ranks.
 SIZES = (256, 8 << 10, 128 << 10, 1 << 20, 8 << 20)
+# Between GPUs besides, where the others are mostly their beginning.
+LARGER = (64 << 20, 256 << 20)
 # A product between messages is of so many rows and columns.
 PRODUCT = 384
 # Messages of so many buffers take turns, which caches do not hold.
@@ -30,6 +32,10 @@ Points = list[tuple[float, float]]
 Begin = Callable[[Comm, Ranks, int], Callable[[], Waits]]
 
 
+def sizes_on(comm: Comm) -> tuple[int, ...]:
+    return (*SIZES, *(LARGER if comm.device.type == "cuda" else ()))
+
+
 def groups_of(world: int) -> dict[int, list[Ranks]]:
     """By size: neighbours in a row, as many groups as there are."""
     sizes = [size for size in range(2, world + 1) if world % size == 0]
@@ -41,11 +47,11 @@ def measured(comm: Comm) -> dict[tuple[str, int], Points]:
     for size, groups in groups_of(comm.world).items():
         ranks = next(group for group in groups if comm.rank in group)
         for name, make in PATTERNS.items():
-            rooms = {nbytes: [make(comm, ranks, nbytes) for _ in range(ROOMS)] for nbytes in SIZES}
+            rooms = {nbytes: [make(comm, ranks, nbytes) for _ in range(ROOMS)] for nbytes in sizes_on(comm)}
             found[name, size] = rising([(nbytes, between(comm, works)) for nbytes, works in rooms.items()])
         if size == 2:
             found["message", 2] = [
-                (nbytes, seconds(comm, _there_and_back(comm, ranks, nbytes)) / 2) for nbytes in SIZES
+                (nbytes, seconds(comm, _there_and_back(comm, ranks, nbytes)) / 2) for nbytes in sizes_on(comm)
             ]
     return found
 
@@ -153,8 +159,9 @@ def hidden(comm: Comm) -> float:
 def _hidden(comm: Comm, begin: Begin, products: tuple[Work, float]) -> tuple[float, float]:
     """Seconds of a message that are hidden behind products which take about as long, and that could be."""
     (compute, product), ranks = products, tuple(range(comm.world))
-    start = begin(comm, ranks, SIZES[-1])
-    message = between(comm, [_waited(begin)(comm, ranks, SIZES[-1])])
+    largest = sizes_on(comm)[-1]
+    start = begin(comm, ranks, largest)
+    message = between(comm, [_waited(begin)(comm, ranks, largest)])
     count = max(1, round(message / product))
 
     def both() -> None:

@@ -18,9 +18,12 @@ from ..runtime.communication.comm import Comm
 from .clock import seconds
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+# Rows and columns of what is computed row by row.
+ROWS, LARGE_ROWS = ((32, 32), (256, 64), (512, 256), (2048, 768)), ((4096, 4096), (16384, 8192))
 # Several at a time, each on tensors of its own: backward of one alone would be mostly its beginning, and
 # caches would hold what in a step they do not. At least and at most so many, that read so many bytes.
-LEAST, MOST, ENOUGH = 4, 64, 32 << 20
+LEAST, MOST = 4, 64
+ENOUGH = {"cpu": 32 << 20, "cuda": 256 << 20}
 PASSES = 20
 """How often AdamW's step reads or writes as many bytes as parameters have, as the compiler counts."""
 
@@ -42,6 +45,11 @@ class Kind:
     call: Callable[..., Tensor]
     sizes: Sequence[Sizes]
     by_operations: bool = False
+    # On a GPU besides, which computes the others sooner than they are launched.
+    larger: Sequence[Sizes] = LARGE_ROWS
+
+    def sizes_on(self, device: torch.device) -> list[Sizes]:
+        return [*self.sizes, *(self.larger if device.type == "cuda" else ())]
 
 
 @dataclass
@@ -53,17 +61,18 @@ class Curve:
     points: list[tuple[float, float]] = field(default_factory=list)
 
 
-ROWS = [(32, 32), (256, 64), (512, 256), (2048, 768)]
 KINDS = [
     Kind(
         "contraction", "aten.linear.default", "",
         lambda s: [((s[0], s[1]), 0), ((s[2], s[1]), 0)], lambda s: (s[0], s[2]), F.linear,
         [(16, 64, 64), (64, 192, 256), (192, 256, 768), (256, 768, 1024), (512, 1024, 1536)], True,
+        [(2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192)],
     ),
     Kind(
         "attention", "aten.scaled_dot_product_attention.default", ", None, 0.0, True",
         lambda s: [(s, 0)] * 3, lambda s: s, partial(F.scaled_dot_product_attention, is_causal=True),
         [(1, 2, 16, 16), (2, 4, 32, 32), (4, 6, 96, 48), (4, 8, 256, 64)], True,
+        [(4, 16, 1024, 128), (2, 32, 4096, 128)],
     ),
     Kind("pointwise", "aten.mul.Tensor", "", lambda s: [(s, 0)] * 2, lambda s: s, torch.mul, ROWS),
     Kind("aten.add", "aten.add.Tensor", "", lambda s: [(s, 0)] * 2, lambda s: s, torch.add, ROWS),
@@ -89,12 +98,13 @@ KINDS = [
     Kind(
         "losses", "aten.cross_entropy_loss.default", "",
         lambda s: [(s, 0), (s[:1], s[1])], lambda s: (), F.cross_entropy,
-        [(16, 64), (64, 768), (128, 6144), (256, 12288)],
+        [(16, 64), (64, 768), (128, 6144), (256, 12288)], larger=[(2048, 32000), (4096, 128256)],
     ),
     Kind(
         "embedding", "aten.embedding.default", "",
         lambda s: [(s[1:], 0), (s[:1], s[1])], lambda s: (s[0], s[2]), lambda w, at: F.embedding(at, w),
         [(16, 64, 32), (128, 768, 96), (256, 3072, 192), (512, 12288, 192)],
+        larger=[(4096, 32000, 2048), (16384, 128256, 4096)],
     ),
 ]  # fmt: skip
 
@@ -111,7 +121,7 @@ def measured(comm: Comm, dtypes: Sequence[str]) -> list[Curve]:
 
 def _curves(comm: Comm, kind: Kind, dtype: str) -> list[Curve]:
     forward, backward = (Curve(kind.name, dtype, way, kind.by_operations) for way in ("forward", "backward"))
-    for sizes in kind.sizes:
+    for sizes in kind.sizes_on(comm.device):
         efforts, times = effort(kind, dtype, sizes), _timed(comm, kind, dtype, sizes)
         for curve, size, time in zip((forward, backward), efforts, times, strict=True):
             curve.points.append((size, time))
@@ -148,7 +158,7 @@ def _list(shape: Sizes) -> str:
 
 def _timed(comm: Comm, kind: Kind, dtype: str, sizes: Sizes) -> tuple[float, float]:
     first = _operands(comm, kind, DTYPES[dtype], sizes)
-    together = _together(sum(x.nbytes for x in first))
+    together = _together(comm, sum(x.nbytes for x in first))
     given = [first, *(_operands(comm, kind, DTYPES[dtype], sizes) for _ in range(together - 1))]
     made: list[Tensor] = []
     seeds = [torch.ones(kind.result(sizes), dtype=DTYPES[dtype], device=comm.device)] * together
@@ -167,8 +177,8 @@ def _timed(comm: Comm, kind: Kind, dtype: str, sizes: Sizes) -> tuple[float, flo
     return there / together, back / together
 
 
-def _together(nbytes: int) -> int:
-    return max(LEAST, min(MOST, ENOUGH // nbytes))
+def _together(comm: Comm, nbytes: int) -> int:
+    return max(LEAST, min(MOST, ENOUGH[comm.device.type] // nbytes))
 
 
 def _operands(comm: Comm, kind: Kind, dtype: torch.dtype, sizes: Sizes) -> Operands:
@@ -183,9 +193,9 @@ def _operands(comm: Comm, kind: Kind, dtype: torch.dtype, sizes: Sizes) -> Opera
 def _copies(comm: Comm, dtype: str) -> Curve:
     """What is no operator: it is read and written."""
     curve = Curve("copies", dtype, "forward", False)
-    for rows, width in ROWS:
+    for rows, width in [*ROWS, *(LARGE_ROWS if comm.device.type == "cuda" else ())]:
         x = torch.zeros(rows, width, dtype=DTYPES[dtype], device=comm.device)
-        xs = [x.clone() for _ in range(_together(x.nbytes))]
+        xs = [x.clone() for _ in range(_together(comm, x.nbytes))]
         time = seconds(comm, lambda xs=xs: [x.clone() for x in xs])  # type: ignore[misc]
         curve.points.append((2 * x.nbytes, time / len(xs)))
     return curve
@@ -196,7 +206,8 @@ def _optimizer(comm: Comm) -> Curve:
     curve = Curve("optimizer", "f32", "forward", False)
     # What a step reads and writes before it, so that caches hold nothing of the optimizer's.
     other = torch.zeros(1 << (23 if comm.device.type == "cpu" else 26), device=comm.device)
-    for size in (1 << 8, 1 << 12, 1 << 16, 1 << 19):
+    larger = (1 << 22, 1 << 24) if comm.device.type == "cuda" else ()
+    for size in (1 << 8, 1 << 12, 1 << 16, 1 << 19, *larger):
         tensors = [torch.zeros(size, device=comm.device).requires_grad_() for _ in range(16)]
         for x in tensors:
             x.grad = torch.ones_like(x)

@@ -92,7 +92,9 @@ def test_machines_of_several_processes_are_not_measured_as_one(monkeypatch: pyte
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_operators_are_what_their_graphs_say(kind: Kind, dtype: str) -> None:
-    sizes = [operators.effort(kind, dtype, sizes) for sizes in kind.sizes]
+    on_gpu = kind.sizes_on(torch.device("cuda"))
+    assert len(on_gpu) > len(kind.sizes_on(torch.device("cpu")))
+    sizes = [operators.effort(kind, dtype, sizes) for sizes in on_gpu]
     assert all(a < b for way in zip(*sizes, strict=True) for a, b in itertools.pairwise(way))
     given = [
         torch.randint(below, shape) if below else torch.randn(shape).to(operators.DTYPES[dtype])
