@@ -19,7 +19,7 @@ import shlex
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from shardwright.runtime import run_local
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-RUN, READ = {"python", "sh", "plan"}, {"", "text", "json", "toml"}
+RUN, READ = {"python", "sh", "plan"}, {"", "text", "json", "toml", "yaml"}
 PIECE = re.compile(r"^<!-- ?(?P<comment>.*?)-->$|^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="the tests run away from the repository")
@@ -91,6 +91,19 @@ def test_what_does_not_run_has_a_reason() -> None:
 def test_every_block_says_what_it_is(page: Path) -> None:
     """A block without a known language would never run, and nobody would see it."""
     assert {block.language for block in blocks_of(page.read_text())} <= RUN | READ
+
+
+def test_yaml_on_pages_is_a_run_or_a_part_of_one() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    from shardwright.train.config import Config
+
+    known = {field.name for field in fields(Config)}
+    found = [
+        block.code for page in PAGES for block in blocks_of(page.read_text()) if block.language == "yaml"
+    ]
+    assert found
+    for code in found:
+        assert set(yaml.safe_load(code) or {}) <= known, code
 
 
 def pages_that_run() -> list[Any]:
