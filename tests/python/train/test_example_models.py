@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +41,25 @@ def test_an_example_is_equal_under_plans_that_divide_it(name: str, plan: str, de
     model, batch = built(name)
     found = sw.verify(model, (), batch, plan=plan, devices=devices, dtypes=("float64",))
     found.raise_if_different()
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_two_models_in_one_loop_are_those_of_one_device() -> None:
+    """DaGAN's generator and discriminator: each step's losses are equal."""
+    script = EXAMPLES / "dagan" / "train.py"
+    rest = [str(script), "--steps", "2", "--dtype", "float64"]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    plain = numbers([sys.executable, *rest, "--plain"])
+    assert len(plain) == 8
+    assert numbers([sys.executable, *launch, *rest, "--plan", "zero3"]) == pytest.approx(plain, rel=1e-9)
+
+
+def numbers(command: list[str]) -> list[float]:
+    found = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stderr
+    lines = [line for line in found.stdout.splitlines() if line.startswith("step ")]
+    return [float(word.rstrip(":")) for line in lines for word in line.split() if word[0].isdigit()]
 
 
 def test_retention_is_the_same_in_chunks_of_any_size() -> None:
