@@ -15,7 +15,8 @@ from ..profiling.origin import require_from_here
 from ..runtime import ParallelModule
 from ..runtime.agreement.together import together
 from ..runtime.communication.timed import LETTERS, Note, Notes, not_recorded, recorder
-from ..runtime.programs.program import GRAPH
+from ..runtime.execution.variants import Captured
+from ..runtime.programs.program import GRAPH, Program
 from ..start.auto_plan import cluster_of
 from .memory import OPTIMIZER
 
@@ -111,22 +112,25 @@ class Recorded:
         program, captured = notes.variant.worker.program, notes.variant.captured
         cluster = cluster_of(self._cluster or f"cpu:{program.world}")
         require_from_here(*cluster, notes.variant.worker.comm.device)
-        expected: dict[str, Any] = json.loads(
-            communications(
-                program.graph,
-                {name: text for name, text in program.files.items() if name != GRAPH},
-                cluster,
-                notes.batches,
-                self._optimizer,
-                {name: str(dtype) for name, dtype in captured.kept.items()},
-            )
-        )
+        expected = expected_of(program, captured, cluster, notes.batches, self._optimizer)
         if self._cluster is None:
             expected["cluster"] = expected["step_seconds"] = None
             for row in (row for told in expected["roles"] for row in told["communications"]):
                 for key in EXPECTED:
                     row.pop(key)
         return expected
+
+
+def expected_of(
+    program: Program, captured: Captured, cluster: tuple[str, str | None], batches: int, optimizer: str
+) -> dict[str, Any]:
+    """The manifest of a program that runs, with what is expected of it on a cluster."""
+    files = {name: text for name, text in program.files.items() if name != GRAPH}
+    kept = {name: str(dtype) for name, dtype in captured.kept.items()}
+    manifest: dict[str, Any] = json.loads(
+        communications(program.graph, files, cluster, batches, optimizer, kept)
+    )
+    return manifest
 
 
 @dataclass

@@ -13,6 +13,7 @@ import torch
 from ..api import parallelize
 from ..errors import RuntimeFault
 from ..runtime import ParallelModule, clip_grad_norm_
+from ..runtime.execution.inputs import arguments_of
 from ..weights.writing import save_safetensors
 from .batches import Batches, tokens_of
 from .building import module_of, optimizer_of, schedule_of
@@ -125,7 +126,7 @@ class Training:
         self.model.eval()
         total = count = 0.0
         for batch in self.data.held_out.once(self.config.evaluation.batches):
-            args, kwargs = _arguments(batch)
+            args, kwargs = arguments_of(batch)
             samples = float(_samples(batch))
             total, count = total + samples * float(_loss(self.model(*args, **kwargs))), count + samples
         self.model.train()
@@ -213,12 +214,6 @@ class Training:
             save_safetensors(self.model, target)
 
 
-def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if hasattr(batch, "keys"):
-        return (), {name: batch[name] for name in batch.keys()}  # noqa: SIM118
-    return (tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)), {}
-
-
 def _loss(output: Any) -> Any:
     if isinstance(output, torch.Tensor):
         return output
@@ -226,6 +221,6 @@ def _loss(output: Any) -> Any:
 
 
 def _samples(batch: Any) -> int:
-    args, kwargs = _arguments(batch)
+    args, kwargs = arguments_of(batch)
     first = next(x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
     return int(first.shape[0])

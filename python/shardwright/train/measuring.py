@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from .._core import communications
 from ..errors import ShardwrightError
+from ..report.recording import expected_of
 from ..runtime import ParallelModule
-from ..runtime.programs.program import GRAPH
 from ..start.auto_plan import cluster_of
 
 
@@ -36,15 +34,10 @@ class Measuring:
     def _predicted(self) -> float | None:
         if self._cluster is None or not self._model.program.graph:
             return None
-        program = self._model.program
-        files = {name: text for name, text in program.files.items() if name != GRAPH}
-        kept = {name: str(dtype) for name, dtype in self._model.variants.first.captured.kept.items()}
+        program, captured = self._model.program, self._model.variants.first.captured
         try:
-            manifest = json.loads(
-                communications(
-                    program.graph, files, cluster_of(self._cluster), self._batches, self._optimizer, kept
-                )
-            )
+            cluster = cluster_of(self._cluster)
+            manifest = expected_of(program, captured, cluster, self._batches, self._optimizer)
         except ShardwrightError:
             return None
         return manifest["step_seconds"]
