@@ -148,6 +148,34 @@ fn logical_shares_turn_round() {
     assert_eq!(codes(&model, &by("sum")), ["SW0508"]);
 }
 
+/// Whether any element is one says nothing of how many are, and as a number it is no logical value.
+#[test]
+fn logical_shares_pass_nothing_else() {
+    for (then, of) in [("aten.cumsum.default(%m, 0)", "i64"), ("aten.mul.Tensor(%m, 2.0)", "f64")] {
+        let model = graph(&format!(
+            "input %x f64[4,8] 0
+             op %b bool[4,8] = aten.gt.Scalar(%x, 0.0) in \"\" at \"m.py:1\"
+             op %m bool[4,1] = aten.any.dim(%b, 1, True) in \"\" at \"m.py:2\"
+             op %t {of}[4,1] = {then} in \"\" at \"m.py:3\"
+             output %t"
+        ));
+        let text = |by: &str| {
+            format!(
+                "group 0,1
+                 ranks 0,1
+                 input x %x :,0..4 | :,4..8
+                 call 0 x -> t : b = aten.gt.Scalar(x, 0.0) ; m = aten.any.dim(b, 1, True) ; t = {}
+                 all_reduce g0 {by} t -> k
+                 output k",
+                then.replace("%m", "m")
+            )
+        };
+        for by in ["any", "all"] {
+            assert_eq!(codes(&model, &text(by)).first(), Some(&"SW0505"), "{then} {by}");
+        }
+    }
+}
+
 /// What all shares are shares of a sum, or of a maximum, passes an operator; not some of this and some of that.
 #[test]
 fn shares_of_two_kinds_do_not_pass_together() {
