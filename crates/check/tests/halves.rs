@@ -257,8 +257,8 @@ fn a_message_beside_anything_else_is_found() {
     assert!(found.iter().any(|fault| fault.what.contains(what)), "{found:?}");
     // Another code begins with the second half.
     let found = faults_of(MEGATRON, |body| {
-        let messages = body.code_mut(0, Pass::Forward).instrs.iter();
-        let message = messages.filter(|instr| is_message(instr)).next_back().expect("a value is summed").clone();
+        let mut messages = body.code_mut(0, Pass::Forward).instrs.iter();
+        let message = messages.find(|instr| is_message(instr)).expect("a value is summed").clone();
         let Instr::Collective(message) = message else { unreachable!() };
         first(body).push(Instr::Collective(Collective { overlaps: true, ..message }));
     });
