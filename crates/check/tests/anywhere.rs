@@ -72,6 +72,28 @@ fn a_gradient_has_the_shape_of_the_part_that_was_computed() {
     breaks(VIEWED, &turned, "[2, 2] 0 [1, 1]", "[2, 2] 1 [1, 1]", "SW0509");
 }
 
+/// A gradient that is nothing is so wherever it lies.
+#[test]
+fn nothing_lies_anywhere() {
+    let text = "table 1 %v sum
+to 0 0..2,0..1
+ranks 0
+shard w %w
+call 0 w -> e : e = aten.expand.default(w, [2, 2])
+call 1 e -> y : v = aten.view.default(e, [4]) ; y = aten.mul.Tensor(v, 2.0)
+slice e -> f : [2, 2] 0..1, 0..2
+call 2 f -> g : g = aten.reshape.default(f, [2])
+output y
+seed dy
+exchange 1 -> n
+grad 2 n -> _
+grad 1 dy -> de
+grad 0 de ->
+";
+    proof(&graph(VIEWED), text);
+    breaks(VIEWED, text, "to 0 0..2,0..1", "to 0 0..2,0..2", "SW0509");
+}
+
 const EXPANDED: &str = "input %x f64[4,1] 0
 op %e f64[4,4] = aten.expand.default(%x, [4, 4]) in \"\" at \"m.py:1\"
 op %s f64[] = aten.sum.default(%e) in \"\" at \"m.py:2\"

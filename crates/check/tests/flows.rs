@@ -327,6 +327,13 @@ update b n
 output y
 ";
     proof(&graph(model), text);
+    // Two rows of the buffer are not two columns of what it becomes, though their intervals are the same.
+    let columns = text
+        .replace("shard b %b :,:", "shard b %b :,:\nhold p %b 0..2,:")
+        .replace("call 0", "slice x -> c : [2, 4] 0..2, 0..2\ncall 1 c -> q : q = aten.reshape.default(c, [4])\ncall 0")
+        .replace("update b n", "update b n\nupdate p q");
+    let columns = columns.replace("call 1 c", "call 9 c");
+    assert_eq!(codes(model, &columns), ["SW0513"]);
 }
 
 /// Half of a buffer is on no rank, though half of its new value is.
@@ -346,6 +353,16 @@ update \"b\" %n
     };
     proof(&graph(model), &text("0..4"));
     assert_eq!(codes(model, &text("0..2")), ["SW0514"]);
+}
+
+/// One byte is written.
+#[test]
+fn what_an_instruction_takes_is_told_to_the_last_byte() {
+    let model = graph("op %e bool[1] = aten.ones.default([1], dtype=bool) in \"\" at \"m.py:1\"\noutput %e\n");
+    let made = program(&model, "ranks 0\ncall 0 -> e : e = aten.ones.default([1], dtype=bool)\noutput e\n");
+    let (_, traces) = check::rank_traces(&model, &made, &check::Masters::new()).expect("it is right");
+    let work: Vec<u64> = traces[0].instr_costs[0].work.iter().map(|work| work.operations + work.bytes).collect();
+    assert_eq!(work, [1]);
 }
 
 /// Whoever asks gets the memory of a step of one micro-batch, and of each rank its own.

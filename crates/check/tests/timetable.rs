@@ -127,6 +127,33 @@ fn forwards_that_update_buffers_run_in_order() {
     assert_eq!(found(relu, text, &turned), []);
 }
 
+/// What a first half updates is what the last micro-batch has kept for it.
+#[test]
+fn first_halves_that_update_buffers_run_in_order() {
+    let text = GIVEN.replace("update m c\n", "").replace("output s", "keep 0 c\noutput s");
+    let text = text + "seed ds\ntake 0 -> c2\nupdate m c2\ngrad 1 ds ->\n";
+    let model = graph(LAST);
+    let halves = |first: [i32; 2]| {
+        let mut made = program(&model, &text);
+        let body = &mut made.roles[0].body;
+        let mut code = body.codes.pop().expect("a backward");
+        code.pass = Pass::Inputs;
+        let Some(Instr::Grad(grad)) = code.instrs.last_mut() else { panic!("it ends with a backward") };
+        grad.which = Which::Inputs;
+        let grad = program::Grad { call: grad.call, which: Which::Weights, from: vec![], to: vec![], recomputed: vec![] };
+        let second = Code { instrs: vec![Instr::Grad(grad)], ..Code::new(0, Pass::Weights) };
+        body.codes.extend([code, second]);
+        let (forward, inputs, weights) = (Task::forward(0), Task::inputs(0), Task::weights(0, When::Last));
+        let both = |task: Task, [one, other]: [i32; 2]| [(task.clone(), one), (task, other)];
+        let tasks = [both(forward, [0, 1]), both(inputs, first), both(weights, [0, 1])].concat();
+        in_pairs(&mut made, &tasks);
+        check::check(&model, &made).err().unwrap_or_default()
+    };
+    assert_eq!(halves([0, 1]), []);
+    let found = halves([1, 0]);
+    assert_eq!(found.first().map(|fault| fault.code), Some("SW0517"), "{found:?}");
+}
+
 /// Blocks that neither read nor update a buffer run when they like.
 #[test]
 fn only_who_reads_a_buffer_waits_for_its_updates() {

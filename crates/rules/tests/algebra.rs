@@ -246,7 +246,7 @@ fn all_other_dims_are_those_that_no_term_names() {
 #[test]
 fn marks_and_dims_that_are_wrong_are_pointed_out() {
     let at = |text: &str| Rule::read(text, &[&[2]], &[Some(&[2])]).expect_err(text).at;
-    assert_eq!((at("b? -> b"), at("b~? -> b")), (1..2, 2..3));
+    assert_eq!((at("b? -> b"), at("b~? -> b"), at("(b -> b")), (1..2, 2..3, 0..1));
     let twice = check_grammar("a b a -> a b").expect_err("it is named twice");
     assert_eq!(twice.why, "a dim appears twice in one operand");
 }
