@@ -150,7 +150,8 @@ mod tests {
     fn parts_find_their_places_beside_those_that_they_meet() {
         let (first, second) = (at(0, 2), at(2, 4));
         let part = |len: i64| any(len, 4);
-        let made = placed(&[4, 4], &[&[first, part(3)], &[first, part(1)], &[second, part(2)], &[second, part(2)]]);
+        let made =
+            placed(&[4, 4], &[&[first, part(3)], &[first, part(1)], &[second, part(2)], &[second, part(2)]]);
         let expected = [[first, at(0, 3)], [first, at(3, 4)], [second, at(0, 2)], [second, at(2, 4)]];
         assert_eq!(made, expected);
         let made = placed(&[4, 4], &[&[first, at(0, 1)], &[first, part(3)]]);

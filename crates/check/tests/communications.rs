@@ -175,7 +175,9 @@ reduce_gradients g0 a, b
 /// A block's backward may have no forward, if it is given nothing.
 #[test]
 fn gradients_may_be_communicated_in_a_code_of_their_own() {
-    let text = REPLICATED.replace("input x", "block 1\ninput x").replace("reduce_gradients", "block 0\nbackward\nreduce_gradients");
+    let text = REPLICATED
+        .replace("input x", "block 1\ninput x")
+        .replace("reduce_gradients", "block 0\nbackward\nreduce_gradients");
     support::proof(&graph(LINEARS), &text);
 }
 
@@ -203,7 +205,8 @@ release w, v
 scatter g0 w, v
 ";
     let proof = support::proof(&graph(LINEARS), alone);
-    let told: Vec<_> = proof.traffic[0].iter().map(|(what, issued)| (*what, issued.count, issued.bytes)).collect();
+    let told: Vec<_> =
+        proof.traffic[0].iter().map(|(what, issued)| (*what, issued.count, issued.bytes)).collect();
     assert_eq!(told, [(("forward", "all_reduce"), 1, 8)]);
     let table = |number: u32, tensor: &str| {
         format!("table {number} {tensor} sum\nfrom 0 :,:\nto 0 :,:\npiece 0 0 :,:\n")

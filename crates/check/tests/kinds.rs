@@ -74,9 +74,13 @@ fn what_falls_makes_a_minimum_of_it() {
 /// A root of the largest of some elements may be no number where that of the largest of all is one.
 #[test]
 fn nothing_else_passes_it() {
-    for then in
-        ["aten.sqrt.default(d)", "aten.mul.Tensor(d, d)", "aten.cos.default(d)", "aten.mul.Tensor(d, 0.0)", "aten.add.Tensor(d, inf)"]
-    {
+    for then in [
+        "aten.sqrt.default(d)",
+        "aten.mul.Tensor(d, d)",
+        "aten.cos.default(d)",
+        "aten.mul.Tensor(d, 0.0)",
+        "aten.add.Tensor(d, inf)",
+    ] {
         for by in ["max", "min", "sum"] {
             assert_eq!(passed(AMAX, then, by).first(), Some(&"SW0505"), "{then} {by}");
         }

@@ -123,7 +123,9 @@ fn what_leaves_is_what_is_asked_for() {
         it.roles[role].body.code_mut(0, Pass::Forward).gives[0] = None;
         it.roles[role].table.outputs[0] = None;
     };
-    let blocks = |it: &mut Program| body(it).codes.insert(1, Code { gives: vec![None], ..Code::new(1, Pass::Forward) });
+    let blocks = |it: &mut Program| {
+        body(it).codes.insert(1, Code { gives: vec![None], ..Code::new(1, Pass::Forward) })
+    };
     refused(MEGATRON, "SW0502", against, |it| absent(it, 1));
     refused(DATA, "SW0502", against, |it| {
         blocks(it);
@@ -333,7 +335,9 @@ output none
 #[test]
 fn an_output_that_the_model_does_not_have_leaves_nowhere() {
     let text = |second: &str| {
-        format!("ranks 0\ninput x %x :\ncall 0 x -> y : y = aten.relu.default(x)\noutput y\noutput {second}\n")
+        format!(
+            "ranks 0\ninput x %x :\ncall 0 x -> y : y = aten.relu.default(x)\noutput y\noutput {second}\n"
+        )
     };
     for second in ["none", "nothing", "nothing local"] {
         assert_eq!(support::faults(&graph(NONE), &text(second)), [], "{second}");

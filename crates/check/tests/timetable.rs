@@ -140,7 +140,13 @@ fn first_halves_that_update_buffers_run_in_order() {
         code.pass = Pass::Inputs;
         let Some(Instr::Grad(grad)) = code.instrs.last_mut() else { panic!("it ends with a backward") };
         grad.which = Which::Inputs;
-        let grad = program::Grad { call: grad.call, which: Which::Weights, from: vec![], to: vec![], recomputed: vec![] };
+        let grad = program::Grad {
+            call: grad.call,
+            which: Which::Weights,
+            from: vec![],
+            to: vec![],
+            recomputed: vec![],
+        };
         let second = Code { instrs: vec![Instr::Grad(grad)], ..Code::new(0, Pass::Weights) };
         body.codes.extend([code, second]);
         let (forward, inputs, weights) = (Task::forward(0), Task::inputs(0), Task::weights(0, When::Last));
@@ -157,7 +163,9 @@ fn first_halves_that_update_buffers_run_in_order() {
 /// Blocks that neither read nor update a buffer run when they like.
 #[test]
 fn only_who_reads_a_buffer_waits_for_its_updates() {
-    let text = GIVEN.replace("call 1 x, w", "block 1\ninput z %x :,:\ncall 1 z, w").replace("Tensor(x, w)", "Tensor(z, w)");
+    let text = GIVEN
+        .replace("call 1 x, w", "block 1\ninput z %x :,:\ncall 1 z, w")
+        .replace("Tensor(x, w)", "Tensor(z, w)");
     let mut made = program(&graph(LAST), &text);
     made.roles[0].body.code_mut(0, Pass::Forward).gives = vec![None];
     let (first, second) = (Task::forward(0), Task::forward(1));

@@ -276,6 +276,6 @@ fn sizes_are_told_of_dims_that_no_shape_tells() {
     let (first, whole) = ("(a b) -> (a b) ; size a=2", "(a b^) -> (a b^) ; size a=2");
     assert_eq!(untold(first, &[]), [("a".to_string(), 2)]);
     assert_eq!(untold(first, &[("c", 2)]), [("a".to_string(), 2)]);
-    assert_eq!(untold(first, &[("a", 2)]), []);
+    assert!(untold(first, &[("a", 2)]).is_empty());
     assert_eq!(untold(whole, &[]), [("b".to_string(), 3)]);
 }
