@@ -348,21 +348,18 @@ output z
     proof(&graph(SQUARED), &format!("group 0,1\n{first}{second}"));
 }
 
-/// Without what is added once, the others keep their places.
+/// What only says how large something becomes is not read, and all else keeps its place.
 #[test]
-fn the_first_of_several_parts_has_the_bias() {
-    let model = "input %x f64[4,8] 0
-param %w f64[6,8] \"w\"
-param %b f64[6] \"b\"
-op %y f64[4,6] = aten.linear.default(%x, %w, %b) in \"\" at \"m.py:1\"
+fn an_operand_that_tells_a_shape_is_not_read() {
+    let model = "input %x f64[1,4] 0
+input %o f64[4,4] 1
+op %y f64[4,4] = aten.expand_as.default(%x, %o) in \"\" at \"m.py:1\"
 output %y
 ";
-    let role = |rank: usize, columns: &str, shard: &str, read: &str| {
-        format!(
-            "ranks {rank}\nshard w %w :,{columns}\n{shard}input x %x :,{columns}\n\
-             call 0 x, w{read} -> y : y = aten.linear.default(x, w{read})\nall_reduce g0 sum y -> z\noutput z\n"
-        )
-    };
-    let (first, second) = (role(0, "0..4", "shard b %b :\n", ", b"), role(1, "4..8", "hold b %b :\n", ""));
-    proof(&graph(model), &format!("group 0,1\n{first}{second}"));
+    let text = "ranks 0,1
+input x %x :
+call 0 x -> y : y = aten.expand.default(x, [2, 4])
+output y local 0..2,: | 2..4,:
+";
+    proof(&graph(model), text);
 }

@@ -133,7 +133,7 @@ to 1 :
 piece 0 0 0..2
 piece 1 0 2..4
 ranks 0
-input x %x :,:
+input x %x :
 call 0 x -> a : e = aten.expand.default(x, [1, 4]) ; a = aten.sum.dim_IntList(e, [0])
 call 1 x -> b : f = aten.expand.default(x, [1, 4]) ; b = aten.sum.dim_IntList(f, [0])
 add a, b -> c
@@ -144,7 +144,7 @@ call 2 d -> y : y = aten.mul.Tensor(d, 2.0)
 all_reduce g0 sum y -> z
 output z
 ranks 1
-input x %x :,:
+input x %x :
 call 0 x -> a : e = aten.expand.default(x, [1, 4]) ; a = aten.sum.dim_IntList(e, [0])
 call 1 x -> b : f = aten.expand.default(x, [1, 4]) ; b = aten.sum.dim_IntList(f, [0])
 add a, b -> c

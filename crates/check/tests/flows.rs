@@ -29,11 +29,20 @@ fn what_is_drawn_without_a_key_is_drawn_by_each_operator() {
              d = aten.sub.Tensor(a, b) ; y = aten.mul.Tensor(d, c)\noutput y\n"
         )
     };
-    let made = proof(&graph(DRAWN), &text("b = aten.bernoulli.default(x)"));
-    let once = text("b = aten.clone.default(a)")
-        .replace("b = aten.clone.default(a) ; ", "")
-        .replace("(a, b)", "(a, a)");
-    assert_eq!(codes(DRAWN, &once).first(), Some(&"SW0504"));
+    // Of operators that read the same, each local one says which it is.
+    let named = |text: &str, ops: [u32; 5]| {
+        let mut made = program(&graph(DRAWN), text);
+        let code = made.roles[0].body.code_mut(0, program::Pass::Forward);
+        let Some(program::Instr::Call(call)) = code.instrs.first_mut() else { panic!("a call") };
+        call.ops.iter_mut().zip(ops).for_each(|(local, op)| local.op = graph::OpId(op));
+        check::check(&graph(DRAWN), &made)
+    };
+    let made = named(&text("b = aten.bernoulli.default(x)"), [0, 1, 2, 3, 4]).expect("it is right");
+    let once = text("b").replace("b ; ", "").replace("(a, b)", "(a, a)");
+    for drawn in [0, 1] {
+        let found = named(&once, [drawn, 2, 3, 4, 4]).expect_err("it is drawn once");
+        assert_eq!(found[0].code, "SW0504", "{found:?}");
+    }
     assert!(made.unknown.iter().any(|what| what.contains("nobody_knows")), "{made}");
     assert!(!made.unkeyed.iter().any(|what| what.contains("nobody_knows")), "{made}");
     let drawn = |all: &[String]| all.iter().filter(|what| what.contains("bernoulli")).count();
@@ -218,13 +227,13 @@ output s
 seed ds
 grad 0 ds ->
 ";
-    let halves = one
-        .replace("y = aten.mul.Tensor(x, w)", "a, b = aten.split.Tensor(w, 2) ; y = aten.mul.Tensor(x, a)");
+    let read = "a, b = aten.split.Tensor(w, 2) ; y = aten.mul.Tensor(x, a)";
+    let halves = one.replace("y = aten.mul.Tensor(x, w)", read).replace("shard w %w :", "shard w %w :,:");
     for (model, text) in [(NO_ELEMENTS, one), (NO_ROWS, &halves[..])] {
         proof(&graph(model), text);
         proof(&graph(model), &text.replace("grad 0 ds ->", "grad 0 _ ->"));
     }
-    let full = NO_ELEMENTS.replace("[0,4]", "[1,4]");
+    let full = NO_ELEMENTS.replace("[0,4]", "[2,4]");
     assert_eq!(codes(&full, &one.replace("grad 0 ds ->", "grad 0 _ ->")), ["SW0511"]);
 }
 
