@@ -112,7 +112,7 @@ fn of_code(
     };
     let updates = || has(|instr| matches!(instr, Instr::Update { .. }));
     let talks = || has(|instr| matches!(instr, Instr::Send { .. } | Instr::Receive { .. }));
-    if code.1 == Pass::Forward && updates() && !run.in_order() {
+    if updates() && !run.in_order() {
         return Some(not_once(code, "it runs in an order in which buffers would get other values"));
     }
     // Messages of one table come to their receiver as they were sent: NCCL knows them by nothing else.
