@@ -130,3 +130,52 @@ impl Memory {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Memory, Moment, Purpose};
+
+    /// Three parameters of 100 bytes, of which the states are here, come from the host, and stay there.
+    fn memory(working: u64) -> Memory {
+        let of = |bytes: u64| {
+            let mut all = [0; Purpose::COUNT];
+            (all[Purpose::Parameters as usize], all[Purpose::Working as usize]) = (300, bytes);
+            all
+        };
+        Memory {
+            peak: of(working),
+            most: of(working),
+            end: of(0),
+            offloaded: 7,
+            at: Some(Moment { pass: "backward", ..Moment::default() }),
+            trained: (1, 100),
+            trained_from_host: (2, 30),
+            trained_on_host: (3, 5),
+        }
+    }
+
+    /// Two tensors like each parameter and a number, so 204, 68 and 22 bytes.
+    #[test]
+    fn an_optimizer_has_its_state_here_or_on_the_host() {
+        let stepped = memory(1000).stepped(2, 1);
+        let optimizer = Purpose::Optimizer as usize;
+        assert_eq!(memory(1000).total(), 1300);
+        assert_eq!((stepped.peak[optimizer], stepped.total()), (204, 1504));
+        assert_eq!((stepped.end[optimizer], stepped.most[optimizer]), (272, 272));
+        assert_eq!(stepped.offloaded, 7 + 68 + 22);
+        assert_eq!(stepped.at.map(|at| at.pass), Some("backward"));
+    }
+
+    /// All of the state is there then, and what is computed with is not.
+    #[test]
+    fn a_step_may_be_when_there_is_most() {
+        let pass = |working: u64| {
+            let stepped = memory(working).stepped(2, 1);
+            (stepped.at.map(|at| at.pass), stepped.peak == stepped.end)
+        };
+        assert_eq!(pass(67), (Some("the optimizer's step"), true));
+        // Of as much, the first is told.
+        assert_eq!(pass(68), (Some("backward"), false));
+        assert_eq!(pass(69), (Some("backward"), false));
+    }
+}

@@ -57,3 +57,30 @@ pub(crate) fn region_text(factors: &[Vec<i64>], region: &[Interval]) -> String {
 pub(crate) fn numel(region: &[Interval]) -> u64 {
     region.iter().map(|interval| interval.len().unsigned_abs()).product()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Interval, Region, any, fits, unify, unify_all};
+
+    fn at(lo: i64, hi: i64) -> Interval {
+        Interval { lo, hi }
+    }
+
+    #[test]
+    fn what_may_lie_anywhere_lies_where_as_much_of_the_other_does() {
+        assert_eq!(unify(any(2, 4), at(1, 3)), Some(at(1, 3)));
+        assert_eq!(unify(at(1, 3), any(2, 4)), Some(at(1, 3)));
+        for other in [at(0, 3), any(3, 4), at(0, 1)] {
+            assert_eq!((unify(any(2, 4), other), unify(other, any(2, 4))), (None, None));
+        }
+        assert_eq!(unify_all(&[at(0, 1)], &[]), None);
+        assert_eq!(unify_all(&[], &[at(0, 1)]), None);
+    }
+
+    #[test]
+    fn intervals_of_a_region_end_after_they_begin() {
+        let fits = |lo: i64, hi: i64| fits(&Region([at(lo, hi)].into()), &[4]);
+        assert!(fits(0, 4) && fits(2, 2) && fits(4, 4));
+        assert!(!fits(3, 1) && !fits(-1, 1) && !fits(0, 5));
+    }
+}

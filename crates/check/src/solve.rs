@@ -138,4 +138,11 @@ mod tests {
         assert_eq!(solve_rows(&[(1, 2, i64::MAX), (2, 1, i64::MIN)]), None);
         assert_eq!(solve_rows(&[]), Some((0, 0)));
     }
+
+    #[test]
+    fn one_argument_tells_of_the_begin_or_of_the_length() {
+        assert_eq!(solve_rows(&[(1, 0, 2), (2, 0, 4)]), Some((2, 0)));
+        assert_eq!(solve_rows(&[(0, 2, -4)]), Some((0, -2)));
+        assert_eq!(solve_rows(&[(2, 0, 3)]), None);
+    }
 }

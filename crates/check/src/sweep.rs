@@ -54,3 +54,37 @@ fn steps(frame: Interval, intervals: impl Iterator<Item = Interval>) -> Vec<Inte
     ends.dedup();
     ends.windows(2).map(|pair| Interval { lo: pair[0], hi: pair[1] }).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Interval, sweep};
+
+    fn at(lo: i64, hi: i64) -> Interval {
+        Interval { lo, hi }
+    }
+
+    /// Each cell of a space of one dim, with the boxes that cover it.
+    fn cells(space: Interval, boxes: &[Interval]) -> Vec<(Interval, Vec<usize>)> {
+        let boxes: Vec<&[Interval]> = boxes.iter().map(std::slice::from_ref).collect();
+        let mut found = vec![];
+        sweep::<()>(&[space], &boxes, &mut |inside, cell| {
+            found.push((cell[0], inside.to_vec()));
+            None
+        });
+        found
+    }
+
+    #[test]
+    fn cells_are_those_of_the_space() {
+        assert_eq!(cells(at(0, 3), &[at(0, 2)]), [(at(0, 2), vec![0]), (at(2, 3), vec![])]);
+        // Boxes may reach beyond it, or end where it begins.
+        assert_eq!(cells(at(2, 4), &[at(0, 2), at(0, 6)]), [(at(2, 4), vec![1])]);
+        assert_eq!(cells(at(2, 4), &[at(0, 1), at(5, 6)]), [(at(2, 4), vec![])]);
+    }
+
+    #[test]
+    fn what_has_no_elements_has_no_cells_and_covers_none() {
+        assert!(cells(at(0, 0), &[]).is_empty());
+        assert_eq!(cells(at(0, 2), &[at(1, 1)]), [(at(0, 2), vec![])]);
+    }
+}

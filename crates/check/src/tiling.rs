@@ -106,7 +106,8 @@ impl Fill {
 
 #[cfg(test)]
 mod tests {
-    use super::{Interval, places};
+    use super::{Interval, normalise, places};
+    use crate::region::any;
 
     fn at(lo: i64, hi: i64) -> Interval {
         Interval { lo, hi }
@@ -128,6 +129,57 @@ mod tests {
         // Gaps of 4 and of 6: the longer ones go where they leave none.
         let found = places(at(0, 11), &[at(4, 5)], &[3, 3, 2, 2]);
         assert_eq!(found, Some(vec![at(5, 8), at(8, 11), at(0, 2), at(2, 4)]));
+    }
+
+    #[test]
+    fn gaps_are_those_of_parts_in_any_order_that_have_elements() {
+        let space = at(0, 4);
+        assert_eq!(places(space, &[at(2, 3), at(0, 1)], &[1, 1]), Some(vec![at(1, 2), at(3, 4)]));
+        assert_eq!(places(space, &[at(2, 2)], &[3, 1]), Some(vec![at(0, 3), at(3, 4)]));
+    }
+
+    /// Where parts lie that may lie anywhere in a space of so many elements.
+    fn placed(sizes: &[i64], boxes: &[&[Interval]]) -> Vec<Vec<Interval>> {
+        let mut boxes: Vec<Vec<Interval>> = boxes.iter().map(|b| b.to_vec()).collect();
+        let space: Vec<Interval> = sizes.iter().map(|size| at(0, *size)).collect();
+        normalise(&mut boxes, &space);
+        boxes
+    }
+
+    #[test]
+    fn parts_find_their_places_beside_those_that_they_meet() {
+        let (first, second) = (at(0, 2), at(2, 4));
+        let part = |len: i64| any(len, 4);
+        let made =
+            placed(&[4, 4], &[&[first, part(3)], &[first, part(1)], &[second, part(2)], &[second, part(2)]]);
+        let expected = [[first, at(0, 3)], [first, at(3, 4)], [second, at(0, 2)], [second, at(2, 4)]];
+        assert_eq!(made, expected);
+        let made = placed(&[4, 4], &[&[first, at(0, 1)], &[first, part(3)]]);
+        assert_eq!(made, [[first, at(0, 1)], [first, at(1, 4)]]);
+        // In the order of their lengths, where they are alike but for these.
+        let made = placed(&[4], &[&[part(1)], &[part(2)], &[part(1)]]);
+        assert_eq!(made, [[at(2, 3)], [at(0, 2)], [at(3, 4)]]);
+        // The others leave room for all of them, if the longer ones are first.
+        let made = placed(&[4], &[&[at(2, 3)], &[part(1)], &[part(2)]]);
+        assert_eq!(made, [[at(2, 3)], [at(3, 4)], [at(0, 2)]]);
+    }
+
+    /// Along another loop either of two parts may lie anywhere, too.
+    #[test]
+    fn parts_that_may_lie_anywhere_may_meet() {
+        let made = placed(&[4, 8], &[&[at(0, 2), at(0, 4)], &[any(2, 4), any(4, 8)]]);
+        assert_eq!(made, [[at(0, 2), at(0, 4)], [at(2, 4), at(0, 4)]]);
+        let made = placed(&[4, 8], &[&[at(0, 2), any(4, 8)], &[any(2, 4), at(0, 4)]]);
+        assert_eq!(made, [[at(0, 2), at(0, 4)], [at(2, 4), at(0, 4)]]);
+    }
+
+    #[test]
+    fn parts_that_are_too_many_meet_the_fewest_others() {
+        let part = |len: i64| any(len, 4);
+        let made = placed(&[4], &[&[part(2)], &[part(2)], &[part(2)]]);
+        assert_eq!(made, [[at(0, 2)], [at(2, 4)], [at(0, 2)]]);
+        // In the space, whether or not there is room beyond it.
+        assert_eq!(placed(&[4], &[&[part(3)], &[part(2)]]), [[at(0, 3)], [at(0, 2)]]);
     }
 
     #[test]

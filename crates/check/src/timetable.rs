@@ -112,7 +112,7 @@ fn of_code(
     };
     let updates = || has(|instr| matches!(instr, Instr::Update { .. }));
     let talks = || has(|instr| matches!(instr, Instr::Send { .. } | Instr::Receive { .. }));
-    if code.1 == Pass::Forward && updates() && !run.in_order() {
+    if updates() && !run.in_order() {
         return Some(not_once(code, "it runs in an order in which buffers would get other values"));
     }
     // Messages of one table come to their receiver as they were sent: NCCL knows them by nothing else.
@@ -250,4 +250,24 @@ fn early(index: usize, role: &Role) -> Option<Fault> {
             format!("{} stands in {}, where there are no gradients yet", kind.name(), code.pass.name());
         Some(Fault::new("SW0519", what).at(role.ranks[0], Some(place)))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use program::{Loop, Task, Timetable};
+
+    use super::{MOST, enough};
+
+    #[test]
+    fn so_many_micro_batches_are_in_flight_and_no_more() {
+        let ahead = |at: i32| {
+            let loops = vec![Loop::over_all(vec![Task { at, ..Task::forward(0) }])];
+            enough(&Timetable { loops, ..Timetable::default() })
+        };
+        let most = i32::try_from(MOST).expect("it is small");
+        assert_eq!((ahead(0), ahead(-1), ahead(most)), (Some(2), Some(4), Some(2 * MOST + 2)));
+        assert_eq!((ahead(most + 1), ahead(-most - 1)), (None, None));
+        let none = Timetable { loops: vec![Loop::over_all(vec![])], ..Timetable::default() };
+        assert_eq!((enough(&none), enough(&Timetable::default())), (Some(2), Some(2)));
+    }
 }

@@ -72,6 +72,28 @@ fn a_gradient_has_the_shape_of_the_part_that_was_computed() {
     breaks(VIEWED, &turned, "[2, 2] 0 [1, 1]", "[2, 2] 1 [1, 1]", "SW0509");
 }
 
+/// A gradient that is nothing is so wherever it lies.
+#[test]
+fn nothing_lies_anywhere() {
+    let text = "table 1 %v sum
+to 0 0..2,0..1
+ranks 0
+shard w %w
+call 0 w -> e : e = aten.expand.default(w, [2, 2])
+call 1 e -> y : v = aten.view.default(e, [4]) ; y = aten.mul.Tensor(v, 2.0)
+slice e -> f : [2, 2] 0..1, 0..2
+call 2 f -> g : g = aten.reshape.default(f, [2])
+output y
+seed dy
+exchange 1 -> n
+grad 2 n -> _
+grad 1 dy -> de
+grad 0 de ->
+";
+    proof(&graph(VIEWED), text);
+    breaks(VIEWED, text, "to 0 0..2,0..1", "to 0 0..2,0..2", "SW0509");
+}
+
 const EXPANDED: &str = "input %x f64[4,1] 0
 op %e f64[4,4] = aten.expand.default(%x, [4, 4]) in \"\" at \"m.py:1\"
 op %s f64[] = aten.sum.default(%e) in \"\" at \"m.py:2\"
@@ -95,6 +117,89 @@ fn parts_of_some_rows_find_their_places_whatever_those_of_others_are() {
     breaks(EXPANDED, UNEVEN, "n 3 1 2 2", "n 3 1 2 1", "SW0512");
 }
 
+const SCALED: &str = "input %x f64[4,1] 0
+param %w f64[] \"w\"
+op %e f64[4,4] = aten.expand.default(%x, [4, 4]) in \"\" at \"m.py:1\"
+op %y f64[4,4] = aten.mul.Tensor(%e, %w) in \"\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%y) in \"\" at \"m.py:3\"
+output %s
+";
+
+/// The same, where a parameter's gradient is a sum over all of them.
+const UNEVEN_GRADIENTS: &str = "group 0,1,2,3
+ranks 0,1,2,3
+constant n 3 1 2 2
+shard w %w
+input x %x 0..2 | 0..2 | 2..4 | 2..4
+call 0 x, w -> s : e = aten.expand.default(x, [2, n]) ; y = aten.mul.Tensor(e, w) ; s = aten.sum.default(y)
+all_reduce g0 sum s -> t
+output t
+seed ds
+grad 0 ds ->
+reduce_gradients g0 w
+";
+
+#[test]
+fn gradients_of_some_rows_lie_beside_each_other_and_not_beside_those_of_others() {
+    proof(&graph(SCALED), UNEVEN_GRADIENTS);
+    breaks(SCALED, UNEVEN_GRADIENTS, "reduce_gradients g0 w\n", "", "SW0511");
+}
+
+const SQUARES: &str = "op %e f64[16] = aten.ones.default([16]) in \"\" at \"m.py:1\"
+op %v f64[4,4] = aten.view.default(%e, [4, 4]) in \"\" at \"m.py:2\"
+op %s f64[] = aten.sum.default(%v) in \"\" at \"m.py:3\"
+output %s
+";
+
+/// Three rows and one.
+const ROWS_OF_A_SQUARE: &str = "group 0,1
+ranks 0,1
+constant n 12 4
+constant rows 3 1
+call 0 -> s : e = aten.ones.default([n]) ; v = aten.reshape.default(e, [rows, 4]) ; s = aten.sum.default(v)
+all_reduce g0 sum s -> t
+output t
+";
+
+/// How many elements a part has says how it is divided, and what is executed says over which of several factors.
+#[test]
+fn a_part_is_divided_as_what_reads_it() {
+    proof(&graph(SQUARES), ROWS_OF_A_SQUARE);
+    let columns = ROWS_OF_A_SQUARE.replace("[rows, 4]", "[4, rows]");
+    proof(&graph(SQUARES), &columns);
+    breaks(SQUARES, &columns, "rows 3 1", "rows 3 2", "SW0504");
+}
+
+const PAIRS: &str = "input %x f64[3,1] 0
+op %e f64[3,4] = aten.expand.default(%x, [3, 4]) in \"\" at \"m.py:1\"
+op %v f64[3,2,2] = aten.view.default(%e, [3, 2, 2]) in \"\" at \"m.py:2\"
+op %u f64[3,4] = aten.view.default(%v, [3, 4]) in \"\" at \"m.py:3\"
+op %s f64[3] = aten.sum.dim_IntList(%u, [1]) in \"\" at \"m.py:4\"
+output %s
+";
+
+/// One rank has the first pair, whole, the other one half of both.
+const TWO_WAYS: &str = "group 0,1
+ranks 0
+input x %x :
+call 0 x -> u : e = aten.expand.default(x, [3, 4]) ; v = aten.view.default(e, [3, 2, 2]) ; u = aten.view.default(v, [3, 4])
+slice u -> p : [3, [2, 2]] 0..3, 0..1, 0..2
+call 1 p -> s : s = aten.sum.dim_IntList(p, [1])
+all_reduce g0 sum s -> t
+output t
+ranks 1
+input x %x :
+call 0 x -> s : e = aten.expand.default(x, [3, 2]) ; v = aten.reshape.default(e, [3, 2, 1]) ; u = aten.reshape.default(v, [3, 2]) ; s = aten.sum.dim_IntList(u, [1])
+all_reduce g0 sum s -> t
+output t
+";
+
+#[test]
+fn equal_elements_are_counted_over_all_factors_of_a_dim() {
+    proof(&graph(PAIRS), TWO_WAYS);
+    breaks(PAIRS, TWO_WAYS, "0..3, 0..1, 0..2", "0..3, 0..1, 0..1", "SW0512");
+}
+
 const COUNTED: &str = "op %a i64[8] = aten.arange.default(8) in \"\" at \"m.py:1\"
 op %s i64[] = aten.sum.default(%a) in \"\" at \"m.py:2\"
 output %s
@@ -116,7 +221,7 @@ fn numbers_that_are_counted_are_those_of_the_model() {
     let split_backward = |lo: i64, hi: i64| {
         THIRDS.replace("lo 0 3 6", &format!("lo 0 4 {lo}")).replace("hi 3 6 8", &format!("hi 4 8 {hi}"))
     };
-    for (lo, hi) in [(-2, 0), (8, 10), (7, 9), (-1, 1)] {
+    for (lo, hi) in [(-2, 0), (8, 10), (7, 9), (-1, 1), (5, 3)] {
         let found = faults(&graph(COUNTED), &split_backward(lo, hi));
         assert_eq!(found.first().map(|fault| fault.code), Some("SW0504"), "{lo} {hi}: {found:?}");
     }
@@ -124,6 +229,27 @@ fn numbers_that_are_counted_are_those_of_the_model() {
     breaks(COUNTED, THIRDS, "start_step(lo, hi, 1,", "start_step(lo, hi, 1, 1,", "SW0504");
     breaks(ROWS, HALVES, "ones.default([2, 4])", "ones.default([2])", "SW0504");
     breaks(ROWS, HALVES, "ones.default([2, 4])", "ones.default([2, 4], 1)", "SW0504");
+}
+
+const ROWS_COUNTED: &str = "op %a i64[8] = aten.arange.default(8) in \"\" at \"m.py:1\"
+op %v i64[2,4] = aten.view.default(%a, [2, 4]) in \"\" at \"m.py:2\"
+op %s i64[] = aten.sum.default(%v) in \"\" at \"m.py:3\"
+output %s
+";
+
+/// Each rank counts the numbers of its row.
+#[test]
+fn numbers_are_counted_in_rows() {
+    let text = "group 0,1
+ranks 0,1
+constant lo 0 4
+constant hi 4 8
+call 0 -> s : a = aten.arange.start_step(lo, hi, 1, dtype=i64) ; v = aten.reshape.default(a, [1, 4]) ; s = aten.sum.default(v)
+all_reduce g0 sum s -> t
+output t
+";
+    proof(&graph(ROWS_COUNTED), text);
+    breaks(ROWS_COUNTED, text, "constant hi 4 8", "constant hi 4 7", "SW0504");
 }
 
 const JOINED: &str = "input %x f64[2] 0
@@ -190,4 +316,50 @@ fn a_bias_is_added_to_equal_terms_once() {
         let found = faults(&graph(BIASED), &biased(with));
         assert_eq!(found.first().map(|fault| fault.code), Some(code), "{with:?}: {found:?}");
     }
+}
+
+const SQUARED: &str = "param %t f64[4,4] \"t\"
+param %w f64[4,4] \"w\"
+op %y f64[4,4] = aten.addmm.default(%t, %t, %w) in \"\" at \"m.py:1\"
+output %y
+";
+
+/// What is added is what is multiplied, too: by its place it is the one or the other.
+#[test]
+fn an_operand_that_is_read_twice_is_told_by_its_place() {
+    let columns = "group 0,1
+ranks 0,1
+shard t %t :,:
+leaf p t :,0..2 | :,2..4
+shard w %w :,0..2 | :,2..4
+call 0 p, t, w -> y : y = aten.addmm.default(p, t, w)
+all_gather g0 y -> z : [4, 4] 1 [2, 2]
+output z
+";
+    proof(&graph(SQUARED), columns);
+    let role = |rank: usize, part: &str, product: &str| {
+        format!(
+            "ranks {rank}\nshard t %t :,:\nleaf p t :,{part}\nshard w %w {part},:\n\
+             call 0 p, t, w -> y : y = {product}\nall_reduce g0 sum y -> z\noutput z\n"
+        )
+    };
+    let first = role(0, "0..2", "aten.addmm.default(t, p, w)");
+    let second = role(1, "2..4", "aten.mm.default(p, w)").replace("p, t, w ->", "p, w ->");
+    proof(&graph(SQUARED), &format!("group 0,1\n{first}{second}"));
+}
+
+/// What only says how large something becomes is not read, and all else keeps its place.
+#[test]
+fn an_operand_that_tells_a_shape_is_not_read() {
+    let model = "input %x f64[1,4] 0
+input %o f64[4,4] 1
+op %y f64[4,4] = aten.expand_as.default(%x, %o) in \"\" at \"m.py:1\"
+output %y
+";
+    let text = "ranks 0,1
+input x %x :
+call 0 x -> y : y = aten.expand.default(x, [2, 4])
+output y local 0..2,: | 2..4,:
+";
+    proof(&graph(model), text);
 }

@@ -122,6 +122,173 @@ fn gradients_are_reduced_with_those_of_the_same_thing() {
         };
         leaves.swap(0, 1);
     });
+    let swap = |role: &mut Role| match find(role, Pass::Backward, Kind::ReduceGradients) {
+        Instr::ReduceGradients { leaves, .. } => leaves.swap(0, 1),
+        other => panic!("{other:?}"),
+    };
+    let other = "gradients of different things are reduced";
+    refused(LINEARS, REPLICATED, "SW0508", other, swap);
+    refused(MULTIPLIED, IN_TWO, "SW0508", other, swap);
+}
+
+/// Two parameters of one shape.
+const REPLICATED: &str = "group 0,1
+ranks 0,1
+shard w %w :,:
+shard v %v :,:
+input x %x 0..2,: | 2..4,:
+call 0 x, w, v -> s : y = aten.linear.default(x, w) ; z = aten.linear.default(y, v) ; s = aten.sum.default(z)
+all_reduce g0 sum s -> t
+output t
+seed ds
+grad 0 ds ->
+reduce_gradients g0 w, v
+";
+
+const MULTIPLIED: &str = "input %x f64[2,4] 0
+param %w f64[4] \"w\"
+op %y f64[2,4] = aten.mul.Tensor(%x, %w) in \"\" at \"m.py:1\"
+op %s f64[] = aten.sum.default(%y) in \"\" at \"m.py:2\"
+output %s
+";
+
+/// Two parts of one parameter.
+const IN_TWO: &str = "group 0,1
+ranks 0,1
+hold w %w :
+leaf a w 0..2
+leaf b w 2..4
+input x %x 0..1,: | 1..2,:
+slice x -> p : [1, 4] 0..1, 0..2
+slice x -> q : [1, 4] 0..1, 2..4
+call 0 p, a -> r : y = aten.mul.Tensor(p, a) ; r = aten.sum.default(y)
+call 1 q, b -> u : z = aten.mul.Tensor(q, b) ; u = aten.sum.default(z)
+add r, u -> s
+all_reduce g0 sum s -> t
+output t
+seed ds
+grad 0 ds ->
+grad 1 ds ->
+reduce_gradients g0 a, b
+";
+
+/// A block's backward may have no forward, if it is given nothing.
+#[test]
+fn gradients_may_be_communicated_in_a_code_of_their_own() {
+    let text = REPLICATED
+        .replace("input x", "block 1\ninput x")
+        .replace("reduce_gradients", "block 0\nbackward\nreduce_gradients");
+    support::proof(&graph(LINEARS), &text);
+}
+
+/// A rank that communicates with nobody: what it brings from its own host is not told, and what goes through a group is.
+#[test]
+fn a_rank_may_be_alone_in_a_group() {
+    let alone = "group 0
+ranks 0
+hold w_part %w :,:
+hold v_part %v :,:
+copy w w_part 0 1 :,:
+copy v v_part 0 1 :,:
+input x %x :,:
+gather g0 w, v
+call 0 x, w -> y : y = aten.linear.default(x, w)
+call 1 y, v -> s : z = aten.linear.default(y, v) ; s = aten.sum.default(z)
+release w, v
+all_reduce g0 sum s -> t
+output t
+seed ds
+gather g0 w, v
+grad 1 ds -> dy
+grad 0 dy ->
+release w, v
+scatter g0 w, v
+";
+    let proof = support::proof(&graph(LINEARS), alone);
+    let told: Vec<_> =
+        proof.traffic[0].iter().map(|(what, issued)| (*what, issued.count, issued.bytes)).collect();
+    assert_eq!(told, [(("forward", "all_reduce"), 1, 8)]);
+    let table = |number: u32, tensor: &str| {
+        format!("table {number} {tensor} sum\nfrom 0 :,:\nto 0 :,:\npiece 0 0 :,:\n")
+    };
+    let sent = "exchange_gradients 5 w -> w_part\nexchange_gradients 6 v -> v_part";
+    let exchanged = alone.replace("scatter g0 w, v", sent) + &table(5, "%w") + &table(6, "%v");
+    support::proof(&graph(LINEARS), &exchanged);
+}
+
+/// Two calls of one rank compute the same, and the second one's result is given a gradient that is nothing.
+#[test]
+fn an_exchange_without_sources_makes_nothing() {
+    let model = "input %x f64[4] 0
+param %w f64[4] \"w\"
+op %y f64[4] = aten.mul.Tensor(%x, %w) in \"\" at \"m.py:1\"
+op %s f64[] = aten.sum.default(%y) in \"\" at \"m.py:2\"
+output %s
+";
+    let backward = "table 1 %y sum
+to 0 :
+ranks 0
+shard w %w :
+input x %x :
+call 0 x, w -> y : y = aten.mul.Tensor(x, w)
+call 1 y -> s : s = aten.sum.default(y)
+call 2 x, w -> y2 : y2 = aten.mul.Tensor(x, w)
+output s
+seed ds
+exchange 1 -> n
+grad 2 n ->
+grad 1 ds -> dy
+grad 0 dy ->
+";
+    support::proof(&graph(model), backward);
+    let forward = "table 1 %x sum
+to 0 0..0,:
+ranks 0
+exchange 1 -> p
+call 0 p -> y : y = aten.relu.default(p)
+output y local 0..0,:
+ranks 1
+input x %x :,:
+call 0 x -> y : y = aten.relu.default(x)
+output y local :,:
+";
+    support::proof(&graph(TWO), forward);
+}
+
+/// Of a value and of its gradient no parts are put together.
+#[test]
+fn an_exchange_is_of_values_or_of_gradients() {
+    let model = "input %x f64[4] 0
+param %w f64[4] \"w\"
+op %y f64[4] = aten.mul.Tensor(%x, %w) in \"\" at \"m.py:1\"
+op %z f64[4] = aten.mul.Tensor(%y, 2.0) in \"\" at \"m.py:2\"
+output %z
+";
+    let text = "table 1 %y sum
+from 0 0..2
+from 0 2..4
+to 0 :
+piece 0 0 0..2
+piece 1 0 2..4
+ranks 0
+shard w %w :
+input x %x :
+call 0 x, w -> y : y = aten.mul.Tensor(x, w)
+call 1 y -> z : z = aten.mul.Tensor(y, 2.0)
+keep 0 y
+output z
+seed dz
+grad 1 dz -> dy
+take 0 -> v
+slice dy -> a : [4] 0..2
+slice dy -> b : [4] 2..4
+slice v -> c : [4] 2..4
+exchange 1 a, b -> d
+grad 0 d ->
+";
+    support::proof(&graph(model), text);
+    let found = support::faults(&graph(model), &text.replace("1 a, b ->", "1 a, c ->"));
+    assert!(found.iter().any(|fault| fault.code == "SW0507"), "{found:?}");
 }
 
 #[test]
@@ -201,6 +368,63 @@ fn an_exchange_has_what_its_table_says() {
     });
 }
 
+/// What a rank gathers of a parameter lies around its part, and it reads all of that, or nothing.
+#[test]
+fn copies_lie_around_shards_and_are_read_whole_or_not() {
+    let around = "does not include the rank's shard";
+    refused(LINEARS, DIVIDED, "SW0502", around, |role| {
+        role.table.copies[0].region = PerRank::Same(Region::whole(&[4, 8]));
+    });
+    refused(LINEARS, DIVIDED, "SW0502", around, |role| {
+        role.table.copies[0].region = PerRank::Same(Region::whole(&[9, 8]));
+    });
+    refused(LINEARS, DIVIDED, "SW0523", "reads a parameter that is not gathered", |role| {
+        instrs(role, Pass::Forward).retain(|instr| instr.kind() != Kind::Gather);
+    });
+    let model = graph(LINEARS);
+    let mut made = apart(program(&model, DIVIDED));
+    for role in &mut made.roles {
+        let buf = buffer(role);
+        role.body.leaves.push(Leaf { tensor: role.body.leaves[0].tensor, number: 1, buf });
+        role.table.leaves.push((Of::Copy(0), PerRank::Same(Region::whole(&[0, 8]))));
+    }
+    assert_eq!(check::check(&model, &made).err(), None, "nothing is read of it");
+}
+
+/// Gradients of what was gathered go to the parts with each micro-batch.
+#[test]
+fn gradients_of_copies_may_be_exchanged_with_each_micro_batch() {
+    let table = |number: u32, tensor: &str| {
+        let ends = "from 0 :,:\nfrom 1 :,:\nto 0 0..4,:\nto 1 4..8,:\n";
+        let pieces = "piece 0 0 0..4,:\npiece 1 0 0..4,:\npiece 0 1 4..8,:\npiece 1 1 4..8,:\n";
+        format!("table {number} {tensor} sum\n{ends}{pieces}")
+    };
+    let sent = "exchange_gradients 5 w -> w_part\nexchange_gradients 6 v -> v_part";
+    let text = DIVIDED.replace("scatter g0 w, v", sent);
+    let text = format!("{text}{}{}", table(5, "%w"), table(6, "%v"));
+    let model = graph(LINEARS);
+    let mut made = program(&model, &text);
+    for instr in instrs(&mut made.roles[0], Pass::Backward) {
+        if let Instr::ExchangeGradients { when, .. } = instr {
+            *when = GradSync::Each;
+        }
+    }
+    assert_eq!(check::check(&model, &made).err(), None);
+}
+
+#[test]
+fn gradients_that_are_exchanged_have_arisen() {
+    let moved = |role: &mut Role| {
+        let all = instrs(role, Pass::Backward);
+        let at = all.iter().position(|instr| instr.kind() == Kind::ExchangeGradients).expect("one");
+        let first = all.remove(at);
+        all.insert(0, first);
+    };
+    planted(MLP, EXCHANGED, "SW0510", "communicated before its last contribution", |made| {
+        made.roles.iter_mut().for_each(moved);
+    });
+}
+
 /// What the first rank sends of `y` the second one receives, and does not need.
 const SENT: &str = "table 9 %y sum\nfrom 0 :,:\nto 1 :,:\npiece 0 0 :,:\n";
 
@@ -231,6 +455,11 @@ fn what_is_sent_is_received() {
     };
     refused("no rank receives what is sent", &[0], &[]);
     refused("wait for rank 0 for ever", &[], &[1]);
+    planted(MLP, text, "SW0506", "no rank receives what is sent", |made| {
+        sent(made, &[0], &[]);
+        made.exchanges[0].targets.clear();
+        made.exchanges[0].pieces.clear();
+    });
     refused("is not a source of, or sends it twice", &[0, 0], &[1]);
     refused("is not a source of, or sends it twice", &[1], &[]);
     refused("is in none of its groups", &[0], &[0]);

@@ -3,7 +3,7 @@
 mod support;
 
 use graph::Graph;
-use program::{PerRank, Program, RankId};
+use program::{Loop, Pass, PerRank, Program, RankId, Task};
 use support::{graph, program};
 
 /// Axes of so many ranks and more are folded here.
@@ -279,6 +279,19 @@ fn what_is_there_for_the_followed_ranks_only_is_found() {
     let wrong = program(&model, &(table("0..8") + &code));
     let found = check::check(&model, &wrong).expect_err("ranks read what is not there");
     assert_eq!(check::check_folding(&model, &wrong, LEAST).err(), Some(found));
+}
+
+/// What must hold at the end, and of several micro-batches, is asked of ranks that stand for others, too.
+#[test]
+fn the_end_of_followed_ranks_is_looked_at() {
+    refused(&rows(), |it| {
+        it.roles[0].body.code_mut(0, Pass::Backward).instrs.retain(|instr| !instr.settles());
+    });
+    refused(&exchanged(), |it| {
+        let task = |at: i32| Task { at, ..Task::forward(0) };
+        it.roles[0].body.timetable.loops =
+            vec![Loop { every: 2, iterations: None, tasks: vec![task(1), task(0)] }];
+    });
 }
 
 /// Groups of one grouping that do the same together communicate once.

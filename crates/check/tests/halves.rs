@@ -121,6 +121,24 @@ fn whole_backwards_in_both_halves_are_found() {
     refused("SW0509", |body| grads(first(body)).for_each(|grad| grad.which = Which::Both));
 }
 
+#[test]
+fn a_second_half_is_given_nothing_and_gives_nothing() {
+    let what = "takes or returns something";
+    let said = |plant: &dyn Fn(&mut Grad)| {
+        let found = faults_of(DATA, |body| plant(grads(second(body)).next().expect("a second half")));
+        assert!(found.iter().any(|fault| fault.code == "SW0509" && fault.what.contains(what)), "{found:?}");
+    };
+    said(&|grad| grad.to.push(None));
+    said(&|grad| grad.from.push(None));
+    said(&|grad| grad.recomputed.push(BufId(0)));
+    refused("SW0502", |body| {
+        let buf = body.bufs[0].clone();
+        body.bufs.push(buf);
+        let taken = BufId::new(body.bufs.len() - 1);
+        body.code_mut(0, Pass::Weights).takes = vec![taken];
+    });
+}
+
 /// Gradients of leaves may arise with the others.
 #[test]
 fn a_whole_backward_in_the_first_half_is_one() {
@@ -236,6 +254,14 @@ fn a_message_beside_anything_else_is_found() {
         instrs.push(last);
     });
     let found = found_overlapping(|body| overlap(body.code_mut(0, Pass::Forward)));
+    assert!(found.iter().any(|fault| fault.what.contains(what)), "{found:?}");
+    // Another code begins with the second half.
+    let found = faults_of(MEGATRON, |body| {
+        let mut messages = body.code_mut(0, Pass::Forward).instrs.iter();
+        let message = messages.find(|instr| is_message(instr)).expect("a value is summed").clone();
+        let Instr::Collective(message) = message else { unreachable!() };
+        first(body).push(Instr::Collective(Collective { overlaps: true, ..message }));
+    });
     assert!(found.iter().any(|fault| fault.what.contains(what)), "{found:?}");
 }
 

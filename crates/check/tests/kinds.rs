@@ -74,9 +74,13 @@ fn what_falls_makes_a_minimum_of_it() {
 /// A root of the largest of some elements may be no number where that of the largest of all is one.
 #[test]
 fn nothing_else_passes_it() {
-    for then in
-        ["aten.sqrt.default(d)", "aten.mul.Tensor(d, d)", "aten.cos.default(d)", "aten.mul.Tensor(d, 0.0)"]
-    {
+    for then in [
+        "aten.sqrt.default(d)",
+        "aten.mul.Tensor(d, d)",
+        "aten.cos.default(d)",
+        "aten.mul.Tensor(d, 0.0)",
+        "aten.add.Tensor(d, inf)",
+    ] {
         for by in ["max", "min", "sum"] {
             assert_eq!(passed(AMAX, then, by).first(), Some(&"SW0505"), "{then} {by}");
         }
@@ -146,6 +150,39 @@ fn logical_shares_turn_round() {
     proof(&model, &by("all"));
     assert_eq!(codes(&model, &by("any")), ["SW0508"]);
     assert_eq!(codes(&model, &by("sum")), ["SW0508"]);
+}
+
+/// Whether any element is one says nothing of how many are, and what becomes a number is no logical value.
+#[test]
+fn logical_shares_pass_what_leaves_them_as_they_are() {
+    let cast = ("aten._to_copy.default(%m, dtype=bool)", "bool");
+    for (then, of) in [("aten.cumsum.default(%m, 0)", "i64"), ("aten.mul.Tensor(%m, 2.0)", "f64"), cast] {
+        let model = graph(&format!(
+            "input %x f64[4,8] 0
+             op %b bool[4,8] = aten.gt.Scalar(%x, 0.0) in \"\" at \"m.py:1\"
+             op %m bool[4,1] = aten.any.dim(%b, 1, True) in \"\" at \"m.py:2\"
+             op %t {of}[4,1] = {then} in \"\" at \"m.py:3\"
+             output %t"
+        ));
+        let text = |by: &str| {
+            format!(
+                "group 0,1
+                 ranks 0,1
+                 input x %x :,0..4 | :,4..8
+                 call 0 x -> t : b = aten.gt.Scalar(x, 0.0) ; m = aten.any.dim(b, 1, True) ; t = {}
+                 all_reduce g0 {by} t -> k
+                 output k",
+                then.replace("%m", "m")
+            )
+        };
+        let found = |by: &str| codes(&model, &text(by));
+        if of == "bool" {
+            assert_eq!((found("any"), found("all")), (vec![], vec!["SW0508"]), "{then}");
+            continue;
+        }
+        assert_eq!(found("any").first(), Some(&"SW0505"), "{then}");
+        assert_eq!(found("all").first(), Some(&"SW0505"), "{then}");
+    }
 }
 
 /// What all shares are shares of a sum, or of a maximum, passes an operator; not some of this and some of that.

@@ -2,6 +2,7 @@
 
 mod support;
 
+use program::{Body, Pass};
 use support::{faults, graph, proof};
 
 fn refused(graph_text: &str, program: &str, code: &str) {
@@ -214,6 +215,9 @@ output t
 fn where_a_part_of_what_is_the_same_everywhere_lies_is_told_by_its_arguments() {
     proof(&graph(ROWS), PLACED);
     breaks(ROWS, PLACED, "constant lo 0 4", "constant lo 0 3", "SW0508");
+    // Beyond the table, or before it, there is nothing.
+    breaks(ROWS, PLACED, "constant lo 0 4", "constant lo 0 5", "SW0504");
+    breaks(ROWS, PLACED, "constant lo 0 4", "constant lo 0 -1", "SW0504");
 }
 
 const HEADS: &str = "input %x f64[2,4] 0
@@ -633,6 +637,19 @@ fn what_is_sent_to_the_host_is_back_when_it_is_needed() {
     broken("offload 0", "call 0");
     broken("fetch 0\n", "fetch 7\n");
     broken("fetch 0\n", "fetch_kept 0\n");
+    // Where forward brings back what it sent, and where backward sends something.
+    let refused = |plant: &dyn Fn(&mut Body)| {
+        let mut made = support::program(&graph(AGAIN), ON_THE_HOST);
+        plant(&mut made.roles[0].body);
+        let found = check::check(&graph(AGAIN), &made).expect_err("it is elsewhere");
+        assert!(found.iter().any(|fault| fault.code == "SW0526"), "{found:?}");
+    };
+    refused(&|body| {
+        let fetch = body.code_mut(0, Pass::Backward).instrs.remove(0);
+        body.code_mut(0, Pass::Forward).instrs.push(fetch);
+    });
+    let again = RECOMPUTED.replace("call 2 x2", "offload 2 x2").replace("grad 2 dy", "fetch 2\ngrad 2 dy");
+    assert!(faults(&graph(AGAIN), &again).iter().any(|fault| fault.code == "SW0526"));
 }
 
 #[test]

@@ -58,6 +58,10 @@ fn every_rank_has_one_role() {
     refused(DATA, "SW0502", "is not a partition", |it| it.groupings[0][0][1] = RankId(0));
     refused(DATA, "SW0502", "is not a partition", |it| it.groupings[0].push(vec![RankId(1)]));
     refused(DATA, "SW0502", "is not a partition", |it| it.groupings[0].push(vec![RankId(2)]));
+    refused(DATA, "SW0502", "is not a partition", |it| it.groupings[0].push(vec![RankId(0)]));
+    refused(DATA, "SW0502", "a role has no ranks", |it| {
+        it.roles.push(Role { ranks: vec![], table: Table::default(), body: Body::default() });
+    });
     refused(DATA, "SW0502", "a role has no ranks", |it| {
         let role = Role { ranks: vec![], ..it.roles[0].clone() };
         it.roles.push(role);
@@ -83,6 +87,7 @@ fn tables_have_the_sizes_that_the_code_needs() {
     refused(DATA, "SW0502", leaf, |it| it.roles[0].table.leaves[0].0 = Of::Shard(1));
     refused(DATA, "SW0502", leaf, |it| it.roles[0].table.leaves[0].0 = Of::Shard(9));
     refused(DATA, "SW0502", leaf, |it| it.roles[0].table.leaves[0].0 = Of::Copy(0));
+    refused(MEGATRON, "SW0502", sizes, |it| it.roles[1].table.constants.push(PerRank::Same(1)));
     let input = "is not a part of an input of the model";
     refused(DATA, "SW0502", input, |it| body(it).inputs[0] = TensorId(1));
     refused(DATA, "SW0502", input, |it| body(it).inputs[0] = NOTHING);
@@ -113,6 +118,23 @@ fn what_leaves_is_what_is_asked_for() {
     });
     let against = "on the ranks that it should leave on";
     refused(DATA, "SW0502", against, |it| it.boundary.outputs[0] = Output::None);
+    // Where there are no blocks it leaves on all ranks, and where there are some, from one of them, if at all.
+    let absent = |it: &mut Program, role: usize| {
+        it.roles[role].body.code_mut(0, Pass::Forward).gives[0] = None;
+        it.roles[role].table.outputs[0] = None;
+    };
+    let blocks = |it: &mut Program| {
+        body(it).codes.insert(1, Code { gives: vec![None], ..Code::new(1, Pass::Forward) })
+    };
+    refused(MEGATRON, "SW0502", against, |it| absent(it, 1));
+    refused(DATA, "SW0502", against, |it| {
+        blocks(it);
+        absent(it, 0);
+    });
+    refused(DATA, "SW0502", against, |it| {
+        blocks(it);
+        it.boundary.outputs[0] = Output::None;
+    });
     refused(DATA, "SW0502", against, |it| {
         forward(it).gives[0] = None;
         it.roles[0].table.outputs[0] = None;
@@ -129,6 +151,10 @@ fn every_number_names_something() {
     refused(DATA, "SW0502", buffer, |it| body(it).leaves[0].buf = NOWHERE);
     refused(DATA, "SW0502", buffer, |it| forward(it).gives[0] = Some(NOWHERE));
     refused(DATA, "SW0502", buffer, |it| forward(it).takes[0] = NOWHERE);
+    refused(DATA, "SW0502", buffer, |it| {
+        let next = BufId::new(body(it).bufs.len());
+        forward(it).takes[0] = next;
+    });
     let constant = "names a constant that does not exist";
     refused(DATA, "SW0502", constant, |it| call(it).ops[0].args.push(Arg::Hole(0)));
     let other = "names a leaf, shard, grouping or table that does not exist";
@@ -166,7 +192,14 @@ fn codes_take_and_give_what_their_role_says() {
         let gives = forward(it).gives.clone();
         body(it).codes.push(Code { gives, ..Code::new(1, Pass::Forward) });
     });
+    refused(DATA, "SW0502", "belongs to a block beyond", |it| {
+        body(it).codes.insert(1, Code { gives: vec![None], ..Code::new(1 << 16, Pass::Forward) });
+    });
     let once = "belongs to a block, or takes or returns something";
+    refused(DATA, "SW0502", once, |it| {
+        let gives = vec![Some(forward(it).takes[0])];
+        body(it).codes.push(Code { gives, ..Code::new(0, Pass::End) });
+    });
     refused(DATA, "SW0502", once, |it| body(it).codes.push(Code::new(1, Pass::End)));
     refused(DATA, "SW0502", once, |it| {
         let takes = body(it).code_mut(0, Pass::Backward).takes.clone();
@@ -202,6 +235,10 @@ fn a_buffer_is_written_once_and_before_it_is_read() {
         let leaf = call(it).inputs[1];
         call(it).outputs[0] = leaf;
     });
+    refused(DATA, "SW0503", early, |it| {
+        let given = call(it).inputs[0];
+        call(it).outputs.push(given);
+    });
     refused(DATA, "SW0503", twice, |it| {
         let first = call(it).ops[0].outputs[0];
         call(it).ops[1].outputs[0] = first;
@@ -210,7 +247,9 @@ fn a_buffer_is_written_once_and_before_it_is_read() {
 
 #[test]
 fn calls_are_numbered_in_their_order() {
-    refused(DATA, "SW0502", "call 1 stands in the place of call 0", |it| call(it).id = CallId(1));
+    let misplaced = "call 1 stands in the place of call 0";
+    refused(DATA, "SW0502", misplaced, |it| call(it).id = CallId(1));
+    refused(MEGATRON, "SW0502", misplaced, |it| call(it).id = CallId(1));
 }
 
 #[test]
@@ -224,8 +263,47 @@ fn what_lives_on_the_host_are_parameters_in_order() {
     for wrong in [vec![input], vec![NOTHING], vec![second, first], vec![first, first]] {
         refused(DATA, "SW0502", state, |it| it.state_on_host = wrong.clone());
     }
+    refused(DATA, "SW0502", state, |it| {
+        it.held_on_host = vec![first];
+        it.state_on_host = vec![first];
+    });
     let gathered = "lives on the host, and is read without having been gathered";
     refused(DATA, "SW0502", gathered, |it| it.held_on_host = vec![first]);
+}
+
+#[test]
+fn whole_updates_are_computed_by_ranks_that_hold_some_of_it() {
+    refused(MEGATRON, "SW0502", "by a rank that holds nothing of it", |it| {
+        // The second rank has no part of the second bias.
+        it.updates = vec![Update { tensor: TensorId(4), rank: RankId(1) }];
+    });
+}
+
+/// Gradients are computed where gradients are, and each half of a split backward is there.
+#[test]
+fn backwards_stand_in_their_codes() {
+    refused(DATA, "SW0509", "comes before the call, or a second time", |it| {
+        let backward = body(it).code_mut(0, Pass::Backward);
+        let at = backward.instrs.iter().position(|instr| matches!(instr, Instr::Grad(_))).expect("one");
+        let moved = backward.instrs.remove(at);
+        forward(it).instrs.push(moved);
+    });
+    let split_backward = "is neither one function nor a split backward";
+    refused(DATA, "SW0502", split_backward, |it| body(it).codes.push(Code::new(0, Pass::Weights)));
+}
+
+/// What a function keeps is for others.
+#[test]
+fn what_is_kept_is_taken_in_a_later_code() {
+    refused(DATA, "SW0503", "is taken in the same function", |it| {
+        let from = collective(it).to.clone();
+        let id = KeepId(0);
+        let to = vec![BufId::new(body(it).bufs.len())];
+        let buf = body(it).bufs[0].clone();
+        body(it).bufs.push(buf);
+        forward(it).instrs.push(Instr::Keep { id, from, offloads: false });
+        forward(it).instrs.push(Instr::Take { id, to });
+    });
 }
 
 /// Tables of exchanges are looked at when they are used.
@@ -238,10 +316,38 @@ fn exchanges_are_of_their_tensor() {
     let regions = "has regions that are not of its tensor";
     table(regions, &|it| it.sources[0].1.0[0].hi = 99);
     table(regions, &|it| it.targets[0].1.0[0].lo = -1);
+    let ends = "has ends on a rank that does not exist";
+    table(ends, &|it| it.sources[0].0 = RankId(2));
+    table(ends, &|it| it.targets[0].0 = RankId(9));
     let piece = "has a piece that is outside its source or target";
     table(piece, &|it| it.pieces[0].from = 99);
     table(piece, &|it| it.pieces[0].to = 99);
     table(piece, &|it| it.pieces[0].region.0[0].hi = 99);
+}
+
+const NONE: &str = "input %x f64[4] 0
+op %y f64[4] = aten.relu.default(%x) in \"\" at \"m.py:1\"
+output %y
+output none
+";
+
+/// Whatever is asked of it.
+#[test]
+fn an_output_that_the_model_does_not_have_leaves_nowhere() {
+    let text = |second: &str| {
+        format!(
+            "ranks 0\ninput x %x :\ncall 0 x -> y : y = aten.relu.default(x)\noutput y\noutput {second}\n"
+        )
+    };
+    for second in ["none", "nothing", "nothing local"] {
+        assert_eq!(support::faults(&graph(NONE), &text(second)), [], "{second}");
+    }
+    let mut made = program(&graph(NONE), &text("nothing local"));
+    let given = forward(&mut made).gives[0];
+    forward(&mut made).gives[1] = given;
+    made.roles[0].table.outputs[1] = made.roles[0].table.outputs[0].clone();
+    let found = check::check(&graph(NONE), &made).expect_err("it leaves");
+    assert_eq!(found[0].code, "SW0502", "{found:?}");
 }
 
 /// A local operator may be told to be any: what counts is what it executes.

@@ -1,6 +1,7 @@
 //! Rules as text: what prints parses, and what is not a rule is refused with its reason.
 
 use proptest::prelude::*;
+use rules::algebra::{check_grammar, refuse_found, was_found};
 use rules::{Dim, DimId, Kind, Operand, Passes, Reduction, Rule, Through};
 
 fn shape(rule: &Rule, operand: &Operand) -> Vec<i64> {
@@ -214,4 +215,67 @@ fn a_clause_begins_with_the_word_of_what_passes_or_says_that_the_rule_was_found(
     assert_eq!(words.map(Through::is_word), [true, true, true, false, false, false]);
     let texts = ["a b -> a", "a b -> a ; linear 0", "a b -> a ; linear 0 ; found"];
     assert_eq!(texts.map(rules::algebra::was_found), [false, false, true]);
+}
+
+/// The sizes of a rule's dims, in the order in which they are named.
+fn sizes(text: &str, inputs: &[&[i64]], outputs: &[Option<&[i64]>]) -> Vec<i64> {
+    Rule::parse(text, inputs, outputs).expect(text).dims.iter().map(|dim| dim.size).collect()
+}
+
+#[test]
+fn texts_may_be_tight_or_end_with_their_arrow() {
+    assert_eq!(sizes("a b->a b", &[&[2, 3]], &[Some(&[2, 3])]), [2, 3]);
+    assert_eq!(sizes("_a -> _a", &[&[2]], &[Some(&[2])]), [2]);
+    assert_eq!(sizes("a+ ->", &[&[2]], &[]), [2]);
+    assert!(Rule::parse("a+ ->", &[&[2]], &[Some(&[])]).is_err());
+}
+
+#[test]
+fn a_product_tells_of_one_dim_by_the_others() {
+    assert_eq!(sizes("(a b) -> (a b) ; size a=1", &[&[4]], &[Some(&[4])]), [1, 4]);
+    assert!(Rule::parse("(a b), a -> (a b), a", &[&[0], &[0]], &[Some(&[0]), Some(&[0])]).is_err());
+}
+
+#[test]
+fn all_other_dims_are_those_that_no_term_names() {
+    let shape: &[i64] = &[6, 5, 4];
+    assert_eq!(sizes("(a b) c ... -> (a b) c ... ; size a=2", &[shape], &[Some(shape)]), [2, 3, 5, 4]);
+    assert_eq!(sizes("c (a b) ... -> c (a b) ... ; size a=1", &[shape], &[Some(shape)]), [6, 1, 5, 4]);
+}
+
+#[test]
+fn marks_and_dims_that_are_wrong_are_pointed_out() {
+    let at = |text: &str| Rule::read(text, &[&[2]], &[Some(&[2])]).expect_err(text).at;
+    assert_eq!((at("b? -> b"), at("b~? -> b"), at("(b -> b")), (1..2, 2..3, 0..1));
+    let twice = check_grammar("a b a -> a b").expect_err("it is named twice");
+    assert_eq!(twice.why, "a dim appears twice in one operand");
+}
+
+/// What is found by trying says so, and nothing else does.
+#[test]
+fn a_rule_that_was_found_says_so() {
+    let text = "b -> b ; linear 0 ; found";
+    assert!(Rule::parse(text, &[&[2]], &[Some(&[2])]).is_ok());
+    assert_eq!((was_found(text), was_found("b -> b ; linear 0")), (true, false));
+    assert_eq!((refuse_found(text).is_err(), refuse_found("b -> b ; linear 0").is_ok()), (true, true));
+}
+
+/// Only sums pass what is linear.
+#[test]
+fn what_rises_is_not_linear() {
+    let rule = Rule::parse("a, a -> a ; rising 0 ; linear 1", &[&[2], &[2]], &[Some(&[2])]).expect("a rule");
+    assert_eq!(rule.linear().collect::<Vec<_>>(), [&vec![1]]);
+}
+
+#[test]
+fn sizes_are_told_of_dims_that_no_shape_tells() {
+    let untold = |text: &str, told: &[(&str, i64)]| {
+        let told: Vec<(String, i64)> = told.iter().map(|(name, size)| ((*name).to_string(), *size)).collect();
+        Rule::parse(text, &[&[6]], &[Some(&[6])]).expect(text).untold(&told)
+    };
+    let (first, whole) = ("(a b) -> (a b) ; size a=2", "(a b^) -> (a b^) ; size a=2");
+    assert_eq!(untold(first, &[]), [("a".to_string(), 2)]);
+    assert_eq!(untold(first, &[("c", 2)]), [("a".to_string(), 2)]);
+    assert!(untold(first, &[("a", 2)]).is_empty());
+    assert_eq!(untold(whole, &[]), [("b".to_string(), 3)]);
 }
