@@ -37,11 +37,25 @@ class Widened(TorchFunctionMode):
     ) -> Any:
         if func is Tensor.float:
             func = Tensor.double
-        args, kwargs = pytree.tree_map(_wide, (tuple(args), dict(kwargs or {})))
-        return func(*args, **kwargs)
+        if kwargs:
+            return func(*map(_wide, args), **{name: _wide(value) for name, value in kwargs.items()})
+        return func(*map(_wide, args))
 
 
-def _wide(leaf: Any) -> Any:
+# A model reads tens of thousands of shapes and types: what these are is told without looking into them.
+_LEAVES = (bool, int, float, str, slice, torch.device, type(None))
+
+
+def _wide(value: Any) -> Any:
+    kind = type(value)
+    if isinstance(value, Tensor) or kind in _LEAVES:
+        return value
+    if kind in (tuple, list):
+        return kind(map(_wide, value))
+    return pytree.tree_map(_wide_leaf, value)
+
+
+def _wide_leaf(leaf: Any) -> Any:
     return torch.float64 if leaf is torch.float32 else leaf
 
 

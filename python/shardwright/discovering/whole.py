@@ -31,11 +31,23 @@ class Wide(nn.Module):
 class _Widened(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         func = Tensor.double if func is Tensor.float else func
-        args, kwargs = pytree.tree_map(_wide, (tuple(args), dict(kwargs or {})))
-        return func(*args, **kwargs)
+        return func(*map(_wide, args), **{name: _wide(value) for name, value in (kwargs or {}).items()})
 
 
-def _wide(leaf: Any) -> Any:
+# Most of what is read is the shape or the type of a tensor.
+_LEAVES = (bool, int, float, str, slice, torch.device, type(None))
+
+
+def _wide(value: Any) -> Any:
+    kind = type(value)
+    if isinstance(value, Tensor) or kind in _LEAVES:
+        return value
+    if kind in (tuple, list):
+        return kind(map(_wide, value))
+    return pytree.tree_map(_wide_leaf, value)
+
+
+def _wide_leaf(leaf: Any) -> Any:
     return torch.float64 if leaf is torch.float32 else leaf
 
 
