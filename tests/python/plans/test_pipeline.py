@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
@@ -59,6 +61,14 @@ NAMED = [
 ]
 
 
+@functools.cache
+def known(name: str) -> tuple[models.Model, Captured, Graph]:
+    """Captured once, for tests that leave the module as it is."""
+    module, args = models.MODELS[name]()
+    captured = capture(module, args)
+    return (module, args), captured, Graph(captured.graph_text)
+
+
 def bundle(plan: Plan, captured: Captured) -> Bundle:
     compiled = compile(plan)
     return Bundle(dict(compiled.files), compiled.digest, plan.name, plan.devices, captured, "", "")
@@ -77,21 +87,26 @@ def random_cut(graph: Graph, devices: int, seed: int) -> Plan:
     )
 
 
+# The single device, by the model and the number of batches.
+EXPECTED: WeakKeyDictionary[nn.Module, dict[int, equality.Result]] = WeakKeyDictionary()
+
+
 def assert_equal(plan: Plan, captured: Captured, model: models.Model, count: int) -> None:
     module, args = model
     batches = equality.micro_batches(args, count)
+    expected = EXPECTED.setdefault(module, {})
+    if count not in expected:
+        expected[count] = equality.steps_reference(module, batches)
     found = equality.run_steps(bundle(plan, captured), module, batches)
-    equality.assert_equal(found, equality.steps_reference(module, batches), f"{plan.name}, {count} batches")
+    equality.assert_equal(found, expected[count], f"{plan.name}, {count} batches")
 
 
 @pytest.mark.parametrize("name", ["mlp", "gpt", "resnet"])
 @pytest.mark.parametrize(("plan", "devices"), NAMED, ids=lambda it: str(it))
 def test_named_plans_equal_the_single_device(name: str, plan: str, devices: int) -> None:
-    module, args = model = models.MODELS[name]()
     if "recompute" in plan and name == "resnet":
         pytest.skip("it has no layers that repeat")
-    captured = capture(module, args)
-    graph = Graph(captured.graph_text)
+    model, captured, graph = known(name)
     # Under `zb-v` the first ones run in loops of their own.
     for count in (1, 2, 5, 8) if "zb-v" in plan else (1, 2, 5):
         assert_equal(Plan.named(graph, plan, devices), captured, model, count)
@@ -99,9 +114,7 @@ def test_named_plans_equal_the_single_device(name: str, plan: str, devices: int)
 
 @pytest.mark.parametrize("name", ["mlp", "gpt", "resnet"])
 def test_random_cuts_of_random_plans_equal_the_single_device(name: str) -> None:
-    module, args = model = models.MODELS[name]()
-    captured = capture(module, args)
-    graph = Graph(captured.graph_text)
+    model, captured, graph = known(name)
     for seed in range(12):
         assert_equal(random_cut(graph, 2 + seed % 3, seed), captured, model, 3)
 
@@ -230,9 +243,8 @@ def test_a_timetable_that_reads_a_buffer_before_its_update_is_refused() -> None:
 
 
 def test_each_rank_holds_only_what_its_blocks_read() -> None:
-    module, args = models.MODELS["mlp"]()
-    captured = capture(module, args)
-    plan = Plan.named(Graph(captured.graph_text), "stages:2", 2)
+    _, captured, graph = known("mlp")
+    plan = Plan.named(graph, "stages:2", 2)
     program = load_program(bundle(plan, captured).files)
     held = [{program.tensors[number].names[0] for number, _ in table.shards} for table in program.ranks]
     assert held[0] and held[1] and not held[0] & held[1]
@@ -255,9 +267,7 @@ def test_masks_are_those_of_the_single_device(more: str) -> None:
 
 
 def files(plan: str, devices: int) -> dict[str, str]:
-    module, args = models.MODELS["gpt"]()
-    captured = capture(module, args)
-    return dict(compile(Plan.named(Graph(captured.graph_text), plan, devices)).files)
+    return dict(compile(Plan.named(known("gpt")[2], plan, devices)).files)
 
 
 AHEAD = '"""What runs one after the other; what is for no micro-batch of 0 .. batches - 1 is left out."""'
@@ -360,8 +370,7 @@ def test_gpipe_runs_all_forwards_first() -> None:
 
 
 def test_a_timetable_is_drawn() -> None:
-    module, args = models.MODELS["gpt"]()
-    graph = Graph(capture(module, args).graph_text)
+    _, _, graph = known("gpt")
     assert compile(Plan.named(graph, "stages:3", 3)).timetable(3) == (
         "rank 0  F0 F1 F2 .  .  .  .  B0--- .  B1--- .  B2---\n"
         "rank 1  .  F0 F1 .  .  B0--- F2 B1--- .  B2---\n"
@@ -382,10 +391,9 @@ def test_a_timetable_is_drawn() -> None:
 
 
 def by_hand(*lines: str, devices: int = 2) -> tuple[models.Model, Captured, Plan]:
-    module, args = model = models.MODELS["gpt"]()
-    captured = capture(module, args)
+    model, captured, graph = known("gpt")
     text = "\n".join(["shardwright-plan 1", f"devices {devices}", f'use "stages:{devices}"', *lines])
-    return model, captured, Plan.parse(Graph(captured.graph_text), text)
+    return model, captured, Plan.parse(graph, text)
 
 
 @pytest.mark.parametrize(
@@ -437,9 +445,7 @@ def test_an_order_that_cannot_be_is_refused(lines: list[str], code: str, said: s
 
 
 def test_functions_order_tasks() -> None:
-    module, args = model = models.MODELS["mlp"]()
-    captured = capture(module, args)
-    graph = Graph(captured.graph_text)
+    model, captured, graph = known("mlp")
     draft = sw.Draft(graph, "by hand", 2)
     half = len(graph.operators) // 2
     for at, operator in enumerate(graph.operators):
@@ -585,8 +591,7 @@ def test_cuts_that_cannot_be_are_refused(blocks: str, code: str, words: str) -> 
 
 
 def test_blocks_in_the_wrong_order_are_refused() -> None:
-    module, args = models.MODELS["gpt"]()
-    graph = Graph(capture(module, args).graph_text)
+    _, _, graph = known("gpt")
     text = Plan.named(graph, "stages:2", 2).text
     first, second = re.findall(r"^block .*\n", text, re.MULTILINE)
     with pytest.raises(PlanError, match="in the other order"):
@@ -618,9 +623,7 @@ def test_several_losses_are_refused_on_all_ranks() -> None:
 
 
 def test_a_plan_function_cuts_and_orders() -> None:
-    module, args = models.MODELS["mlp"]()
-    captured = capture(module, args)
-    graph = Graph(captured.graph_text)
+    model, captured, graph = known("mlp")
     draft = sw.Draft(graph, "mine", 2)
     operators = graph.operators
     half = len(operators) // 2
@@ -631,4 +634,4 @@ def test_a_plan_function_cuts_and_orders() -> None:
     draft.block(operators[:half])
     draft.block(operators[half:])
     draft.schedule("gpipe")
-    assert_equal(draft.finish(), captured, (module, args), 3)
+    assert_equal(draft.finish(), captured, model, 3)

@@ -20,7 +20,7 @@ from shardwright.errors import CheckError, RuntimeFault
 from shardwright.runtime import LocalComm, TorchComm, load_program, run_local
 from shardwright.runtime.communication import groups, local
 from shardwright.runtime.execution.worker import lines
-from test_pipeline import bundle, random_cut
+from test_pipeline import bundle, known, random_cut
 
 torch.set_num_threads(1)
 
@@ -53,18 +53,15 @@ def assert_equal(plan: Plan, captured: Any, model: models.Model, count: int) -> 
 
 @pytest.mark.parametrize(("plan", "devices"), SCHEDULES, ids=lambda it: str(it))
 def test_every_schedule_comes_to_its_end(plan: str, devices: int) -> None:
-    module, args = model = models.MODELS["gpt"]()
-    captured = capture(module, args)
-    named = Plan.named(Graph(captured.graph_text), plan, devices)
+    model, captured, graph = known("gpt")
+    named = Plan.named(graph, plan, devices)
     for count in (1, 6):
         assert_equal(named, captured, model, count)
 
 
 @pytest.mark.parametrize("name", ["mlp", "gpt"])
 def test_random_cuts_come_to_their_ends(name: str) -> None:
-    module, args = model = models.MODELS[name]()
-    captured = capture(module, args)
-    graph = Graph(captured.graph_text)
+    model, captured, graph = known(name)
     for seed in range(100, 110):
         assert_equal(random_cut(graph, 2 + seed % 3, seed), captured, model, 4)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable
@@ -65,6 +66,7 @@ def assert_equal(plan: Plan, captured: Captured, model: models.Model, count: int
     equality.assert_equal(found, equality.steps_reference(module, batches), f"{plan.name}, {count} batches")
 
 
+@functools.cache
 def gpt(depth: int = 2) -> tuple[models.Model, Captured, Graph]:
     module, args = models.gpt(depth=depth)
     captured = capture(module, args)
