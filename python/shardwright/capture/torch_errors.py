@@ -29,7 +29,8 @@ _DATA_DEPENDENT = (
 @contextmanager
 def quiet() -> Iterator[None]:
     """PyTorch tells much that our own errors tell better."""
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    # Each level that is set makes all loggers of the process ask anew: it is not set twice.
+    loggers = [it for it in map(logging.getLogger, _LOGGERS) if it.level != logging.CRITICAL]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -41,7 +42,7 @@ def quiet() -> Iterator[None]:
                 yield
             sys.stderr.write(printed.getvalue())
         finally:
-            for logger, level in zip(loggers, levels, strict=False):
+            for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
 
 
