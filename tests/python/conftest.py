@@ -21,6 +21,13 @@ os.environ.setdefault("SHARDWRIGHT_PROGRESS", "off")
 # Each collection looks at all that torch and the models of other tests have made, for a third of a second.
 gc.set_threshold(50_000, 20, 10)
 
+
+def pytest_collection_finish() -> None:
+    """Nor does any look at what was imported for the tests."""
+    gc.collect()
+    gc.freeze()
+
+
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     cores.keep_to_one(int(worker.removeprefix("gw")))
 
