@@ -1,11 +1,12 @@
 """For `launch`: ranks that are forked off a process that has torch and shardwright, and nothing of the tests.
 
-To import them takes longer than most ranks run. `test_runtime_launch.py` starts ranks as users do.
+To import them takes longer than most ranks run. A test of `test_runtime_launch.py` starts ranks as users do.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import time
@@ -24,7 +25,7 @@ NAME = "SHARDWRIGHT_TEST"
 # The address of the process that ranks of this one are forked off, and the files of its output: for
 # processes that did not start that process themselves.
 SERVER, OUTPUT = "SHARDWRIGHT_TEST_SERVER", "SHARDWRIGHT_TEST_OUTPUT"
-_SET_NAME = 15  # of prctl
+NAME_OF_PROCESS = 15  # of prctl
 
 
 class _Rank(ForkServerProcess):
@@ -35,10 +36,12 @@ class _Rank(ForkServerProcess):
         self._environment = dict(os.environ)
 
     def run(self) -> None:
+        # Collections would look through what was imported, and copy it.
+        gc.freeze()
         os.environ.clear()
         os.environ.update(self._environment)
         if name := os.environ.get(NAME):
-            ctypes.CDLL(None).prctl(_SET_NAME, name.encode())
+            ctypes.CDLL(None).prctl(NAME_OF_PROCESS, name.encode())
         if files := os.environ.get(OUTPUT):
             write_to(json.loads(files))
         launch._die_with = _die_with

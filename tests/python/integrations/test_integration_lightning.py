@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-PYTHON = Path(__file__).parents[3] / "python"
+import ready_python
+
+MODULES = ("lightning.pytorch", "lightning.pytorch.demos", "torchmetrics")
 RUNS = Path(__file__).parents[1] / "lightning_runs.py"
 
 pytestmark = [
@@ -59,10 +59,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def _run(arguments: list[str]) -> Any:
-    environment = {**os.environ, "PYTHONPATH": str(PYTHON), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, *arguments],
-        env=environment,
+        [ready_python.command(MODULES), *arguments],
+        env=ready_python.environment(),
         capture_output=True,
         text=True,
         timeout=400,

@@ -27,6 +27,7 @@ import pytest
 import torch
 
 import forked
+import ready_python
 import shardwright as sw
 from shardwright import api
 from shardwright.cli import parser
@@ -178,8 +179,9 @@ def _shell(command: str, place: str, outputs: Path) -> None:
         ended = forked.command(*words[1:], folder=outputs)
         assert ended.code == 0, f"{place}: {command}\n{ended.out}\n{ended.error}"
         return
-    command = re.sub(r"\bshardwright (?=\w)", f"{shlex.quote(sys.executable)} -m shardwright ", command)
-    done = subprocess.run(["bash", "-ec", command], capture_output=True, text=True)
+    command = re.sub(r"\bshardwright (?=\w)", f"{ready_python.command()} -m shardwright ", command)
+    environment = ready_python.environment()
+    done = subprocess.run(["bash", "-ec", command], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{place}: {command}\n{done.stdout}\n{done.stderr}"
 
 

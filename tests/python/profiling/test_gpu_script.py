@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import forked
+import ready_python
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "gpu"
 PARTS = sorted(path.stem for path in (SCRIPTS / "parts").glob("[!_]*.py"))
@@ -52,8 +53,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_script_is_a_command(tmp_path: Path):
-    command = [sys.executable, str(SCRIPTS / "run.py"), "--dry", "--only", "environment"]
-    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=900)
+    command = [ready_python.command(), str(SCRIPTS / "run.py"), "--dry", "--only", "environment"]
+    command += ["--out", str(tmp_path)]
+    done = subprocess.run(
+        command, env=ready_python.environment(), capture_output=True, text=True, timeout=900
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "environment.log").exists() and (tmp_path / "gpu.md").exists()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 import models
+import ready_python
 import shardwright as sw
 from shardwright._core import Graph, Plan, cluster_devices, cluster_origin, compile, simulate_step
 from shardwright.capture import capture
@@ -75,8 +75,10 @@ def test_processes_of_torchrun_measure_themselves(tmp_path: Path) -> None:
     # Of two kinds of operators; the test before this one measures all.
     script.write_text(_OF_FEW)
     started = "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
-    command = [sys.executable, "-m", *started, str(script), "profile", "-o", str(path)]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+    command = [ready_python.command(), "-m", *started, str(script), "profile", "-o", str(path)]
+    shown = subprocess.run(
+        command, env=ready_python.environment(), capture_output=True, text=True, timeout=300, check=True
+    ).stdout
     text = path.read_text()
     assert shown == text
     assert cluster_devices("here", text) == 2

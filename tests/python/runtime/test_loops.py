@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 import forked
+import ready_python
 from forked import PYTHON
 
 pytestmark = pytest.mark.processes
@@ -196,11 +195,8 @@ def plain(file: str, *options: str) -> dict[str, float]:
 def under_torchrun(file: str, *options: str, world: int) -> dict[str, float]:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
     done = subprocess.run(
-        [sys.executable, *launcher, EXAMPLES / file, *FLOAT64, *options],
-        env={
-            **os.environ, "PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
-        },
-        capture_output=True, text=True, timeout=400,
+        [ready_python.command(), *launcher, EXAMPLES / file, *FLOAT64, *options],
+        env=ready_python.environment(), capture_output=True, text=True, timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return numbers(done.stdout)

@@ -9,7 +9,6 @@ import os
 import runpy
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
@@ -22,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 import forking
+import ready_python
 import shardwright as sw
 from equality import assemble, assert_equal, reference, train
 from models import MODELS
@@ -55,7 +55,6 @@ LOCAL = (
 VALUES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 # A rank that dies ends the others within so many seconds.
 LIMIT = 30.0
-PYTHON = Path(sw.__file__).parents[1]
 # So many letters has the name of a process at most.
 MOST_OF_A_NAME = 15
 
@@ -211,7 +210,7 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     none may be left."""
     # These live as long as this process, and are no ranks.
     multiprocessing.resource_tracker.ensure_running()
-    forking.address()
+    ready_python.command(), ready_python.environment()
     mark = f"{forking.NAME}={uuid.uuid4().hex[:MOST_OF_A_NAME]}"
     monkeypatch.setenv(*mark.split("="))
     yield mark
@@ -325,7 +324,7 @@ def test_a_launcher_that_is_killed_leaves_no_ranks(tmp_path: Path, marked: str) 
     script.write_text(PARENT)
     started = tmp_path / "started"
     started.mkdir()
-    process = subprocess.Popen([sys.executable, script, started], env=_environment())
+    process = subprocess.Popen([ready_python.command(), script, started], env=ready_python.environment())
     _wait_for(lambda: len(list(started.iterdir())) == 2, 60)
     process.kill()
     process.wait()
@@ -386,21 +385,15 @@ if __name__ == "__main__":
 """
 
 
-def _environment() -> dict[str, str]:
-    return {
-        **os.environ, "PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"
-    }  # fmt: skip
-
-
 def _torchrun(folder: Path, how: str, world: int) -> subprocess.CompletedProcess[str]:
     script = folder / "train.py"
     script.write_text(TRAIN)
     return subprocess.run(
         [
-            sys.executable, "-m", "torch.distributed.run", "--standalone",
+            ready_python.command(), "-m", "torch.distributed.run", "--standalone",
             "--nproc-per-node", str(world), script, how, folder / "died",
         ],
-        env=_environment(), capture_output=True, text=True, timeout=200,
+        env=ready_python.environment(), capture_output=True, text=True, timeout=200,
     )  # fmt: skip
 
 
@@ -585,8 +578,8 @@ def test_a_program_replaces_another(tmp_path: Path) -> None:
 def test_a_process_that_is_killed_while_it_saves(tmp_path: Path) -> None:
     folder = tmp_path / "program"
     api.write_files(OLD, folder)
-    command = [sys.executable, "-c", KILLED, str(folder), repr(NEW)]
-    assert subprocess.run(command, env=_environment()).returncode == -signal.SIGKILL
+    command = [ready_python.command(), "-c", KILLED, str(folder), repr(NEW)]
+    assert subprocess.run(command, env=ready_python.environment()).returncode == -signal.SIGKILL
     assert _contents(folder) == OLD
     api.write_files(NEW, folder)
     assert _contents(folder) == NEW

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import signal
@@ -14,18 +15,20 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import ready_python
 import shardwright
 from shardwright.errors import PlanError, RuntimeFault
-from shardwright.runtime import launch
+from shardwright.runtime import communication, launch
 
 pytestmark = pytest.mark.processes
 
 PYTHON = Path(shardwright.__file__).parents[1]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def starts() -> None:
-    """As users start ranks."""
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As users start ranks: each imports everything itself."""
+    monkeypatch.setattr(communication.launch, "FRESH", multiprocessing.get_context("spawn"))
 
 
 def _raise(rank: int) -> None:
@@ -51,6 +54,7 @@ def _double(rank: int, x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@pytest.mark.usefixtures("fresh")
 def test_the_result_of_rank_0() -> None:
     assert torch.equal(launch(_double, 2, (torch.ones(2),)), torch.full((2,), 3.0))
 
@@ -91,13 +95,18 @@ def test_a_killed_rank_ends_the_others() -> None:
 @pytest.mark.slow
 def test_a_time_limit_leaves_no_process_behind(tmp_path: Path) -> None:
     started: list[int] = []
-    for timeout in (20, 200):  # on a busy machine they take long to start
+    for timeout in (3, 20, 200):  # on a busy machine they take long to start
         if len(started) < 2:
             with pytest.raises(RuntimeFault, match="SW0714"):
                 launch(_sleep, 2, (str(tmp_path),), timeout=timeout)
             started = [int(path.name) for path in tmp_path.iterdir()]
     assert len(started) >= 2
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+
+
+def started(*words: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
+    command, env = [ready_python.command(), *words], ready_python.environment()
+    return subprocess.run(command, env=env, input=input, capture_output=True, text=True)
 
 
 def _from_standard_input(code: str) -> subprocess.CompletedProcess[str]:
@@ -127,12 +136,11 @@ def test_the_example_for_scripts_and_notebooks(tmp_path: Path) -> None:
         pytest.skip("the tests run away from the repository")
     found = re.search(r"## Scripts and notebooks.*?```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert found is not None
-    in_notebook = _from_standard_input(found[1])
+    in_notebook = started("-", input=found[1])
     assert float(in_notebook.stdout) > 0, in_notebook.stderr
     script = tmp_path / "train.py"
     script.write_text(found[1])
-    env = {**os.environ, "PYTHONPATH": str(PYTHON)}
-    in_script = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True)
+    in_script = started(str(script))
     assert in_script.stdout == in_notebook.stdout, in_script.stderr
 
 
@@ -141,8 +149,7 @@ def test_under_torchrun_one_rank_explains_what_all_met(tmp_path: Path) -> None:
     call = 'sw.parallelize(torch.nn.Linear(2, 2), torch.ones(4, 2), plan="megatorn")'
     script.write_text(f"import torch\nimport shardwright as sw\n{call}\n")
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    env = {**os.environ, "PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True)
+    done = started(*command)
     assert done.returncode != 0
     assert done.stderr.count("there is no plan named `megatorn`") == 1, done.stderr
     # torchrun ends the other as soon as the first has ended: perhaps before it says its line.
@@ -150,14 +157,16 @@ def test_under_torchrun_one_rank_explains_what_all_met(tmp_path: Path) -> None:
 
 
 WAITER = """
-import sys, time, torch, torch.distributed as dist
+import os, sys, time, torch, torch.distributed as dist
 from shardwright.runtime import TorchComm
+from shardwright.runtime.communication import watch
+watch.PATIENCE = 8.0
 rank = int(sys.argv[1])
 store = dist.TCPStore("127.0.0.1", int(sys.argv[2]), is_master=False)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
 comm = TorchComm()
 comm.prepare([])
-print("ready", flush=True)
+print(os.getpid(), flush=True)
 time.sleep(100)  # Gloo cannot tell this rank anything
 """
 
@@ -166,26 +175,27 @@ time.sleep(100)  # Gloo cannot tell this rank anything
 @pytest.mark.parametrize(("how", "after"), [(signal.SIGKILL, 3), (signal.SIGSTOP, 0)])
 def test_a_rank_that_dies_or_freezes_without_a_launcher_ends_the_others(how: int, after: float) -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    env = {**os.environ, "PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", WAITER, str(rank), str(store.port)], env=env, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [ready_python.command(), "-c", WAITER, str(rank), str(store.port)], text=True,
+            env=ready_python.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
         for rank in range(2)
     ]  # fmt: skip
     try:
         for process in reversed(ranks):
             assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            if process is ranks[1] and not after:
-                ranks[1].send_signal(how)
+            pid = int(process.stdout.readline())
+            if process is ranks[1]:
+                other = pid
+                if not after:
+                    os.kill(other, how)
         time.sleep(after)
-        ranks[1].send_signal(how)
+        os.kill(other, how)
         start = time.monotonic()
         _, errors = ranks[0].communicate(timeout=90)
         assert time.monotonic() - start < 120  # far from the hours that a hang would take
-        assert "rank 0 ends because of rank 1: it gives no sign of life for 20 seconds" in errors
+        assert "rank 0 ends because of rank 1: it gives no sign of life for 8 seconds" in errors
     finally:
         for process in ranks:
             process.kill()
@@ -213,14 +223,14 @@ def test_the_thread_that_watches_ends_before_the_interpreter() -> None:
 
 
 LEAVER = """
-import atexit, sys
+import sys
 from pathlib import Path
 
 def threads():
     return sum("gloo" in task.joinpath("comm").read_text() for task in Path("/proc/self/task").iterdir())
 
-# Called last: whoever is registered later is called before.
-atexit.register(lambda: sys.stdout.write(f"{held} then {threads()}\\n"))
+# Called last: whoever is registered later is called before, such as what is imported.
+LAST.append(lambda: sys.stdout.write(f"{held} then {threads()}\\n"))
 import torch, torch.distributed as dist
 import torch._dynamo  # once imported it holds the group that it finds
 import shardwright as sw
@@ -245,6 +255,5 @@ def test_the_threads_of_groups_end_before_the_interpreter(group: str, tmp_path: 
     script = tmp_path / "train.py"
     script.write_text(LEAVER)
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(script), group]
-    env = {**os.environ, "PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True)
+    done = started(*command)
     assert (done.returncode, done.stdout) == (0, "True then 0\n" * 4), done.stderr

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import ready_python
 import shardwright as sw
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -50,13 +51,16 @@ def test_two_models_in_one_loop_are_those_of_one_device() -> None:
     script = EXAMPLES / "dagan" / "train.py"
     rest = [str(script), "--steps", "2", "--dtype", "float64"]
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    plain = numbers([sys.executable, *rest, "--plain"])
+    plain = numbers([*rest, "--plain"])
     assert len(plain) == 8
-    assert numbers([sys.executable, *launch, *rest, "--plan", "zero3"]) == pytest.approx(plain, rel=1e-9)
+    assert numbers([*launch, *rest, "--plan", "zero3"]) == pytest.approx(plain, rel=1e-9)
 
 
-def numbers(command: list[str]) -> list[float]:
-    found = subprocess.run(command, capture_output=True, text=True, timeout=300)
+def numbers(words: list[str]) -> list[float]:
+    found = subprocess.run(
+        [ready_python.command(), *words], env=ready_python.environment(), capture_output=True, text=True,
+        timeout=300,
+    )  # fmt: skip
     assert found.returncode == 0, found.stderr
     lines = [line for line in found.stdout.splitlines() if line.startswith("step ")]
     return [float(word.rstrip(":")) for line in lines for word in line.split() if word[0].isdigit()]

@@ -7,11 +7,12 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+
+import ready_python
 
 pytest.importorskip("yaml", reason="PyYAML is not installed")
 
@@ -47,9 +48,9 @@ def slurm(folder: Path, task: int, job: int, *more: str) -> subprocess.Popen[str
         "MASTER_PORT": job,
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "shardwright", "train", "run.yaml", *more],
+        [ready_python.command(), "-m", "shardwright", "train", "run.yaml", *more],
         cwd=folder,
-        env={**os.environ, **{name: str(value) for name, value in said.items()}},
+        env={**ready_python.environment(), **{name: str(value) for name, value in said.items()}},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -84,8 +85,14 @@ def test_a_job_of_slurm_saves_when_it_is_told_and_goes_on(folder: Path) -> None:
 @pytest.mark.processes
 @pytest.mark.slow
 def test_two_launchers_meet(folder: Path) -> None:
-    env = {**os.environ, "FIRST": "127.0.0.1", "PORT": str(free_port()), "RANKS": "1", "RESTARTS": "0"}
-    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    env = {
+        **ready_python.environment(),
+        "FIRST": "127.0.0.1",
+        "PORT": str(free_port()),
+        "RANKS": "1",
+        "RESTARTS": "0",
+    }
+    env["PATH"] = f"{Path(ready_python.command()).parent}{os.pathsep}{env['PATH']}"
     hosts = [
         subprocess.Popen(
             ["sh", "two_hosts.sh", *SHORT], cwd=folder, env=env, stdout=subprocess.PIPE,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 
 pytest.importorskip("yaml", reason="PyYAML is not installed")
 
+import ready_python
 from shardwright.errors import RuntimeFault
 from shardwright.train.config import Config
 from shardwright.train.reading import read
@@ -36,8 +35,9 @@ def folder(tmp_path: Path) -> Path:
 
 def command(folder: Path, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "shardwright", "train", "run.yaml", *arguments],
+        [ready_python.command(), "-m", "shardwright", "train", "run.yaml", *arguments],
         cwd=folder,
+        env=ready_python.environment(),
         capture_output=True,
         text=True,
         timeout=240,
@@ -57,6 +57,7 @@ def test_a_run_is_that_of_one_process_and_goes_on_where_it_was(folder: Path) -> 
     whole = command(folder, "--set", "log.json=whole.jsonl", "--set", "checkpoints.folder=whole")
     assert whole.returncode == 0, whole.stderr
     assert re.search(r"step 20: evaluation loss", whole.stdout)
+    add_hook(folder)
     first = command(
         folder,
         "--processes",
@@ -65,7 +66,6 @@ def test_a_run_is_that_of_one_process_and_goes_on_where_it_was(folder: Path) -> 
         "steps=20",
         "--set",
         "hooks=[parts_hook.py:Stop]",
-        env=hook(folder),
     )
     assert first.returncode == 75, first.stderr
     assert "stopped by a signal after step 10" in first.stdout
@@ -77,7 +77,7 @@ def test_a_run_is_that_of_one_process_and_goes_on_where_it_was(folder: Path) -> 
     assert kept == ["best.json", "step-00000010", "step-00000020"]
 
 
-def hook(folder: Path) -> dict[str, str]:
+def add_hook(folder: Path) -> None:
     """One rank alone is sent a signal, after its tenth step."""
     (folder / "parts_hook.py").write_text(
         "import os, signal\n"
@@ -86,16 +86,16 @@ def hook(folder: Path) -> dict[str, str]:
         "        if training.step == 10 and training.model.comm.rank == 1:\n"
         "            os.kill(os.getpid(), signal.SIGTERM)\n"
     )
-    return dict(os.environ)
 
 
 @pytest.mark.processes
 @pytest.mark.slow
 def test_a_run_that_is_killed_loses_no_complete_checkpoint(folder: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "shardwright", "train", "run.yaml", "--processes", "2",
+        [ready_python.command(), "-m", "shardwright", "train", "run.yaml", "--processes", "2",
          "--set", "steps=100000", "--set", "checkpoints.every=5"],
         cwd=folder,
+        env=ready_python.environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
