@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 import models
 import shardwright as sw
 from shardwright.cli import main
 from shardwright.errors import RuntimeFault
 from shardwright.runtime import run_local
+from shardwright.start import micro_batches
 from shardwright.start.micro_batch_search import parts_of
 
 torch.set_num_threads(1)
@@ -71,6 +73,25 @@ def test_parts_divide_the_batch_and_differ_by_more_than_one() -> None:
     assert parts_of(1000) == [1, 2, 4, 8, 20, 40]
 
 
+# Of the model of `small`, by the shapes of what it is given.
+CAPTURED: dict[str, Any] = {}
+
+
+@pytest.fixture
+def captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command captures the same model, in parts of the same sizes."""
+    capture = micro_batches.captured_model
+
+    def once(module: Any, *example: Any, **capturing: Any) -> Any:
+        key = repr([[x.shape for x in pytree.tree_leaves(example)], capturing])
+        if key not in CAPTURED:
+            CAPTURED[key] = capture(module, *example, **capturing)
+        return CAPTURED[key]
+
+    monkeypatch.setattr(micro_batches, "captured_model", once)
+
+
+@pytest.mark.usefixtures("captured_once")
 @pytest.mark.parametrize("memory", ["1 GB", "2800 KB", "2300 KB"])
 def test_as_many_as_the_best_of_all(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path, memory: str
