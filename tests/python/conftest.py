@@ -28,6 +28,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """What is still frozen at the end libraries call leaked."""
+    gc.unfreeze()
+
+
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     cores.keep_to_one(int(worker.removeprefix("gw")))
 

@@ -19,6 +19,8 @@ from ready_python import PYTHON as PYTHON
 
 # Of all ranks of a script, in seconds.
 TIMEOUT = 400
+# What a library says last of all that was imported before the process was forked off.
+LEAKED = "nanobind: leaked"
 
 
 @dataclass
@@ -73,8 +75,8 @@ def _run(
         started.append((process, files))
     ended = _ended([process for process, _ in started])
     return [
-        Ended(process.returncode, *(file.read_text() for file in files), ended[process])
-        for process, files in started
+        Ended(process.returncode, out.read_text(), error.read_text().partition(LEAKED)[0], ended[process])
+        for process, (out, error) in started
     ]
 
 

@@ -87,18 +87,20 @@ def random_cut(graph: Graph, devices: int, seed: int) -> Plan:
     )
 
 
-# The single device, by the model and the number of batches.
-EXPECTED: WeakKeyDictionary[nn.Module, dict[int, equality.Result]] = WeakKeyDictionary()
+# The single device, by the model and the numbers of batches and steps.
+EXPECTED: WeakKeyDictionary[nn.Module, dict[tuple[int, int], equality.Result]] = WeakKeyDictionary()
 
 
-def assert_equal(plan: Plan, captured: Captured, model: models.Model, count: int) -> None:
+def assert_equal(
+    plan: Plan, captured: Captured, model: models.Model, count: int, steps: int = equality.STEPS
+) -> None:
     module, args = model
     batches = equality.micro_batches(args, count)
     expected = EXPECTED.setdefault(module, {})
-    if count not in expected:
-        expected[count] = equality.steps_reference(module, batches)
-    found = equality.run_steps(bundle(plan, captured), module, batches)
-    equality.assert_equal(found, expected[count], f"{plan.name}, {count} batches")
+    if (count, steps) not in expected:
+        expected[count, steps] = equality.steps_reference(module, batches, steps)
+    found = equality.run_steps(bundle(plan, captured), module, batches, steps)
+    equality.assert_equal(found, expected[count, steps], f"{plan.name}, {count} batches")
 
 
 @pytest.mark.parametrize("name", ["mlp", "gpt", "resnet"])
@@ -116,7 +118,8 @@ def test_named_plans_equal_the_single_device(name: str, plan: str, devices: int)
 def test_random_cuts_of_random_plans_equal_the_single_device(name: str) -> None:
     model, captured, graph = known(name)
     for seed in range(12):
-        assert_equal(random_cut(graph, 2 + seed % 3, seed), captured, model, 3)
+        # The second step has parameters and an optimizer's state that were updated, as all that follow.
+        assert_equal(random_cut(graph, 2 + seed % 3, seed), captured, model, 3, steps=2)
 
 
 @pytest.mark.parametrize("name", ["t5", "llama", "vit", "bert", "swin"])
