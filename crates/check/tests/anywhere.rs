@@ -363,3 +363,71 @@ output y local 0..2,: | 2..4,:
 ";
     proof(&graph(model), text);
 }
+
+/// Each rank computes a row and gives it as a column: of what is the same everywhere, two elements are two elements.
+#[test]
+fn a_row_is_a_column_of_what_is_the_same_everywhere() {
+    let text = "ranks 0,1
+constant lo 0 1
+constant hi 1 2
+shard w %w
+call 0 w -> e : e = aten.expand.default(w, [2, 2])
+call 1 e -> v : v = aten.view.default(e, [4])
+slice v -> p : [[2, 2]] lo..hi, 0..2
+call 2 p -> y : y = aten.mul.Tensor(p, 2.0)
+output y local :,0..1 | :,1..2
+";
+    proof(&graph(VIEWED), text);
+    breaks(VIEWED, text, "lo..hi, 0..2", "lo..hi, 0..1", "SW0512");
+}
+
+/// All of it on each rank, and not as many elements as the slice says.
+#[test]
+fn a_slice_names_as_many_elements_as_there_are() {
+    let with = |extents: &str| {
+        let unused = format!("slice v -> unused : [{extents}] 0..1, 0..2\noutput y");
+        SQUARE.replace("-> y : v =", "-> y, v : v =").replacen("output y", &unused, 1)
+    };
+    proof(&graph(VIEWED), &with("[2, 2]"));
+    breaks(VIEWED, &with("[2, 2]"), "unused : [[2, 2]]", "unused : [[1, 2]]", "SW0507");
+}
+
+const NUMBERED: &str = "op %a i64[8] = aten.arange.default(8) in \"\" at \"m.py:1\"
+op %v i64[2,4] = aten.view.default(%a, [2, 4]) in \"\" at \"m.py:2\"
+output %a
+";
+
+const DRAWN: &str = "op %e f64[8] = aten.ones.default([8]) in \"\" at \"m.py:1\"
+op %a f64[8] = aten.dropout.default(%e, 0.5, True) in \"\" at \"m.py:2\"
+op %v f64[2,4] = aten.view.default(%a, [2, 4]) in \"\" at \"m.py:3\"
+output %a
+";
+
+const ADDED: &str = "op %e f64[8] = aten.ones.default([8]) in \"\" at \"m.py:1\"
+op %a f64[8] = aten.cumsum.default(%e, 0) in \"\" at \"m.py:2\"
+op %v f64[2,4] = aten.view.default(%a, [2, 4]) in \"\" at \"m.py:3\"
+output %a
+";
+
+/// Numbers that are counted, drawn or added up have two factors, and are not the same along any of them.
+#[test]
+fn halves_of_numbers_are_not_the_same() {
+    let text = |call: &str| {
+        format!(
+            "ranks 0,1
+constant lo 0 1
+constant hi 1 2
+{call}
+slice a -> p : [[2, 4]] lo..hi, 0..4
+output p local 0..1,: | 1..2,:
+"
+        )
+    };
+    let counted = text("call 0 -> a : a = aten.arange.default(8)");
+    let drawn = text("random 1 :,:\ncall 0 -> a : e = aten.ones.default([8]) ; a = sw.dropout(e, 0.5, 1, 0)");
+    let added = text("call 0 -> a : e = aten.ones.default([8]) ; a = aten.cumsum.default(e, 0)");
+    for (model, text) in [(NUMBERED, counted), (DRAWN, drawn), (ADDED, added)] {
+        proof(&graph(model), &text);
+        breaks(model, &text, "lo 0 1\nconstant hi 1 2", "lo 0 0\nconstant hi 1 1", "SW0512");
+    }
+}

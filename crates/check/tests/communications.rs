@@ -604,3 +604,31 @@ fn ranks_run_micro_batches_in_orders_that_meet() {
     shifts(&mut both, &[0, 1]);
     assert!(check::check(&graph(LAYER), &both).is_ok(), "all do the same");
 }
+
+const SCALED: &str = "input %x f64[4,8] 0
+param %g f64[8] \"g\"
+op %y f64[4,8] = aten.mul.Tensor(%x, %g) in \"\" at \"m.py:1\"
+output %y
+";
+
+#[test]
+fn what_is_sent_has_as_many_dims_as_its_table_says() {
+    let text = |sent: &str| {
+        format!(
+            "table 9 %y sum
+from 0 :,:
+to 0 :,:
+piece 0 0 :,:
+ranks 0
+shard g %g :
+input x %x :,:
+call 0 x, g -> y : y = aten.mul.Tensor(x, g)
+exchange 9 {sent} -> z
+output z
+"
+        )
+    };
+    assert_eq!(support::faults(&graph(SCALED), &text("y")), []);
+    let found = support::faults(&graph(SCALED), &text("g"));
+    assert!(found.iter().any(|fault| fault.what.contains("sends something else")), "{found:?}");
+}
