@@ -163,7 +163,7 @@ def record(cluster: str | None = None, optimizer: str = OPTIMIZER) -> Iterator[R
 def _fill(rank: int, rows: Sequence[Row], notes: Sequence[Measured]) -> None:
     """Both are in the order in which the rank comes to them."""
     rows = _in_one_order(rows, lambda row: _letter_of(row), lambda row: row["group"])
-    notes = _in_one_order(notes, lambda note: note.letter, lambda note: list(note.group))
+    notes = _in_one_order(notes, lambda note: note.message, lambda note: list(note.group))
     for at, (row, note) in enumerate(zip(rows, notes, strict=False)):
         if not _is(row, note):
             raise _other(rank, at, _of_row(row), _of_note(note))
@@ -202,7 +202,7 @@ def _in_one_order(all_: Sequence[Any], letter: Any, group: Any) -> list[Any]:
 def _is(row: Row, note: Measured) -> bool:
     if row["kind"] != note.kind or sorted(row["group"]) != sorted(note.group):
         return False
-    if note.letter is not None and note.letter[1] != row["micro_batch"]:
+    if note.message is not None and note.message[1] != row["micro_batch"]:
         return False
     if row["bytes_expected"]:
         return True

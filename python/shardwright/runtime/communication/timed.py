@@ -112,7 +112,8 @@ class Measured:
     kind: str
     group: tuple[int, ...]
     size: int
-    letter: tuple[int, int] | None
+    # Of a message its table and micro-batch.
+    message: tuple[int, int] | None
     start: float
     seconds: float
     waited: float
