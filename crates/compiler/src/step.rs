@@ -10,7 +10,7 @@ use plan::Plan;
 use program::{Boundary, Program, RankId};
 use rules::Analysis;
 use simulate::{
-    Held, Kinds, Lasts, Scene, Scope, Share, Shares, Simulation, Updates, manifest, shares, simulate,
+    Held, Kinds, Lasts, Scene, Scope, Share, Shares, Simulation, Updates, Work, manifest, shares, simulate,
     simulate_briefly, symmetric, trace,
 };
 
@@ -107,8 +107,9 @@ pub fn step(
     let (simulation, memory) = (&estimate.simulation, &estimate.memory);
     let shares = of_model(graph, program, shares(&scene, rewritten.ops.len(), simulation))?;
     let held = simulation.held(&iterations_of(&rank_traces, memory, setting.optimizer)?);
+    let work = Work { operations: estimate.operations, peak: peak(graph, setting.cluster, plan.devices) };
     Ok(Step {
-        manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, Scope::Roles)),
+        manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, &work, Scope::Roles)),
         trace: traced.then(|| trace(&scene, &rewritten, simulation, &held)),
         held,
         shares,
@@ -150,7 +151,9 @@ pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> R
     let kinds = setting.kinds(&rewritten);
     let scene = scene(&program, &rank_traces, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
-    Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, Scope::Ranks)))
+    let operations = operations(graph, &Analysis::of(graph)) * f64::from(setting.batches);
+    let work = Work { operations, peak: peak(graph, setting.cluster, program.world) };
+    Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, &work, Scope::Ranks)))
 }
 
 /// All ranks are followed, however alike.

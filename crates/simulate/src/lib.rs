@@ -38,7 +38,7 @@ use program::{Kind, Pass, Program, RankId};
 
 pub use held::{Held, Stretch};
 pub use kinds::Kinds;
-pub use manifest::{Scope, manifest};
+pub use manifest::{Scope, Work, manifest};
 pub use passes::Lasts;
 pub use price::SUM;
 pub use shares::{Share, Shares, shares};
