@@ -205,7 +205,7 @@ def function_of(path: Path, name: str) -> Any:
     from ..support.user_files import imported
 
     with explained(f"{path} cannot be imported"):
-        file = imported(path, again=True)
+        file = imported(path, rerun=True)
     if file is None:
         raise _no_file(path)
     function = getattr(file, name, None)

@@ -11,17 +11,17 @@ _imported: set[str] = set()
 """Names of modules that were made here: another file of the same name takes the place of such a one."""
 
 
-def imported(file: Path, again: bool = False) -> ModuleType | None:
+def imported(file: Path, rerun: bool = False) -> ModuleType | None:
     """The module of a file, by the file's own name; none where there is no such file of Python.
 
     What it imports is looked for beside it, too. A file that is known is not run a second time, unless
-    `again` says so. Modules of others keep their names.
+    `rerun` says so. Modules of others keep their names.
     """
     spec = importlib.util.spec_from_file_location(_name(file), file) if file.is_file() else None
     if spec is None or spec.loader is None:
         return None
     known = sys.modules.get(spec.name)
-    if known is not None and not again and getattr(known, "__file__", None) == spec.origin:
+    if known is not None and not rerun and getattr(known, "__file__", None) == spec.origin:
         return known
     look_in(file.parent)
     module = importlib.util.module_from_spec(spec)

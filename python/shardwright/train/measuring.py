@@ -14,7 +14,7 @@ from ..start.auto_plan import cluster_of
 
 
 class Measuring:
-    """Of one model. What is known of a step only where a cluster describes the devices is left out without."""
+    """Of one model. What only the description of a cluster tells is left out without one."""
 
     def __init__(self, model: ParallelModule, cluster: str | None, batches: int):
         self._device = model.comm.device

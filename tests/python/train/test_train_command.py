@@ -137,7 +137,7 @@ def test_a_check_chooses_the_plan_where_a_run_would(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_each_step_says_how_much_of_the_devices_it_used(folder: Path) -> None:
-    """A model's operations are known from its graph, the peak from the cluster: without one it is not said."""
+    """The graph says how many operations a model has, the cluster the peak: without one it is not said."""
     short = ("--set", "steps=2", "--set", "evaluation.every=9", "--set", "checkpoints.folder=none")
     found = command(folder, *short, "--set", "plan.cluster=cpu:1", "--set", "log={json: known.jsonl}")
     assert found.returncode == 0, found.stderr
