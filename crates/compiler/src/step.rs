@@ -10,8 +10,8 @@ use plan::Plan;
 use program::{Boundary, Program, RankId};
 use rules::Analysis;
 use simulate::{
-    HeldMemory, Kinds, Lasts, Scene, Scope, Share, Shares, Simulation, Updates, manifest, shares, simulate,
-    simulate_briefly, symmetric, trace,
+    HeldMemory, Kinds, Lasts, ModelWork, Scene, Scope, Share, Shares, Simulation, Updates, manifest, shares,
+    simulate, simulate_briefly, symmetric, trace,
 };
 
 use crate::memory::{optimizer, with_optimizer};
@@ -107,8 +107,10 @@ pub fn step(
     let (simulation, memory) = (&estimate.simulation, &estimate.memory);
     let shares = of_model(graph, program, shares(&scene, rewritten.ops.len(), simulation))?;
     let held = simulation.held(&iterations_of(&rank_traces, memory, setting.optimizer)?);
+    let work =
+        ModelWork { operations: estimate.operations, peak: peak(graph, setting.cluster, plan.devices) };
     Ok(SimulatedStep {
-        manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, Scope::Roles)),
+        manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, &work, Scope::Roles)),
         trace: traced.then(|| trace(&scene, &rewritten, simulation, &held)),
         held,
         shares,
@@ -150,7 +152,9 @@ pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> R
     let kinds = setting.kinds(&rewritten);
     let scene = scene(&program, &rank_traces, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
-    Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, Scope::Ranks)))
+    let operations = operations(graph, &Analysis::of(graph)) * f64::from(setting.batches);
+    let work = ModelWork { operations, peak: peak(graph, setting.cluster, program.world) };
+    Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, &work, Scope::Ranks)))
 }
 
 /// All ranks are followed, however alike.

@@ -38,7 +38,7 @@ use program::{Kind, Pass, Program, RankId};
 
 pub use held::{HeldMemory, Stretch};
 pub use kinds::Kinds;
-pub use manifest::{Scope, manifest};
+pub use manifest::{ModelWork, Scope, manifest};
 pub use passes::Lasts;
 pub use price::SUM;
 pub use shares::{Share, Shares, shares};

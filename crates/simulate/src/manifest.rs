@@ -23,8 +23,21 @@ pub enum Scope {
     Ranks,
 }
 
+/// How much there is to compute in a step of the model, and how much all devices can compute in a second.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelWork {
+    pub operations: f64,
+    pub peak: f64,
+}
+
 /// `graph` is the one that the program's numbers are of.
-pub fn manifest(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, scope: Scope) -> Value {
+pub fn manifest(
+    scene: &Scene<'_>,
+    graph: &Graph,
+    simulation: &Simulation,
+    work: &ModelWork,
+    scope: Scope,
+) -> Value {
     let program = scene.program;
     let mut seen = vec![false; program.roles.len()];
     let mut roles = vec![];
@@ -53,6 +66,8 @@ pub fn manifest(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, scope
         "world": program.world,
         "micro_batches": scene.batches,
         "step_seconds": simulation.seconds,
+        "operations": work.operations,
+        "operations_a_second": work.peak,
         "roles": roles,
     })
 }
