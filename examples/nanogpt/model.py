@@ -78,3 +78,16 @@ class Gpt(nn.Module):
     def _initialise(module: nn.Module) -> None:
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=0.02)
+
+
+def tiny() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    torch.manual_seed(0)
+    return Gpt(Config(vocabulary=64)), (torch.randint(64, (4, 32)), torch.randint(64, (4, 32)))
+
+
+def full() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """The 124 million parameters of the smallest GPT-2, without memory, and 64 texts."""
+    with torch.device("meta"):
+        model = Gpt(Config(vocabulary=50304, context=1024, layers=12, heads=12, width=768)).bfloat16()
+        ids = torch.zeros(64, 1024, dtype=torch.int64)
+    return model, (ids, ids)

@@ -36,7 +36,7 @@ pub(crate) enum Owner {
     /// Complete by itself.
     Whole,
     /// A part of what this operator produces.
-    Part(OpId),
+    LocalPart(OpId),
     /// A contribution to the gradient by this use.
     Use(u32),
 }
@@ -243,6 +243,12 @@ impl Store {
         self.shares.number(&entries)
     }
 
+    /// Whether it is not known where in a region a part of it lies.
+    pub(crate) fn is_somewhere(&self, part: ListId, region: ListId) -> bool {
+        let mut pairs = self.region(part).iter().zip(self.region(region));
+        pairs.any(|(part, whole)| is_any(*part) && part != whole)
+    }
+
     /// The sum of shares of one region, if nothing is in it twice.
     pub(crate) fn sum(
         &mut self,
@@ -264,21 +270,24 @@ impl Store {
         }
     }
 
-    /// A term whose supports together fill the region holds everywhere. Nothing is in the share twice,
-    /// so the supports of a term are disjoint and their sizes tell.
+    /// A term whose supports fill the region, each place once, holds everywhere. One that is one of several equal parts may
+    /// be in the share several times, and in one place more often than in another: so sizes alone do not tell.
     fn joined_up(&mut self, region: ListId, share: ShareId) -> ShareId {
         if self.is_everywhere(share) {
             return share;
         }
         let size = |list: &[Interval]| list.iter().map(|i| i.len()).product::<i64>();
-        let mut covered: Map<TermId, i64> = Map::default();
+        let mut supports: Map<TermId, Vec<&[Interval]>> = Map::default();
         let entries = self.shares.get(share).clone();
         for entry in entries.iter().filter(|entry| entry.support != EVERYWHERE) {
-            *covered.entry(entry.term).or_insert(0) += size(self.region(entry.support));
+            supports.entry(entry.term).or_default().push(self.region(entry.support));
         }
-        // A term may be in the share several times, where it is one of several equal parts: each once.
-        let all = size(self.region(region));
-        let fills = |entry: &Entry| entry.support != EVERYWHERE && covered.get(&entry.term) == Some(&all);
+        let frame = self.region(region);
+        supports.retain(|_, boxes| {
+            boxes.iter().map(|&list| size(list)).sum::<i64>() == size(frame)
+                && sweep(frame, boxes, &mut |inside, _| (inside.len() != 1).then_some(())).is_none()
+        });
+        let fills = |entry: &Entry| entry.support != EVERYWHERE && supports.contains_key(&entry.term);
         let mut joined: Vec<Entry> =
             entries.iter().filter(|e| fills(e)).map(|e| Entry { support: EVERYWHERE, ..*e }).collect();
         joined.sort_unstable();
@@ -468,7 +477,7 @@ impl Store {
         }
         let owners: Vec<Owner> = match (of.grad, facts.producer(of.tensor)) {
             (true, _) => facts.uses_of(of.tensor).iter().map(|&u| Owner::Use(u)).collect(),
-            (false, Some(op)) => vec![Owner::Part(op)],
+            (false, Some(op)) => vec![Owner::LocalPart(op)],
             (false, None) => return Verdict::Missing(Owner::Whole, FULL),
         };
         let mut missing = Verdict::Complete;
@@ -509,7 +518,7 @@ impl Store {
         };
         let mut placed: Vec<Vec<Interval>> = terms.iter().map(cut).collect();
         let is_sum = |term: &Term| term.mode == Mode::Plain && term.kind == Reduction::Sum;
-        if let (Owner::Part(op), true) = (owner, terms.iter().all(is_sum)) {
+        if let (Owner::LocalPart(op), true) = (owner, terms.iter().all(is_sum)) {
             // Where something is added once, it matters which part is the first.
             let is_open = !has_once(facts, op);
             if let Some(verdict) = is_open.then(|| self.counted(facts, op, &placed, &space)).flatten() {
@@ -544,7 +553,7 @@ impl Store {
         boxes: &[Vec<Interval>],
         space: &[Interval],
     ) -> Option<Verdict> {
-        let (owner, loops) = (Owner::Part(op), &facts.analysis.op(op).loops);
+        let (owner, loops) = (Owner::LocalPart(op), &facts.analysis.op(op).loops);
         let reduced = &facts.op(op).reduced;
         let is_open = |d: usize| boxes.iter().any(|b| is_any(b[d]));
         let dims: Vec<_> = (0..space.len()).filter(|&d| is_open(d)).map(|d| loops[reduced[d]].dim).collect();
@@ -590,13 +599,13 @@ impl Store {
                 return Verdict::Twice(owner, FULL);
             }
             // Nothing is added where a part begins that may lie anywhere.
-            let lacks = matches!(owner, Owner::Part(op) if origin && has_once(facts, op) && !first.once);
+            let lacks = matches!(owner, Owner::LocalPart(op) if origin && has_once(facts, op) && !first.once);
             return if lacks { Verdict::Missing(owner, FULL) } else { Verdict::Complete };
         }
         if terms.iter().any(|term| term.mode != first.mode) {
             return Verdict::Missing(owner, FULL);
         }
-        if let (Owner::Part(op), true) = (owner, origin) {
+        if let (Owner::LocalPart(op), true) = (owner, origin) {
             let once = terms.iter().filter(|term| term.once).count();
             if has_once(facts, op) && once != 1 {
                 return if once == 0 { Verdict::Missing(owner, FULL) } else { Verdict::Twice(owner, FULL) };
@@ -643,7 +652,7 @@ pub(crate) fn sizes(facts: &Facts<'_>, owner: Owner) -> Vec<i64> {
 pub(crate) fn loops_of<'f>(facts: &'f Facts<'_>, owner: Owner) -> Option<(OpId, &'f [usize])> {
     match owner {
         Owner::Whole => None,
-        Owner::Part(op) => Some((op, &facts.op(op).reduced)),
+        Owner::LocalPart(op) => Some((op, &facts.op(op).reduced)),
         Owner::Use(number) => match facts.uses[number as usize] {
             Use::Operand { op, position } => Some((op, &facts.op(op).loose[position])),
             Use::Seed { .. } => None,
@@ -654,7 +663,7 @@ pub(crate) fn loops_of<'f>(facts: &'f Facts<'_>, owner: Owner) -> Option<(OpId, 
 /// What each of a term's shares of others is a share of.
 fn parts_of(facts: &Facts<'_>, owner: Owner, mode: Mode) -> Vec<Quantity> {
     let op = match owner {
-        Owner::Part(op) => op,
+        Owner::LocalPart(op) => op,
         Owner::Use(number) => match facts.uses[number as usize] {
             Use::Operand { op, .. } => op,
             Use::Seed { .. } => return vec![],
@@ -683,3 +692,6 @@ pub(crate) fn reached_outputs<'f>(
     let present = outputs.filter_map(|(index, tensor)| tensor.map(|tensor| (index, tensor)));
     present.filter(|(_, tensor)| facts.reached(*tensor))
 }
+
+#[cfg(test)]
+mod tests;

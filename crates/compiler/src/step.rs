@@ -10,8 +10,8 @@ use plan::Plan;
 use program::{Boundary, Program, RankId};
 use rules::Analysis;
 use simulate::{
-    Held, Kinds, Lasts, Scene, Scope, Share, Shares, Simulation, Updates, manifest, shares, simulate,
-    simulate_briefly, symmetric, trace,
+    HeldMemory, Kinds, Lasts, ModelWork, Scene, Scope, Share, Shares, Simulation, Updates, manifest, shares,
+    simulate, simulate_briefly, symmetric, trace,
 };
 
 use crate::memory::{optimizer, with_optimizer};
@@ -36,14 +36,14 @@ impl Setting<'_> {
     }
 }
 
-pub struct Step {
+pub struct SimulatedStep {
     pub estimate: Estimate,
     /// In JSON: what each role communicates.
     pub manifest: String,
     /// In the format of Chrome's traces, if it was asked for.
     pub trace: Option<String>,
     /// What ranks have in memory over time, of those whose spans are known.
-    pub held: Vec<Held>,
+    pub held: Vec<HeldMemory>,
     /// What of a rank's time each operator of the model takes.
     pub shares: Vec<Shares>,
 }
@@ -78,7 +78,7 @@ pub struct Estimate {
     /// Of the passes of blocks, what each takes whenever it runs.
     pub passes: Vec<Lasts>,
     /// Those of which one keeps something for another on some rank.
-    pub handed: Vec<(schedule::Step, schedule::Step)>,
+    pub handed: Vec<(schedule::ShapeStep, schedule::ShapeStep)>,
 }
 
 /// More micro-batches than this are a mistake.
@@ -91,7 +91,7 @@ pub fn step(
     compiled: &Compiled,
     setting: &Setting<'_>,
     traced: bool,
-) -> Result<Step> {
+) -> Result<SimulatedStep> {
     require_batches(setting.batches)?;
     let program = &compiled.program;
     let folding = Folding { least: LONG, may: &|axis| symmetric(program, setting.cluster, axis) };
@@ -107,8 +107,10 @@ pub fn step(
     let (simulation, memory) = (&estimate.simulation, &estimate.memory);
     let shares = of_model(graph, program, shares(&scene, rewritten.ops.len(), simulation))?;
     let held = simulation.held(&iterations_of(&rank_traces, memory, setting.optimizer)?);
-    Ok(Step {
-        manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, Scope::Roles)),
+    let work =
+        ModelWork { operations: estimate.operations, peak: peak(graph, setting.cluster, plan.devices) };
+    Ok(SimulatedStep {
+        manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, &work, Scope::Roles)),
         trace: traced.then(|| trace(&scene, &rewritten, simulation, &held)),
         held,
         shares,
@@ -150,7 +152,9 @@ pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> R
     let kinds = setting.kinds(&rewritten);
     let scene = scene(&program, &rank_traces, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
-    Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, Scope::Ranks)))
+    let operations = operations(graph, &Analysis::of(graph)) * f64::from(setting.batches);
+    let work = ModelWork { operations, peak: peak(graph, setting.cluster, program.world) };
+    Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, &work, Scope::Ranks)))
 }
 
 /// All ranks are followed, however alike.

@@ -11,7 +11,7 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 
 /// The memory of a rank that was followed, one stretch after the other.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Held {
+pub struct HeldMemory {
     pub rank: RankId,
     pub over: Vec<Stretch>,
 }
@@ -27,9 +27,9 @@ pub struct Stretch {
 impl Simulation {
     /// Of ranks with what the check counted of their turns, with what is there besides all the time, and with what is
     /// there while the optimizer steps.
-    pub fn held(&self, ranks: &[(RankId, &[Phase], u64, u64)]) -> Vec<Held> {
+    pub fn held(&self, ranks: &[(RankId, &[Phase], u64, u64)]) -> Vec<HeldMemory> {
         let watched = |rank: RankId| self.spans.iter().any(|span| span.rank == rank);
-        let held = |(rank, phases, besides, end): &(RankId, &[Phase], u64, u64)| Held {
+        let held = |(rank, phases, besides, end): &(RankId, &[Phase], u64, u64)| HeldMemory {
             rank: *rank,
             over: self.stretches(*rank, phases, *besides, *end),
         };
@@ -57,7 +57,7 @@ impl Simulation {
     }
 }
 
-impl Held {
+impl HeldMemory {
     /// A bar for each part of the step, of which the highest are `most` bytes.
     pub fn drawn(&self, seconds: f64, most: u64) -> String {
         let width = seconds / WIDTH as f64;
@@ -80,11 +80,11 @@ mod tests {
     #[test]
     fn bars_are_as_high_as_what_is_held() {
         let stretch = |start: f64, end: f64, bytes| Stretch { start, end, bytes };
-        let held = Held { rank: RankId(0), over: vec![stretch(0.0, 0.5, 1), stretch(0.5, 1.0, 8)] };
+        let held = HeldMemory { rank: RankId(0), over: vec![stretch(0.0, 0.5, 1), stretch(0.5, 1.0, 8)] };
         let drawn: Vec<char> = held.drawn(1.0, 8).chars().collect();
         assert_eq!((drawn.len(), drawn[0], drawn[31], drawn[32], drawn[63]), (64, '▁', '▁', '█', '█'));
         assert!(held.drawn(1.0, 16).ends_with('▄'));
-        let pause = Held { rank: RankId(0), over: vec![stretch(0.0, 0.1, 8), stretch(0.9, 1.0, 1)] };
+        let pause = HeldMemory { rank: RankId(0), over: vec![stretch(0.0, 0.1, 8), stretch(0.9, 1.0, 1)] };
         assert_eq!(pause.drawn(1.0, 8).chars().nth(32), Some('█'), "what is held stays while a rank waits");
     }
 }

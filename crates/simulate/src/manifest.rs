@@ -10,7 +10,7 @@ use program::{Pass, RankId};
 use rules::families::makes_rows;
 use serde_json::{Value, json};
 
-use crate::{Part, Scene, Simulation, What};
+use crate::{Scene, Simulation, TakesPart, What};
 
 const FORMAT: u32 = 1;
 
@@ -23,8 +23,21 @@ pub enum Scope {
     Ranks,
 }
 
+/// How much there is to compute in a step of the model, and how much all devices can compute in a second.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelWork {
+    pub operations: f64,
+    pub peak: f64,
+}
+
 /// `graph` is the one that the program's numbers are of.
-pub fn manifest(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, scope: Scope) -> Value {
+pub fn manifest(
+    scene: &Scene<'_>,
+    graph: &Graph,
+    simulation: &Simulation,
+    work: &ModelWork,
+    scope: Scope,
+) -> Value {
     let program = scene.program;
     let mut seen = vec![false; program.roles.len()];
     let mut roles = vec![];
@@ -53,11 +66,13 @@ pub fn manifest(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, scope
         "world": program.world,
         "micro_batches": scene.batches,
         "step_seconds": simulation.seconds,
+        "operations": work.operations,
+        "operations_a_second": work.peak,
         "roles": roles,
     })
 }
 
-fn message(graph: &Graph, simulation: &Simulation, part: &Part, computed: &[Computed]) -> Value {
+fn message(graph: &Graph, simulation: &Simulation, part: &TakesPart, computed: &[Computed]) -> Value {
     let message = &simulation.messages[part.message];
     json!({
         "kind": part.kind.name(),

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError, ShardwrightError
+from ..report.memory import DOES_NOT_FIT
 from . import candidates
 from .parser import Commands
-from .step import DOES_NOT_FIT
 
 if TYPE_CHECKING:
     from .._core import Found, Graph

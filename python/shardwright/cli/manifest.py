@@ -18,15 +18,16 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from .step import exit_of, simulated
+    from ..report.memory import status_of
+    from .step import simulated
 
     _, _, found, _ = simulated(arguments)
     if arguments.json:
         print(found.manifest)
-        return exit_of(found)
+        return status_of(found)
     for line in lines_of_manifest(json.loads(found.manifest)):
         print(line)
-    return exit_of(found)
+    return status_of(found)
 
 
 def lines_of_manifest(manifest: dict[str, Any]) -> list[str]:

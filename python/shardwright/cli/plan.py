@@ -140,9 +140,9 @@ class _Told:
     @property
     def exit(self) -> int:
         """Of the command: a plan that does not fit on the cluster is shown all the same."""
-        from .step import exit_of
+        from ..report.memory import status_of
 
-        return 0 if self.step is None else exit_of(self.step)
+        return 0 if self.step is None else status_of(self.step)
 
     def table(self, model: str) -> Iterator[str]:
         from ..report.summary import count_of

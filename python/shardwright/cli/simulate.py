@@ -28,20 +28,21 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from ..report.memory import status_of
     from .cluster import write
-    from .step import exit_of, simulated
+    from .step import simulated
 
     graph, plan, found, batches = simulated(arguments)
     if found.trace is not None:
         write("SW0913", "the timeline", Path(arguments.trace), found.trace)
     if arguments.json:
         print(json.dumps(_numbers(graph, plan, found, batches)))
-        return exit_of(found)
+        return status_of(found)
     for line in lines_of_step(graph, plan, found, batches, arguments.cluster):
         print(line)
     if arguments.trace:
         print(f"\nThe timeline is in {arguments.trace}.")
-    return exit_of(found)
+    return status_of(found)
 
 
 def lines_of_step(graph: Graph, plan: Plan, found: Simulated, batches: int, cluster: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib.util
 import sys
 import traceback
 from abc import ABC, abstractmethod
@@ -203,14 +202,12 @@ def _graph_text(path: Path) -> str:
 
 
 def function_of(path: Path, name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise _no_file(path)
-    file = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = file
-    sys.path.insert(0, str(path.parent))
+    from ..support.user_files import imported
+
     with explained(f"{path} cannot be imported"):
-        spec.loader.exec_module(file)
+        file = imported(path, rerun=True)
+    if file is None:
+        raise _no_file(path)
     function = getattr(file, name, None)
     if not callable(function):
         raise _no_function(path, name)

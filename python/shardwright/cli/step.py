@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-# Neither success, nor an error (1), nor a mistake in the arguments (2).
-DOES_NOT_FIT = 3
-
 if TYPE_CHECKING:
     from .._core import Graph, Plan, Simulated
 
@@ -51,9 +48,3 @@ def simulated(arguments: argparse.Namespace) -> tuple[Graph, Plan, Simulated, in
             compile=arguments.compile,
         )
     return graph, plan, found, choice.batches
-
-
-def exit_of(found: Simulated) -> int:
-    """The status of a command about a step: `DOES_NOT_FIT` where some rank has too little memory."""
-    fits = all(needed <= there for needed, there in (*found.memory, *found.on_host))
-    return 0 if fits else DOES_NOT_FIT

@@ -190,8 +190,9 @@ class _Side:
         )
 
     def _notes(self) -> list[str]:
-        whole = not self.split[0] and self.program.blocks == 1
-        return ["the plan splits nothing: every rank computes the whole model"] if whole else []
+        split, _, single = self.split
+        apart = split or (single and self.plan.devices > 1) or self.program.blocks > 1
+        return ["the plan splits nothing: every rank computes the whole model"] if not apart else []
 
     def _step(self) -> str:
         losses = "; its loss is one made of all results" if self._by_call() else ""

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .._core import Compiled
+if TYPE_CHECKING:
+    from .._core import Compiled, Simulated
 
 OPTIMIZER = "adamw"
+
+# The status of a command: neither success, nor an error (1), nor a mistake in the arguments (2).
+DOES_NOT_FIT = 3
+
+
+def status_of(step: Simulated) -> int:
+    """`DOES_NOT_FIT` where some rank has too little memory, on its device or on its host."""
+    fits = all(needed <= there for needed, there in (*step.memory, *step.on_host))
+    return 0 if fits else DOES_NOT_FIT
 
 
 def memory_of(compiled: Compiled, optimizer: str = OPTIMIZER) -> dict[str, Any]:

@@ -7,11 +7,19 @@ from dataclasses import field as made_field
 from typing import Any
 
 
-def _said(text: str, default: Any = None, *, needed: bool = False) -> Any:
-    """A field, and what it means."""
+def _said(text: str, default: Any = None, *, needed: bool = False, known: Any = None) -> Any:
+    """A field, and what it means. `known` raises where a value that is given names nothing."""
+    metadata = {"text": text, "known": known}
     if isinstance(default, (list, dict)):
-        return made_field(default_factory=type(default), metadata={"text": text})
-    return made_field(default=MISSING if needed else default, metadata={"text": text})  # type: ignore[call-overload]
+        return made_field(default_factory=type(default), metadata=metadata)
+    return made_field(default=MISSING if needed else default, metadata=metadata)  # type: ignore[call-overload]
+
+
+def _known_cluster(name: str) -> None:
+    from .._core import cluster_devices
+    from ..start.auto_plan import cluster_of
+
+    cluster_devices(*cluster_of(name))
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,10 @@ class PlanConfig:
     """How the run is parallelized."""
 
     name: str = _said("a named plan, a plan file, or `auto`", "auto")
-    cluster: str | None = _said("cluster that `auto` chooses for; the devices here without it")
+    cluster: str | None = _said(
+        "cluster that `auto` chooses for, and that steps are predicted on; the devices here without it",
+        known=_known_cluster,
+    )
     constraints: str | None = _said("file of constraints for `auto`")
     micro_batches: int | str = _said("parts that a batch is computed in, or `auto`", 1)
     memory: str | None = _said("memory of a device, such as 80GB: more is refused")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
 from ..errors import RuntimeFault
 from ..support.suggestions import did_you_mean
+from ..support.user_files import imported, look_in
 
 
 def load(path: str, folder: Path) -> Any:
@@ -29,34 +28,20 @@ def load(path: str, folder: Path) -> Any:
 
 def _from_file(folder: Path, place: str, path: str) -> Any:
     file = (folder / place).resolve()
-    if not file.is_file():
+    module = imported(file)
+    if module is None:
         raise _no_such(path, f"there is no file {file}")
-    name = f"shardwright_train_{file.stem}"
-    known = sys.modules.get(name)
-    if known is not None and getattr(known, "__file__", None) == str(file):
-        return known
-    _look_in(file.parent)
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
     return module
 
 
 def _module(folder: Path, place: str, path: str) -> Any:
-    _look_in(folder)
+    look_in(folder)
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
             raise
         raise _no_such(path, f"there is no module {error.name}") from None
-
-
-def _look_in(folder: Path) -> None:
-    if str(folder.resolve()) not in sys.path:
-        sys.path.insert(0, str(folder.resolve()))
 
 
 def _no_such(path: str, why: str, fix: str | None = None) -> RuntimeFault:

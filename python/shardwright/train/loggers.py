@@ -55,6 +55,8 @@ def line_of(step: int, measured: Mapping[str, Any]) -> str:
     )
     parts.append(f"{measured['seconds']:.3f} s{predicted}")
     parts.append(f"{measured['tokens_per_second']:,.0f} tokens/s")
+    if "mfu" in measured:
+        parts.append(f"MFU {measured['mfu']:.1%}")
     parts.append(f"{measured['memory'] / 2**30:.2f} GiB")
     return ", ".join(parts)
 

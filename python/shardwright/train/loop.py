@@ -81,8 +81,7 @@ class Training:
         self.hooks = Hooks([load(path, folder)() for path in config.hooks])
         self.checkpoints = Checkpoints(config.checkpoints, folder, self.model.comm)
         self.loggers: list[Logger] = loggers_of(config, folder) if self.leads else []
-        number = plan.micro_batches if isinstance(plan.micro_batches, int) else 1
-        self._measuring = Measuring(self.model, plan.cluster, number, "adamw")
+        self._measuring = Measuring(self.model, plan.cluster, self._micro_batches())
         self.step = 0
         """Optimizer steps that are done."""
 
@@ -149,6 +148,11 @@ class Training:
                 fix="give one of them: `steps: 1000`",
             )
         return config.steps if config.steps is not None else int(config.epochs or 0) * len(self.data.train)
+
+    def _micro_batches(self) -> int:
+        """Of a step, however their number was found."""
+        cut = self.model._micro_batches
+        return 1 if cut is None else self.config.data.batch // cut.rows
 
     def _resume(self) -> None:
         resumed = self.checkpoints.resume(self.config.resume, self.model, self.optimizer, self.folder)

@@ -3,44 +3,44 @@
 from __future__ import annotations
 
 import sys
-from functools import cached_property
 from typing import Any
 
 import torch
 
-from ..errors import ShardwrightError
+from ..report.memory import OPTIMIZER
 from ..report.recording import expected_of
 from ..runtime import ParallelModule
 from ..start.auto_plan import cluster_of
 
 
 class Measuring:
-    """Of one model on one cluster, which may not be known."""
+    """Of one model. What only the description of a cluster tells is left out without one."""
 
-    def __init__(self, model: ParallelModule, cluster: str | None, batches: int, optimizer: str):
-        self._model, self._cluster = model, cluster
-        self._batches, self._optimizer = batches, optimizer
+    def __init__(self, model: ParallelModule, cluster: str | None, batches: int):
+        self._device = model.comm.device
+        expected = _expected(model, cluster, batches)
+        self._predicted = expected.get("step_seconds")
+        # Of the devices' peak, at which they would take so many seconds for the model's operations.
+        peak = expected.get("operations_a_second")
+        self._at_peak = expected["operations"] / peak if peak else None
 
     def of(self, seconds: float, tokens: int) -> dict[str, Any]:
         """A step that took so long, on all devices together."""
+        utilisation = {} if self._at_peak is None else {"mfu": self._at_peak / seconds}
         return {
             "seconds": seconds,
             "predicted_seconds": self._predicted,
+            **utilisation,
             "tokens_per_second": tokens / seconds,
-            "memory": memory_used(self._model.comm.device),
+            "memory": memory_used(self._device),
         }
 
-    @cached_property
-    def _predicted(self) -> float | None:
-        if self._cluster is None or not self._model.program.graph:
-            return None
-        program, captured = self._model.program, self._model.variants.first.captured
-        try:
-            cluster = cluster_of(self._cluster)
-            manifest = expected_of(program, captured, cluster, self._batches, self._optimizer)
-        except ShardwrightError:
-            return None
-        return manifest["step_seconds"]
+
+def _expected(model: ParallelModule, cluster: str | None, batches: int) -> dict[str, Any]:
+    if cluster is None or not model.program.graph:
+        return {}
+    captured = model.variants.first.captured
+    return expected_of(model.program, captured, cluster_of(cluster), batches, OPTIMIZER)
 
 
 def memory_used(device: torch.device) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from ..errors import RuntimeFault
+from ..errors import RuntimeFault, ShardwrightError
 from ..support.suggestions import did_you_mean
 from .config import Config
 from .schema import choices_of
@@ -83,11 +83,23 @@ class _Reader:
             if name in given:
                 raise _refusal(self._place(key), f"`{inner}` is said twice", "only one of them could hold")
             given[name] = self.read(value, hints[name], inner)
+            self._require_known(value, given[name], inner, kind.__dataclass_fields__[name])  # type: ignore[attr-defined]
         for one in fields(kind):  # type: ignore[arg-type]
             if one.default is MISSING and one.default_factory is MISSING and one.name not in given:
                 inner = f"{path}.{one.name}".lstrip(".")
                 raise _refusal(self._place(node), f"`{inner}` is missing", f"it says: {one.metadata['text']}")
         return kind(**given)
+
+    def _require_known(self, node: Any, value: Any, path: str, field: Field[Any]) -> None:
+        """Refuses a name of nothing where it stands, not where it is used first."""
+        known = field.metadata.get("known")
+        if known is None or value is None:
+            return
+        try:
+            known(value)
+        except ShardwrightError as error:
+            why = f"{error.what}: {error.why}" if error.why else error.what
+            raise _refusal(self._place(node), f"`{path}` is {value!r}", why, error.fix) from None
 
     def _fits(self, node: Any, kind: Any) -> bool:
         if is_dataclass(kind) or get_origin(kind) is dict:

@@ -34,9 +34,9 @@ def check(file: str, overrides: Sequence[str], devices: int | None) -> int:
     config = read(file, overrides)
     from .checked import lines_of
 
-    lines, fits = lines_of(config, Path(file).absolute().parent, devices)
+    lines, status = lines_of(config, Path(file).absolute().parent, devices)
     print("\n".join(lines))
-    return 0 if fits else 3
+    return status
 
 
 def without_file() -> RuntimeFault:

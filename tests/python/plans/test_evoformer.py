@@ -43,7 +43,7 @@ BATCHES = 2
 
 
 def example() -> Any:
-    path = Path(__file__).parents[3] / "examples" / "evoformer.py"
+    path = Path(__file__).parents[3] / "examples" / "evoformer" / "train.py"
     spec = importlib.util.spec_from_file_location("evoformer", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

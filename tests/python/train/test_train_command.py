@@ -46,8 +46,7 @@ def command(folder: Path, *arguments: str, **more: Any) -> subprocess.CompletedP
 
 
 def losses(folder: Path, file: str = "steps.jsonl") -> list[float]:
-    lines = [json.loads(line) for line in (folder / file).read_text().splitlines()]
-    return [line["loss"] for line in lines if "loss" in line]
+    return [line["loss"] for line in lines_of(folder / file) if "loss" in line]
 
 
 @pytest.mark.processes
@@ -124,7 +123,40 @@ def test_a_check_needs_no_devices(folder: Path) -> None:
     assert "a step takes" in found.stdout and "it fits" in found.stdout
 
 
+@pytest.mark.slow
+def test_a_check_chooses_the_plan_where_a_run_would(folder: Path) -> None:
+    """`auto`, with the number of micro-batches too; for a cluster only, since no device is seen."""
+    cluster = ("--set", "plan={name: auto, cluster: 'h100:4', micro_batches: auto}")
+    found = command(folder, "--check", *cluster)
+    assert found.returncode == 0, found.stderr
+    assert re.search(r"under .+ on 4 devices: proved equal to the model", found.stdout)
+    assert "a step takes" in found.stdout and "it fits" in found.stdout
+    without = command(folder, "--check", "--devices", "4", "--set", "plan.name=auto")
+    assert without.returncode == 1 and "error[SW0855]" in without.stderr
+
+
+@pytest.mark.slow
+def test_each_step_says_how_much_of_the_devices_it_used(folder: Path) -> None:
+    """The graph says how many operations a model has, the cluster the peak: without one it is not said."""
+    short = ("--set", "steps=2", "--set", "evaluation.every=9", "--set", "checkpoints.folder=none")
+    found = command(folder, *short, "--set", "plan.cluster=cpu:1", "--set", "log={json: known.jsonl}")
+    assert found.returncode == 0, found.stderr
+    assert re.search(r"tokens/s, MFU \d", found.stdout)
+    steps = [line for line in lines_of(folder / "known.jsonl") if "loss" in line]
+    at_peak = [line["mfu"] * line["seconds"] for line in steps]
+    assert at_peak == pytest.approx([at_peak[0]] * 2, rel=1e-9)
+    assert 0 < at_peak[0] < steps[0]["predicted_seconds"], "a step at the devices' peak is the shortest"
+    unknown = command(folder, *short, "--set", "log={json: unknown.jsonl}", "--set", "resume=never")
+    assert unknown.returncode == 0, unknown.stderr
+    assert all("mfu" not in line for line in lines_of(folder / "unknown.jsonl"))
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
 REFUSED = {
+    "cluster": (SMALL + "plan: {cluster: dgx-h1000:8x1}\n", "run.yaml:4:17", "`plan.cluster` is", "h100"),
     "misspelt": (SMALL + "optimiser: {lr: 1}\n", "run.yaml:4:1", "`optimiser` is unknown", "optimizer"),
     "inner": (SMALL + "optimizer: {rate: 1}\n", "run.yaml:4:13", "`optimizer.rate` is unknown", "lr"),
     "kind": (SMALL + "seed: many\n", "run.yaml:4:7", "`seed` is 'many'", "a whole number"),

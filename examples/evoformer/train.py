@@ -1,6 +1,6 @@
 """The trunk of AlphaFold 2 on random sequences. Run it on four processes:
 
-torchrun --nproc-per-node 4 examples/evoformer.py "stages:4 x kf1b"
+torchrun --nproc-per-node 4 examples/evoformer/train.py "stages:4 x kf1b"
 """
 
 from __future__ import annotations
