@@ -36,7 +36,7 @@ use diag::{Error, Result};
 use graph::{Dtype, OpId};
 use program::{Kind, Pass, Program, RankId};
 
-pub use held::{Held, Stretch};
+pub use held::{ByPurpose, Held, Placing, Stretch};
 pub use kinds::Kinds;
 pub use manifest::{Scope, manifest};
 pub use passes::Lasts;

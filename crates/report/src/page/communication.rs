@@ -1,0 +1,113 @@
+//! What is communicated in a step, by whom and over what. What repeats, in layers and micro-batches, is one entry.
+
+use std::collections::BTreeMap;
+
+use graph::Graph;
+use program::{Pass, RankId};
+use serde_json::{Value, json};
+use simulate::{Message, Part};
+
+use super::Subject;
+use super::matrix::matrix;
+use super::names::Names;
+use super::rows::{Row, Rows};
+
+/// So many ranks of a group are named.
+const NAMED: usize = 16;
+
+/// What entries that are told as one have in common.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    row: usize,
+    pass: Pass,
+    block: u32,
+    kind: &'static str,
+    bytes: u64,
+    dtype: &'static str,
+    group: Vec<RankId>,
+    module: String,
+    target: String,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    first: usize,
+    count: u64,
+    seconds: f64,
+    exposed: f64,
+    share: f64,
+}
+
+pub(super) fn communication(subject: &Subject<'_>, graph: &Graph, rows: &Rows, names: &mut Names) -> Value {
+    let mut found: BTreeMap<Key, Sum> = BTreeMap::new();
+    for (at, row) in rows.iter().enumerate() {
+        for (number, (part, message)) in parts(subject, row).enumerate() {
+            let key = key(graph, at, part, message);
+            let sum = found.entry(key).or_insert(Sum { first: number, ..Sum::default() });
+            sum.count += 1;
+            sum.seconds += message.end - message.start;
+            sum.exposed += part.exposed;
+            sum.share = sum.share.max(message.share);
+        }
+    }
+    let mut entries: Vec<(&Key, &Sum)> = found.iter().collect();
+    entries.sort_by_key(|(key, sum)| (key.row, sum.first));
+    let told: Vec<Value> = entries.iter().map(|(key, sum)| entry(subject, key, sum, names)).collect();
+    json!({ "entries": told, "matrix": matrix(subject, graph, rows) })
+}
+
+/// What the rank of a row takes part in, with whom.
+pub(super) fn parts<'s>(subject: &Subject<'s>, row: &Row) -> impl Iterator<Item = (&'s Part, &'s Message)> {
+    let simulation = &subject.step.estimate.simulation;
+    simulation.parts[row.at].iter().map(|part| (part, &simulation.messages[part.message]))
+}
+
+fn key(graph: &Graph, row: usize, part: &Part, message: &Message) -> Key {
+    let op = part.op.map(|op| graph.op(op));
+    Key {
+        row,
+        pass: part.pass,
+        block: part.block,
+        kind: part.kind.name(),
+        bytes: message.bytes,
+        dtype: message.dtype.map_or("", graph::Dtype::short),
+        group: message.group.clone(),
+        module: op.map_or_else(String::new, |op| alike(&op.module)),
+        target: op.map_or_else(String::new, |op| op.target.clone()),
+    }
+}
+
+/// `h.3.attn` is one of `h.*.attn`.
+fn alike(module: &str) -> String {
+    let word = |word: &str| if word.parse::<u64>().is_ok() { "*".to_owned() } else { word.to_owned() };
+    module.split('.').map(word).collect::<Vec<_>>().join(".")
+}
+
+fn entry(subject: &Subject<'_>, key: &Key, sum: &Sum, names: &mut Names) -> Value {
+    let group: Vec<u32> = key.group.iter().take(NAMED).map(|rank| rank.0).collect();
+    json!({
+        "row": key.row,
+        "pass": key.pass.name(),
+        "block": key.block,
+        "kind": key.kind,
+        "bytes": key.bytes,
+        "dtype": key.dtype,
+        "members": key.group.len(),
+        "group": group,
+        "link": link(subject, &key.group),
+        "module": names.modules.number(&key.module),
+        "target": names.targets.number(&key.target),
+        "count": sum.count,
+        "seconds": sum.seconds,
+        "exposed": sum.exposed,
+        "share": sum.share,
+    })
+}
+
+/// What the members are connected by.
+fn link(subject: &Subject<'_>, group: &[RankId]) -> &'static str {
+    let mut nodes: Vec<usize> = group.iter().map(|rank| subject.cluster.node(rank.0)).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    if nodes.len() > 1 { "between nodes" } else { "inside a node" }
+}

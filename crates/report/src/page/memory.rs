@@ -1,0 +1,66 @@
+//! What devices have in memory over a step, by what it is for.
+
+use compiler::Purpose;
+use serde_json::{Value, json};
+use simulate::ByPurpose;
+
+use super::Subject;
+use super::patterns::nanoseconds;
+use super::rows::{Row, Rows};
+
+/// So many stretches of time are told of a row. Of more, several are told by the one that has most.
+const STRETCHES: usize = 240;
+
+pub(super) fn memory(subject: &Subject<'_>, rows: &Rows) -> Value {
+    json!({
+        "purposes": Purpose::ALL.iter().map(|purpose| purpose.name()).collect::<Vec<_>>(),
+        "rows": rows.iter().map(|row| of_row(subject, row)).collect::<Vec<_>>(),
+    })
+}
+
+/// Of the fullest device of a row: its memory, the most of the rank by purpose and when that is, and stretches of time: the start, and bytes by
+/// purpose.
+fn of_row(subject: &Subject<'_>, row: &Row) -> Value {
+    let memory = &subject.step.estimate.memory[row.fullest.index()];
+    let device = subject.cluster.device(row.rank.0);
+    let held = subject.step.held.iter().find(|held| held.rank == row.fullest);
+    let over = held.map_or(vec![], |held| shortened(&held.closely));
+    let end = held.and_then(|held| held.closely.last()).map(|last| nanoseconds(last.end));
+    json!({
+        "rank": row.fullest.0,
+        "there": device.memory,
+        "peak": memory.peak,
+        "most": memory.total(),
+        "at": memory.at.as_ref().map(ToString::to_string),
+        "on_host": memory.offloaded,
+        "over": over.iter().flat_map(numbers).collect::<Vec<_>>(),
+        "end": end,
+    })
+}
+
+fn numbers(of: &ByPurpose) -> Vec<u64> {
+    std::iter::once(nanoseconds(of.start).unsigned_abs()).chain(of.bytes).collect()
+}
+
+fn shortened(all: &[ByPurpose]) -> Vec<ByPurpose> {
+    let (Some(first), Some(last)) = (all.first(), all.last()) else { return vec![] };
+    let joined = same(all);
+    if joined.len() <= STRETCHES {
+        return joined;
+    }
+    let width = (last.end - first.start) / STRETCHES as f64;
+    let bucket = |of: &ByPurpose| ((of.start - first.start) / width) as usize;
+    joined.chunk_by(|a, b| bucket(a) == bucket(b)).map(most).collect()
+}
+
+/// Stretches in a row with as much as one.
+fn same(all: &[ByPurpose]) -> Vec<ByPurpose> {
+    all.chunk_by(|a, b| a.bytes == b.bytes).map(most).collect()
+}
+
+/// The time of all of these, with what is there when it is most.
+fn most(of: &[ByPurpose]) -> ByPurpose {
+    let total = |it: &ByPurpose| it.bytes.iter().sum::<u64>();
+    let most = of.iter().fold(of[0], |most, it| if total(it) > total(&most) { *it } else { most });
+    ByPurpose { start: of[0].start, end: of[of.len() - 1].end, ..most }
+}

@@ -1,0 +1,184 @@
+//! The turns of a rank over a step, in whole nanoseconds. Turns that go the same way share a pattern.
+//!
+//! A pattern of what is computed is a row of numbers: for each slice when it begins after its turn, how long it is, what
+//! it is ([`Sort`]) and its instruction, or -1. One of communication has for each part: the instruction, when it begins
+//! after the turn, how long it is, for how long the rank waits for it, its bytes, and its share of the link in thousandths.
+
+use std::collections::BTreeMap;
+
+use program::{Instr, Kind, Pass, Program, Which};
+use simulate::{Part, Simulation, Span, What};
+
+use super::Subject;
+use super::rows::Row;
+
+/// More numbers than these are not drawn apart: of turns that many slices would fill only the whole is told.
+const MOST: usize = 300_000;
+/// Numbers of a slice, and of a part of a communication.
+pub(super) const SLICE: usize = 4;
+pub(super) const PART: usize = 6;
+
+/// What a slice is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    Forward,
+    Backward,
+    Weights,
+    Recomputed,
+    Copies,
+    Waits,
+    Update,
+}
+
+impl Sort {
+    pub(super) const NAMES: [&'static str; 7] =
+        ["forward", "backward", "weight gradients", "recomputed", "copies", "waits", "optimizer"];
+}
+
+/// One after the other: the code, the micro-batch, the start, and the two patterns.
+pub(super) type Turns = Vec<[i64; 5]>;
+
+#[derive(Default)]
+pub(super) struct Patterns {
+    pub(super) slices: Numbered,
+    pub(super) parts: Numbered,
+    /// Whether all slices are told apart.
+    pub(super) is_short: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Numbered {
+    known: BTreeMap<Vec<i64>, usize>,
+    pub(super) all: Vec<Vec<i64>>,
+}
+
+impl Numbered {
+    fn number(&mut self, pattern: Vec<i64>) -> i64 {
+        let number = *self.known.entry(pattern).or_insert_with_key(|pattern| {
+            self.all.push(pattern.clone());
+            self.all.len() - 1
+        });
+        number as i64
+    }
+
+    fn size(&self) -> usize {
+        self.all.iter().map(Vec::len).sum()
+    }
+}
+
+pub(super) fn nanoseconds(seconds: f64) -> i64 {
+    (seconds * 1e9).round() as i64
+}
+
+/// The turns of the rank at this place among those that were followed.
+pub(super) fn turns(subject: &Subject<'_>, role: usize, at: usize, patterns: &mut Patterns) -> Turns {
+    let simulation = &subject.step.estimate.simulation;
+    let rank = simulation.ranks[at].rank;
+    let program = &subject.compiled.program;
+    let spans: Vec<&Span> = simulation.spans.iter().filter(|span| span.rank == rank).collect();
+    let of = |span: &Span| (span.block, span.pass, span.batch, span.what == What::Update);
+    let mut parts = parts_of(simulation, at);
+    let code_at = |block: u32, pass: Pass| code(program, role, block, pass);
+    let mut found: Turns = vec![];
+    for turn in spans.chunk_by(|a, b| of(a) == of(b)) {
+        let (block, pass, batch, updates) = of(turn[0]);
+        let start = nanoseconds(turn[0].start);
+        let slices = turn.iter().flat_map(|span| slice(program, role, span, start)).collect();
+        let own = if updates { None } else { parts.remove(&(block, pass, batch)) };
+        let own = own.unwrap_or_default();
+        let of_parts = own.iter().flat_map(|it| part(simulation, it, start)).collect();
+        let numbers = (patterns.slices.number(slices), patterns.parts.number(of_parts));
+        found.push([code_at(block, pass), i64::from(batch), start, numbers.0, numbers.1]);
+    }
+    // Turns in which nothing is computed.
+    for ((block, pass, batch), own) in parts {
+        let starts = own.iter().map(|it| nanoseconds(simulation.messages[it.message].start));
+        let start = starts.min().unwrap_or(0);
+        let of_parts = own.iter().flat_map(|it| part(simulation, it, start)).collect();
+        let numbers = (patterns.slices.number(vec![]), patterns.parts.number(of_parts));
+        found.push([code_at(block, pass), i64::from(batch), start, numbers.0, numbers.1]);
+    }
+    found.sort_by_key(|turn| turn[2]);
+    found
+}
+
+type Task = (u32, Pass, u32);
+
+fn parts_of(simulation: &Simulation, at: usize) -> BTreeMap<Task, Vec<&Part>> {
+    let mut found: BTreeMap<Task, Vec<&Part>> = BTreeMap::new();
+    for part in &simulation.parts[at] {
+        found.entry((part.block, part.pass, part.batch)).or_default().push(part);
+    }
+    found
+}
+
+/// The number of a code among those of its role.
+pub(super) fn code(program: &Program, role: usize, block: u32, pass: Pass) -> i64 {
+    let codes = &program.roles[role].body.codes;
+    codes.iter().position(|code| (code.block, code.pass) == (block, pass)).map_or(-1, |at| at as i64)
+}
+
+fn slice(program: &Program, role: usize, span: &Span, from: i64) -> [i64; SLICE] {
+    let (start, end) = (nanoseconds(span.start), nanoseconds(span.end));
+    let (sort, instr) = match span.what {
+        What::Wait => (Sort::Waits, -1),
+        What::Update => (Sort::Update, -1),
+        What::Instr(kind, instr) => (sort(program, role, span, (kind, instr)), instr as i64),
+    };
+    [start - from, end - start, sort as i64, instr]
+}
+
+fn sort(program: &Program, role: usize, span: &Span, (kind, instr): (Kind, usize)) -> Sort {
+    let instr = || program.roles[role].body.code(span.block, span.pass)?.instrs.get(instr);
+    match (kind, span.pass) {
+        (Kind::Call, pass) if pass.is_backward() => Sort::Recomputed,
+        (Kind::Call, _) => Sort::Forward,
+        (Kind::Grad, _) => match instr() {
+            Some(Instr::Grad(grad)) if grad.which == Which::Weights => Sort::Weights,
+            _ => Sort::Backward,
+        },
+        _ => Sort::Copies,
+    }
+}
+
+fn part(simulation: &Simulation, part: &Part, from: i64) -> [i64; PART] {
+    let message = &simulation.messages[part.message];
+    let (start, end) = (nanoseconds(message.start), nanoseconds(message.end));
+    [
+        part.instr as i64,
+        start - from,
+        end - start,
+        nanoseconds(part.exposed),
+        message.bytes as i64,
+        (message.share * 1e3).round() as i64,
+    ]
+}
+
+impl Patterns {
+    /// Where too much would have to be told, the slices of a turn that are alike in a row become one.
+    pub(super) fn shorten(&mut self, rows: &mut [Row]) {
+        self.is_short = self.slices.size() + self.parts.size() > MOST;
+        if !self.is_short {
+            return;
+        }
+        let mut slices = Numbered::default();
+        let numbers: Vec<i64> = self.slices.all.iter().map(|it| slices.number(joined(it))).collect();
+        for row in rows {
+            row.turns.iter_mut().for_each(|turn| turn[3] = numbers[turn[3] as usize]);
+        }
+        self.slices = slices;
+    }
+}
+
+/// Slices of one sort that follow each other, as one without an instruction. Short waits between them are in it.
+fn joined(slices: &[i64]) -> Vec<i64> {
+    let mut found: Vec<[i64; SLICE]> = vec![];
+    for it in slices.chunks_exact(SLICE) {
+        let [start, long, sort, _] = [it[0], it[1], it[2], it[3]];
+        match found.last_mut().filter(|last| last[2] == sort) {
+            Some(last) => last[1] = start + long - last[0],
+            None => found.push([start, long, sort, -1]),
+        }
+    }
+    found.concat()
+}
