@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use plan::{Gather, Reduce};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use report::page::{Candidate, Compared, Subject, Told};
+use report::page::{About, Candidate, Compared, Subject};
 use report::{Amount, Kept, Lack, Row, Unruled};
 
 use crate::graph_py::Graph;
@@ -139,7 +139,7 @@ pub(crate) fn report_page(
 ) -> PyResult<(String, String)> {
     guarded(plan.evidence(), || {
         let cluster = cluster_of(cluster, text)?;
-        let told = Told { command, version, compared: comparison(&compared) };
+        let about = About { command, version, compared: comparison(&compared) };
         let subject = Subject {
             graph: &plan.model.graph,
             analysis: &plan.model.analysis,
@@ -149,7 +149,7 @@ pub(crate) fn report_page(
             cluster: &cluster,
             batches,
             optimizer,
-            told: &told,
+            about: &about,
         };
         py.detach(|| {
             let data = report::page::data(&subject)?;
@@ -161,7 +161,7 @@ pub(crate) fn report_page(
 /// All plans that were looked at; none if there was no search.
 fn comparison(searches: &[(u32, Py<Found>)]) -> Option<Compared> {
     let bound = searches.iter().map(|(_, found)| found.get().inner().bound).reduce(f64::min)?;
-    let of = |micro_batches: u32, candidate: &search::Evaluated| Candidate {
+    let candidate_of = |micro_batches: u32, candidate: &search::Evaluated| Candidate {
         plan: candidate.plan.name.clone(),
         micro_batches,
         seconds: candidate.seconds(),
@@ -169,10 +169,10 @@ fn comparison(searches: &[(u32, Py<Found>)]) -> Option<Compared> {
         memory: (candidate.memory.1, candidate.memory.2),
         utilisation: candidate.estimate.utilisation,
     };
-    let rows = |(many, found): &(u32, Py<Found>)| {
-        found.get().inner().rows.iter().map(|it| of(*many, it)).collect::<Vec<_>>()
+    let candidates_of = |(many, found): &(u32, Py<Found>)| {
+        found.get().inner().rows.iter().map(|it| candidate_of(*many, it)).collect::<Vec<_>>()
     };
-    let mut candidates: Vec<Candidate> = searches.iter().flat_map(rows).collect();
+    let mut candidates: Vec<Candidate> = searches.iter().flat_map(candidates_of).collect();
     candidates.sort_by(|a, b| (!a.fits).cmp(&!b.fits).then(a.seconds.total_cmp(&b.seconds)));
     Some(Compared { bound, candidates })
 }

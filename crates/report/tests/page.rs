@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use compiler::{Masters, Setting, Step};
 use graph::Graph;
-use report::page::{Candidate, Compared, Subject, Told, data, html};
+use report::page::{About, Candidate, Compared, Subject, data, html};
 use rules::Analysis;
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ fn page_of(text: &str, (plan, devices): (&str, u32), (cluster, batches): (&str, 
     let step = compiler::step((&graph, &analysis), &plan, &compiled, &setting, false).expect("a step");
     let candidate = Candidate { plan: "</script><b>".into(), seconds: 1.0, ..Candidate::default() };
     let compared = Some(Compared { bound: 0.5, candidates: vec![candidate] });
-    let told = Told { command: "shardwright report <model>".into(), version: "0".into(), compared };
+    let about = About { command: "shardwright report <model>".into(), version: "0".into(), compared };
     let subject = Subject {
         graph: &graph,
         analysis: &analysis,
@@ -35,7 +35,7 @@ fn page_of(text: &str, (plan, devices): (&str, u32), (cluster, batches): (&str, 
         cluster: &cluster,
         batches,
         optimizer: "adamw",
-        told: &told,
+        about: &about,
     };
     (data(&subject).expect("a page"), step)
 }
@@ -48,17 +48,17 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().expect("a list")
 }
 
-/// Seconds of each sort of slices of a row.
-fn by_sort(data: &Value, row: usize) -> BTreeMap<String, f64> {
+/// Seconds of each sort of slices of a track.
+fn by_sort(data: &Value, track: usize) -> BTreeMap<String, f64> {
     let timeline = &data["timeline"];
-    let mut found = BTreeMap::new();
-    for turn in numbers(&timeline["turns"][row]).chunks(5) {
+    let mut seconds = BTreeMap::new();
+    for turn in numbers(&timeline["turns"][track]).chunks(5) {
         for slice in numbers(&timeline["slices"][turn[3] as usize]).chunks(4) {
             let sort = timeline["sorts"][slice[2] as usize].as_str().expect("a name");
-            *found.entry(sort.to_owned()).or_default() += slice[1] as f64 * 1e-9;
+            *seconds.entry(sort.to_owned()).or_default() += slice[1] as f64 * 1e-9;
         }
     }
-    found
+    seconds
 }
 
 const PLANS: [(&str, u32); 5] = [
@@ -74,18 +74,18 @@ fn slices_are_the_time_of_each_device() {
     for (plan, batches) in PLANS {
         let (data, step) = page(plan, batches);
         let whole = step.estimate.simulation.seconds;
-        for (at, row) in list(&data["rows"]).iter().enumerate() {
-            let found = by_sort(&data, at);
-            let of = |sort: &str| found.get(sort).copied().unwrap_or(0.0);
-            let lane = |part: &str| row["seconds"][part].as_f64().expect("seconds");
+        for (at, track) in list(&data["tracks"]).iter().enumerate() {
+            let sorts = by_sort(&data, at);
+            let slices = |sort: &str| sorts.get(sort).copied().unwrap_or(0.0);
+            let lane = |part: &str| track["seconds"][part].as_f64().expect("seconds");
             let pairs = [
-                (of("forward"), lane("forward")),
-                (of("backward") + of("weight gradients"), lane("backward")),
-                (of("recomputed"), lane("again")),
-                (of("optimizer"), lane("update")),
+                (slices("forward"), lane("forward")),
+                (slices("backward") + slices("weight gradients"), lane("backward")),
+                (slices("recomputed"), lane("again")),
+                (slices("optimizer"), lane("update")),
             ];
-            for (slices, told) in pairs {
-                assert!((slices - told).abs() <= 1e-3 * whole, "{plan}: {slices} {told} {found:?}");
+            for (drawn, known) in pairs {
+                assert!((drawn - known).abs() <= 1e-3 * whole, "{plan}: {drawn} {known} {sorts:?}");
             }
             let parts = ["forward", "backward", "again", "copies", "exposed", "idle", "update"];
             assert!((parts.map(lane).iter().sum::<f64>() - whole).abs() < 1e-6 * whole);
@@ -101,27 +101,27 @@ fn communication_is_that_of_the_manifest() {
         let mut listed = BTreeMap::new();
         for role in list(&manifest["roles"]) {
             for it in list(&role["communications"]) {
-                let of = listed.entry(role["rank"].as_u64()).or_insert((0, 0, 0.0));
-                *of = (
-                    of.0 + 1,
-                    of.1 + it["bytes"].as_u64().unwrap_or(0),
-                    of.2 + it["exposed_seconds"].as_f64().unwrap_or(0.0),
+                let sum = listed.entry(role["rank"].as_u64()).or_insert((0, 0, 0.0));
+                *sum = (
+                    sum.0 + 1,
+                    sum.1 + it["bytes"].as_u64().unwrap_or(0),
+                    sum.2 + it["exposed_seconds"].as_f64().unwrap_or(0.0),
                 );
             }
         }
-        let mut told = BTreeMap::new();
+        let mut entries = BTreeMap::new();
         for it in list(&data["communication"]["entries"]) {
-            let row = &data["rows"][it["row"].as_u64().expect("a row") as usize];
-            let of = told.entry(row["rank"].as_u64()).or_insert((0, 0, 0.0));
+            let track = &data["tracks"][it["track"].as_u64().expect("a track") as usize];
+            let sum = entries.entry(track["rank"].as_u64()).or_insert((0, 0, 0.0));
             let count = it["count"].as_u64().expect("a count");
-            *of = (
-                of.0 + count,
-                of.1 + count * it["bytes"].as_u64().unwrap_or(0),
-                of.2 + it["exposed"].as_f64().unwrap_or(0.0),
+            *sum = (
+                sum.0 + count,
+                sum.1 + count * it["bytes"].as_u64().unwrap_or(0),
+                sum.2 + it["exposed"].as_f64().unwrap_or(0.0),
             );
         }
         for (rank, (count, bytes, exposed)) in listed {
-            let (counted, moved, waited) = told.get(&rank).copied().unwrap_or_default();
+            let (counted, moved, waited) = entries.get(&rank).copied().unwrap_or_default();
             assert_eq!((counted, moved), (count, bytes), "{plan}, rank {rank:?}");
             assert!((waited - exposed).abs() < 1e-9, "{plan}: {waited} {exposed}");
         }
@@ -132,7 +132,7 @@ fn communication_is_that_of_the_manifest() {
 fn memory_is_most_where_the_check_says() {
     for (plan, batches) in PLANS {
         let (data, step) = page(plan, batches);
-        for memory in list(&data["memory"]["rows"]) {
+        for memory in list(&data["memory"]["tracks"]) {
             let rank = memory["rank"].as_u64().expect("a rank") as usize;
             let most = step.estimate.memory[rank].total();
             assert_eq!(memory["most"].as_u64(), Some(most));
@@ -149,19 +149,19 @@ fn memory_is_most_where_the_check_says() {
 
 #[test]
 fn alike_devices_are_one_row() {
-    let rows = |plan: &str| {
+    let tracks = |plan: &str| {
         let (data, _) = page(plan, 4);
-        list(&data["rows"]).iter().map(|row| row["ranks"].to_string()).collect::<Vec<_>>()
+        list(&data["tracks"]).iter().map(|track| track["ranks"].to_string()).collect::<Vec<_>>()
     };
-    assert_eq!(rows("data"), ["[[0,3]]"]);
-    assert_eq!(rows("stages:2 x data"), ["[[0,1]]", "[[2,3]]"]);
-    assert_eq!(rows("stages:4 x gpipe"), ["[[0,0]]", "[[1,1]]", "[[2,2]]", "[[3,3]]"]);
+    assert_eq!(tracks("data"), ["[[0,3]]"]);
+    assert_eq!(tracks("stages:2 x data"), ["[[0,1]]", "[[2,3]]"]);
+    assert_eq!(tracks("stages:4 x gpipe"), ["[[0,0]]", "[[1,1]]", "[[2,2]]", "[[3,3]]"]);
 }
 
 /// The number of operators below a module is what it says.
 fn counted(node: &Value) -> u64 {
-    let own: u64 = list(&node["operators"]).iter().map(|it| it["count"].as_u64().expect("a count")).sum();
-    let all = own + list(&node["inner"]).iter().map(counted).sum::<u64>();
+    let here: u64 = list(&node["operators"]).iter().map(|it| it["count"].as_u64().expect("a count")).sum();
+    let all = here + list(&node["inner"]).iter().map(counted).sum::<u64>();
     assert_eq!(node["number"].as_u64(), Some(all), "{}", node["path"]);
     all
 }

@@ -4,7 +4,7 @@ function communication() {
   const entries = DATA.communication.entries;
   if (entries.length === 0) return card("Communication", null, h("p", { class: "note" }, "Devices communicate nothing."));
   /* What all devices of a row do. */
-  const times = (entry) => DATA.rows[entry.row].count;
+  const times = (entry) => DATA.tracks[entry.track].count;
   const kinds = sums(entries, (entry) => entry.kind, times);
   const links = sums(entries, (entry) => `${entry.members} ${entry.link}`, times);
   return h("div", {},
@@ -32,13 +32,13 @@ function sums(entries, name, times) {
 function bars(found) {
   const most = Math.max(...found.map(([, sum]) => sum.seconds), 1e-12);
   const devices = DATA.overview.devices;
-  return h("table", {}, h("thead", {}, h("tr", {}, ["", "a device, on average", "bytes, all devices", "times"].map((name, at) => h("th", { class: at > 1 ? "number" : null }, name)))),
+  return h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["", "a device, on average", "bytes, all devices", "times"].map((name, at) => h("th", { class: at > 1 ? "number" : null }, name)))),
     h("tbody", {}, found.map(([name, sum]) => h("tr", {}, h("td", {}, name),
       h("td", {}, h("div", { style: "display: flex; align-items: center; gap: 8px" },
         h("div", { class: "bar", style: `height: 12px; width: 120px; flex: none; background: none` }, told(h("i", { style: `width: ${100 * (sum.seconds - sum.exposed) / most}%; background: var(--communication)` }), () => [h("b", {}, "hidden"), timeOf((sum.seconds - sum.exposed) / devices)]),
           told(h("i", { style: `width: ${100 * sum.exposed / most}%; background: var(--exposed)` }), () => [h("b", {}, "waited for"), timeOf(sum.exposed / devices)])),
         h("span", { style: "white-space: nowrap" }, timeOf(sum.seconds / devices), h("span", { class: "soft" }, `, ${percentOf(sum.seconds ? sum.exposed / sum.seconds : 0)} exposed`)))),
-      h("td", { class: "number" }, bytesOf(sum.bytes)), h("td", { class: "number" }, sum.count.toLocaleString("en"))))));
+      h("td", { class: "number" }, bytesOf(sum.bytes)), h("td", { class: "number" }, sum.count.toLocaleString("en")))))));
 }
 
 function matrix() {
@@ -69,10 +69,10 @@ function matrix() {
 }
 
 function entriesTable(entries) {
-  const words = (entry) => `${entry.kind} ${entry.pass} ${DATA.names.modules[entry.module]} ${DATA.names.targets[entry.target]} ${entry.dtype} ${entry.link} ${ranksOf(DATA.rows[entry.row].ranks)}`.toLowerCase();
+  const words = (entry) => `${entry.kind} ${entry.pass} ${DATA.names.modules[entry.module]} ${DATA.names.targets[entry.target]} ${entry.dtype} ${entry.link} ${ranksOf(DATA.tracks[entry.track].ranks)}`.toLowerCase();
   const columns = [
     { name: "kind", value: (entry) => entry.kind, cell: (entry) => h("code", {}, entry.kind) },
-    { name: "devices", value: (entry) => entry.row, cell: (entry) => ranksOf(DATA.rows[entry.row].ranks, 2) },
+    { name: "devices", value: (entry) => entry.track, cell: (entry) => ranksOf(DATA.tracks[entry.track].ranks, 2) },
     { name: "in", value: (entry) => `${entry.pass} ${entry.block}`, cell: (entry) => (DATA.overview.blocks > 1 ? `${entry.pass} ${entry.block}` : entry.pass) },
     { name: "of", value: (entry) => DATA.names.modules[entry.module], cell: (entry) => [DATA.names.modules[entry.module] || (entry.target !== undefined && DATA.names.targets[entry.target] ? "" : h("span", { class: "soft" }, "parameters")), " ", h("span", { class: "soft mono" }, shortTarget(DATA.names.targets[entry.target]))] },
     { name: "group", value: (entry) => entry.members, cell: (entry) => told(h("span", {}, many(entry.members, "device"), h("span", { class: "soft" }, entry.link === "between nodes" ? " ↔ nodes" : "")), () => [h("b", {}, entry.link), `${entry.group.join(", ")}${entry.members > entry.group.length ? ", …" : ""}`]) },

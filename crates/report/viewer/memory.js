@@ -1,7 +1,7 @@
 /* What devices have in memory over a step, stacked by what it is for. */
 
 function memory() {
-  const known = DATA.memory.rows.map((of, row) => ({ ...of, row })).filter((of) => of.over.length > 0);
+  const known = DATA.memory.tracks.map((of, row) => ({ ...of, row })).filter((of) => of.over.length > 0);
   const place = h("div", {});
   const fullest = known.reduce((most, of) => (of.most / of.there > most.most / most.there ? of : most), known[0]);
   if (!fullest) return card("Memory over time", null, h("p", { class: "note" }, "Of steps that go on into the next one, memory is known at its peak only."));
@@ -13,7 +13,7 @@ function memory() {
     [...heads.children].forEach((head, at) => head.setAttribute("aria-pressed", shown[at] === of));
   }
   const side = h("div", {});
-  heads.append(...shown.map((of) => h("button", { type: "button", onclick: () => open(of) }, ranksOf(DATA.rows[of.row].ranks, 2))));
+  heads.append(...shown.map((of) => h("button", { type: "button", onclick: () => open(of) }, ranksOf(DATA.tracks[of.row].ranks, 2))));
   open(fullest);
   return h("div", { class: "side" },
     h("div", {}, card("Memory over a step", "predicted, most bytes in each moment", shown.length > 1 && heads, place),
@@ -59,7 +59,7 @@ function areas(steps, x, y) {
 function chart(of) {
   const steps = stacked(of);
   const [width, height, left, right, top, bottom] = [980, 420, 74, 16, 18, 28];
-  const whole = DATA.timeline.seconds / NANO;
+  const whole = DATA.timeline.seconds / TICK;
   const most = Math.max(...steps.map(totalOf));
   const isNear = of.there < most * 1.8;
   const high = (isNear ? Math.max(most, of.there) : most) * 1.06;
@@ -73,7 +73,7 @@ function chart(of) {
       svg("line", { class: "axis", x1: left, x2: width - right, y1: y(at), y2: y(at) }),
       svg("text", { class: "soft", x: left - 8, y: Number(y(at)) + 4, "text-anchor": "end" }, bytesOf(at))]),
     areas(steps, x, y),
-    ticks(0, whole, 7).map((at) => svg("text", { class: "soft", x: x(at), y: height - 8, "text-anchor": at === 0 ? "start" : "middle" }, timeOf(at * NANO))),
+    ticks(0, whole, 7).map((at) => svg("text", { class: "soft", x: x(at), y: height - 8, "text-anchor": at === 0 ? "start" : "middle" }, timeOf(at * TICK))),
     isNear && [svg("line", { x1: left, x2: width - right, y1: y(of.there), y2: y(of.there), stroke: "var(--exposed)", "stroke-width": 2, "stroke-dasharray": "7 4" }),
       svg("text", { x: width - right - 4, y: Number(y(of.there)) - 5, "text-anchor": "end", class: "over", style: "fill: var(--exposed)" }, `the device has ${bytesOf(of.there)}`)],
     svg("circle", { cx: middle, cy: y(totalOf(peak)), r: 5, fill: "var(--card)", stroke: "var(--ink)", "stroke-width": 2 }),
@@ -86,7 +86,7 @@ function chart(of) {
     if (!step) { cursor.setAttribute("visibility", "hidden"); tip.hide(); return; }
     cursor.setAttribute("visibility", "visible");
     cursor.setAttribute("x1", x(at)); cursor.setAttribute("x2", x(at));
-    tip.show(event, h("b", {}, `${bytesOf(totalOf(step))} at ${timeOf(at * NANO)}`), facts(byPurpose(step.bytes), {}));
+    tip.show(event, h("b", {}, `${bytesOf(totalOf(step))} at ${timeOf(at * TICK)}`), facts(byPurpose(step.bytes), {}));
   });
   picture.addEventListener("mouseleave", () => { cursor.setAttribute("visibility", "hidden"); tip.hide(); });
   return picture;
@@ -98,17 +98,17 @@ function byPurpose(bytes) {
 
 function thumbnail(of, open) {
   const steps = stacked(of);
-  const high = Math.max(...DATA.memory.rows.map((row) => row.most));
-  const whole = DATA.timeline.seconds / NANO;
+  const high = Math.max(...DATA.memory.tracks.map((row) => row.most));
+  const whole = DATA.timeline.seconds / TICK;
   const picture = svg("svg", { viewBox: "0 0 200 60", width: "100%", preserveAspectRatio: "none", height: 60, "aria-hidden": "true" },
     areas(steps, (at) => (at / whole * 200).toFixed(2), (bytes) => (60 - bytes / high * 58).toFixed(2)));
   return h("div", { role: "button", tabindex: 0, style: "cursor: pointer", onclick: open, onkeydown: (event) => { if (event.key === "Enter") open(); } },
-    picture, h("div", { class: "soft" }, `${ranksOf(DATA.rows[of.row].ranks, 2)}: ${bytesOf(of.most)} of ${bytesOf(of.there)}`));
+    picture, h("div", { class: "soft" }, `${ranksOf(DATA.tracks[of.row].ranks, 2)}: ${bytesOf(of.most)} of ${bytesOf(of.there)}`));
 }
 
 function peakOf(of) {
   const rows = DATA.memory.purposes.map((name, at) => ({ name, at, bytes: of.peak[at] })).filter((it) => it.bytes > 0).sort((a, b) => b.bytes - a.bytes);
-  return [card("At the peak", `device ${of.rank}${DATA.rows[of.row].count > 1 ? `, the fullest of ${ranksOf(DATA.rows[of.row].ranks, 2)}` : ""}`,
+  return [card("At the peak", `device ${of.rank}${DATA.tracks[of.row].count > 1 ? `, the fullest of ${ranksOf(DATA.tracks[of.row].ranks, 2)}` : ""}`,
     h("div", { class: "figure" }, h("b", {}, bytesOf(of.most)), h("span", { class: "what" }, `${percentOf(of.most / of.there)} of ${bytesOf(of.there)}`)),
     h("div", { class: "bar", style: "margin: 12px 0; height: 14px" }, rows.map((it) => h("i", { style: `width: ${100 * it.bytes / of.most}%; background: var(--p${it.at})` }))),
     h("table", { id: "peak" }, h("tbody", {}, rows.map((it) => h("tr", {}, h("td", {}, swatch(`var(--p${it.at})`), " ", it.name), h("td", { class: "number" }, bytesOf(it.bytes)), h("td", { class: "number" }, percentOf(it.bytes / of.most)))))),

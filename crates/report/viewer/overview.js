@@ -11,7 +11,7 @@ function overview() {
   return h("div", {},
     h("div", { class: "card" }, h("p", { class: "lead", id: "sentence" }, sentence(of))),
     h("div", { class: "grid" }, figures(of)),
-    card("Where the time goes", "one device of each kind", DATA.rows.slice(0, 12).map(spent),
+    card("Where the time goes", "one device of each kind", DATA.tracks.slice(0, 12).map(spent),
       legend(SPENT.map(([, name, word]) => [`var(--${name})`, word]))),
     h("div", { class: "two" },
       card("Proved", null, h("pre", { class: "wrap" }, of.proof.trim())),

@@ -3,11 +3,11 @@
 const SORT_STYLES = ["forward", "backward", "weights", "recomputed", "copies", "waits", "optimizer"];
 const LINE = { height: 50, compute: 5, thick: 22, talk: 30, thin: 10, head: 28, left: 132 };
 const SLICE = 4;
-const PART = 6;
+const PART = 4;
 
 /* Turns of a row: code, micro-batch, start, and the two patterns, with where each ends. */
 function turnsOf(row) {
-  const flat = DATA.timeline.turns[row];
+  const flat = DATA.timeline.tasks[row];
   const found = [];
   for (let at = 0; at < flat.length; at += 5) {
     const [code, batch, start, slices, parts] = flat.slice(at, at + 5);
@@ -35,8 +35,8 @@ function coarse(pattern) {
 }
 
 function timeline() {
-  const whole = DATA.timeline.seconds / NANO;
-  const turns = DATA.rows.map((_, row) => turnsOf(row));
+  const whole = DATA.timeline.seconds / TICK;
+  const turns = DATA.tracks.map((_, row) => turnsOf(row));
   const small = DATA.timeline.slices.map(coarse);
   const view = { from: 0, to: whole, byBatch: false, open: new Set(), picked: null };
   const canvas = h("canvas", { tabindex: 0, id: "timeline-canvas", role: "img", "aria-label": "Timeline of a step. Arrow keys move, plus and minus zoom, F shows all." });
@@ -47,7 +47,7 @@ function timeline() {
 
   /* Lines to draw: of an open row one for each of its devices. */
   function lines() {
-    return DATA.rows.flatMap((row, at) => {
+    return DATA.tracks.flatMap((row, at) => {
       const own = { row: at, name: ranksOf(row.ranks, 2), count: row.count, isHead: true };
       if (!view.open.has(at)) return [own];
       return [own, ...members(row).map((rank) => ({ row: at, name: `${rank}`, count: 1, isHead: false }))];
@@ -89,7 +89,7 @@ function timeline() {
       pen.strokeStyle = line;
       pen.beginPath(); pen.moveTo(place, LINE.head - 6); pen.lineTo(place, height); pen.globalAlpha = 0.5; pen.stroke(); pen.globalAlpha = 1;
       pen.fillStyle = soft;
-      if (place + 40 < width) pen.fillText(timeOf(at * NANO), place + 3, 11);
+      if (place + 40 < width) pen.fillText(timeOf(at * TICK), place + 3, 11);
     }
     all.forEach(({ row, name, count, isHead }, at) => {
       const y = LINE.head + at * LINE.height;
@@ -211,23 +211,24 @@ function timeline() {
 
   function saySlice({ line, turn, start, numbers }) {
     const [, long, sort, instr] = numbers;
-    const code = DATA.timeline.codes[DATA.rows[line.row].role][turn.code];
+    const code = DATA.timeline.codes[DATA.tracks[line.row].role][turn.code];
     return [h("b", {}, DATA.timeline.sorts[sort]), facts([
       ...operatorsIn(line.row, turn.code, instr),
       ["micro-batch", sort === 6 || !code ? null : `${turn.batch + 1} of ${DATA.overview.micro_batches}`],
       ["code", code && sort !== 6 ? `${code.pass} of block ${code.block}${instr >= 0 ? `, ${kindOf(line.row, turn.code, instr)} ${instr}` : ""}` : null],
-      ["takes", `${timeOf(long * NANO)}, from ${timeOf(start * NANO)}`],
+      ["takes", `${timeOf(long * TICK)}, from ${timeOf(start * TICK)}`],
       ["devices", line.name],
     ], {})];
   }
 
   function sayPart({ line, turn, start, numbers }) {
-    const [instr, , long, exposed, bytes, share] = numbers;
+    const [instr, , long, exposed] = numbers;
+    const [bytes, share] = DATA.timeline.codes[DATA.tracks[line.row].role][turn.code].sent[instr];
     return [h("b", {}, kindOf(line.row, turn.code, instr)), facts([
       ...operatorsIn(line.row, turn.code, instr),
       ["bytes", bytesOf(bytes)],
-      ["takes", `${timeOf(long * NANO)}, from ${timeOf(start * NANO)}`],
-      ["exposed", exposed > 0 ? `${timeOf(exposed * NANO)}, ${percentOf(exposed / Math.max(1, long))} of it` : "nothing: it is hidden"],
+      ["takes", `${timeOf(long * TICK)}, from ${timeOf(start * TICK)}`],
+      ["exposed", exposed > 0 ? `${timeOf(exposed * TICK)}, ${percentOf(exposed / Math.max(1, long))} of it` : "nothing: it is hidden"],
       ["link", `${percentOf(share / 1000)} of its bandwidth`],
       ["micro-batch", `${turn.batch + 1} of ${DATA.overview.micro_batches}`],
       ["devices", line.name],
@@ -344,7 +345,7 @@ function legendOf(byBatch) {
 }
 
 function instrOf(row, code, instr) {
-  const of = DATA.timeline.codes[DATA.rows[row].role][code];
+  const of = DATA.timeline.codes[DATA.tracks[row].role][code];
   return of && instr >= 0 ? of.instrs.slice(3 * instr, 3 * instr + 3) : null;
 }
 

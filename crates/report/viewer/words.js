@@ -1,7 +1,8 @@
 /* What is in the page, and how its numbers are said. */
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const NANO = 1e-9;
+/* Seconds of a tick, in which times on the timeline are. */
+const TICK = 1 / DATA.timeline.ticks_per_second;
 
 /* 12.3 ms, as the commands say it. */
 function timeOf(seconds) {
@@ -64,7 +65,8 @@ function ranksOf(ranges, most = 4) {
 function operatorOf(number) {
   const [name, target, module, line, makes] = DATA.operators[number];
   return {
-    name, makes,
+    name,
+    makes: DATA.names.shapes[makes],
     target: DATA.names.targets[target],
     module: DATA.names.modules[module],
     line: DATA.names.lines[line],

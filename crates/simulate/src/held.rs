@@ -32,7 +32,7 @@ pub struct ByPurpose {
 #[derive(Clone, Copy, Debug)]
 pub struct Placing<'p> {
     pub rank: RankId,
-    /// What the check counted of its turns.
+    /// What the check counted of its tasks.
     pub phases: &'p [Phase],
     /// Bytes of an optimizer's state that are there all the time.
     pub state: u64,
@@ -53,36 +53,36 @@ impl Simulation {
     pub fn held(&self, ranks: &[Placing<'_>]) -> Vec<Held> {
         let held = |of: &Placing<'_>| {
             let spans: Vec<&Span> = self.spans.iter().filter(|span| span.rank == of.rank).collect();
-            let turns: Vec<Turn<'_>> = turns(&spans, of.phases);
+            let tasks: Vec<TaskSpans<'_>> = tasks(&spans, of.phases);
             (!spans.is_empty()).then(|| Held {
                 rank: of.rank,
-                over: turns.iter().filter_map(|turn| turn.stretch(of)).collect(),
-                closely: turns.iter().flat_map(|turn| turn.closely(of)).collect(),
+                over: tasks.iter().filter_map(|task| task.stretch(of)).collect(),
+                closely: tasks.iter().flat_map(|task| task.closely(of)).collect(),
             })
         };
         ranks.iter().filter(|it| !it.phases.is_empty()).filter_map(held).collect()
     }
 }
 
-/// The spans of a turn, with what the check counted of it; none while the optimizer steps.
-struct Turn<'t> {
+/// The spans of a task, with what the check counted of it; none while the optimizer steps.
+struct TaskSpans<'t> {
     spans: &'t [&'t Span],
     phase: Option<&'t Phase>,
 }
 
 /// One after the other. What the check knows is in the same order.
-fn turns<'t>(spans: &'t [&'t Span], phases: &'t [Phase]) -> Vec<Turn<'t>> {
-    let of = |span: &Span| (span.pass, span.block, span.batch, span.what == What::Update);
+fn tasks<'t>(spans: &'t [&'t Span], phases: &'t [Phase]) -> Vec<TaskSpans<'t>> {
+    let task_of = |span: &Span| (span.pass, span.block, span.batch, span.what == What::Update);
     let mut left = phases.iter();
-    let mut turn = |spans: &'t [&'t Span]| {
-        let (pass, block, batch, updates): (Pass, u32, u32, bool) = of(spans[0]);
+    let mut task = |spans: &'t [&'t Span]| {
+        let (pass, block, batch, updates): (Pass, u32, u32, bool) = task_of(spans[0]);
         let mut find = || left.find(|it| (it.pass, it.block, it.batch) == (pass, block, batch));
-        Turn { spans, phase: if updates { None } else { find() } }
+        TaskSpans { spans, phase: if updates { None } else { find() } }
     };
-    spans.chunk_by(|a, b| of(a) == of(b)).map(&mut turn).collect()
+    spans.chunk_by(|a, b| task_of(a) == task_of(b)).map(&mut task).collect()
 }
 
-impl Turn<'_> {
+impl TaskSpans<'_> {
     fn updates(&self) -> bool {
         self.spans[0].what == What::Update
     }
@@ -106,24 +106,22 @@ impl Turn<'_> {
             return vec![ByPurpose { start: self.start(), end: self.end(), bytes: of.end }];
         }
         let ends: BTreeMap<usize, f64> = self.spans.iter().filter_map(|span| numbered(span)).collect();
-        let (mut found, mut from, mut waiting) = (vec![], self.start(), None);
+        let (mut over, mut from, mut waiting) = (vec![], self.start(), None);
         for (instr, bytes) in self.phase.iter().flat_map(|phase| &phase.instrs) {
             let mut bytes = *bytes;
             bytes[Purpose::Optimizer as usize] += of.state;
             let most = waiting.take().map_or(bytes, |before| more(before, bytes));
             match ends.get(instr) {
-                Some(end) => found.push(ByPurpose {
-                    start: std::mem::replace(&mut from, *end),
-                    end: *end,
-                    bytes: most,
-                }),
+                Some(end) => {
+                    over.push(ByPurpose { start: std::mem::replace(&mut from, *end), end: *end, bytes: most })
+                }
                 None => waiting = Some(most),
             }
         }
         if let Some(bytes) = waiting {
-            found.push(ByPurpose { start: from, end: self.end(), bytes });
+            over.push(ByPurpose { start: from, end: self.end(), bytes });
         }
-        found
+        over
     }
 }
 

@@ -20,7 +20,9 @@ PAGE = "report.html"
 def add(commands: Commands) -> None:
     from .step import add_arguments
 
-    report = commands.add_parser("report", help="write a page that shows a plan: timeline, memory, modules, ...")
+    report = commands.add_parser(
+        "report", help="write a page that shows a plan: timeline, memory, modules, ..."
+    )
     add_arguments(report)
     report.add_argument(
         "-o", dest="to", metavar="FILE", help=f"write the page there ({PAGE}), one file that needs no network"

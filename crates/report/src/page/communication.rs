@@ -9,16 +9,16 @@ use simulate::{Message, Part};
 
 use super::Subject;
 use super::matrix::matrix;
-use super::names::Names;
-use super::rows::{Row, Rows};
+use super::names::PageNames;
+use super::tracks::{Track, Tracks};
 
 /// So many ranks of a group are named.
 const NAMED: usize = 16;
 
 /// What entries that are told as one have in common.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    row: usize,
+struct EntryKey {
+    track: usize,
     pass: Pass,
     block: u32,
     kind: &'static str,
@@ -30,7 +30,7 @@ struct Key {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Sum {
+struct EntrySum {
     first: usize,
     count: u64,
     seconds: f64,
@@ -38,55 +38,63 @@ struct Sum {
     share: f64,
 }
 
-pub(super) fn communication(subject: &Subject<'_>, graph: &Graph, rows: &Rows, names: &mut Names) -> Value {
-    let mut found: BTreeMap<Key, Sum> = BTreeMap::new();
-    for (at, row) in rows.iter().enumerate() {
-        for (number, (part, message)) in parts(subject, row).enumerate() {
+pub(super) fn communication(
+    subject: &Subject<'_>,
+    graph: &Graph,
+    tracks: &Tracks,
+    names: &mut PageNames,
+) -> Value {
+    let mut sums: BTreeMap<EntryKey, EntrySum> = BTreeMap::new();
+    for (at, track) in tracks.iter().enumerate() {
+        for (number, (part, message)) in parts(subject, track).enumerate() {
             let key = key(graph, at, part, message);
-            let sum = found.entry(key).or_insert(Sum { first: number, ..Sum::default() });
+            let sum = sums.entry(key).or_insert(EntrySum { first: number, ..EntrySum::default() });
             sum.count += 1;
             sum.seconds += message.end - message.start;
             sum.exposed += part.exposed;
             sum.share = sum.share.max(message.share);
         }
     }
-    let mut entries: Vec<(&Key, &Sum)> = found.iter().collect();
-    entries.sort_by_key(|(key, sum)| (key.row, sum.first));
-    let told: Vec<Value> = entries.iter().map(|(key, sum)| entry(subject, key, sum, names)).collect();
-    json!({ "entries": told, "matrix": matrix(subject, graph, rows) })
+    let mut entries: Vec<(&EntryKey, &EntrySum)> = sums.iter().collect();
+    entries.sort_by_key(|(key, sum)| (key.track, sum.first));
+    let json: Vec<Value> = entries.iter().map(|(key, sum)| entry(subject, key, sum, names)).collect();
+    json!({ "entries": json, "matrix": matrix(subject, graph, tracks) })
 }
 
-/// What the rank of a row takes part in, with whom.
-pub(super) fn parts<'s>(subject: &Subject<'s>, row: &Row) -> impl Iterator<Item = (&'s Part, &'s Message)> {
+/// What the rank of a track takes part in, with whom.
+pub(super) fn parts<'s>(
+    subject: &Subject<'s>,
+    track: &Track,
+) -> impl Iterator<Item = (&'s Part, &'s Message)> {
     let simulation = &subject.step.estimate.simulation;
-    simulation.parts[row.at].iter().map(|part| (part, &simulation.messages[part.message]))
+    simulation.parts[track.at].iter().map(|part| (part, &simulation.messages[part.message]))
 }
 
-fn key(graph: &Graph, row: usize, part: &Part, message: &Message) -> Key {
+fn key(graph: &Graph, track: usize, part: &Part, message: &Message) -> EntryKey {
     let op = part.op.map(|op| graph.op(op));
-    Key {
-        row,
+    EntryKey {
+        track,
         pass: part.pass,
         block: part.block,
         kind: part.kind.name(),
         bytes: message.bytes,
         dtype: message.dtype.map_or("", graph::Dtype::short),
         group: message.group.clone(),
-        module: op.map_or_else(String::new, |op| alike(&op.module)),
+        module: op.map_or_else(String::new, |op| pattern_of(&op.module)),
         target: op.map_or_else(String::new, |op| op.target.clone()),
     }
 }
 
 /// `h.3.attn` is one of `h.*.attn`.
-fn alike(module: &str) -> String {
+fn pattern_of(module: &str) -> String {
     let word = |word: &str| if word.parse::<u64>().is_ok() { "*".to_owned() } else { word.to_owned() };
     module.split('.').map(word).collect::<Vec<_>>().join(".")
 }
 
-fn entry(subject: &Subject<'_>, key: &Key, sum: &Sum, names: &mut Names) -> Value {
+fn entry(subject: &Subject<'_>, key: &EntryKey, sum: &EntrySum, names: &mut PageNames) -> Value {
     let group: Vec<u32> = key.group.iter().take(NAMED).map(|rank| rank.0).collect();
     json!({
-        "row": key.row,
+        "track": key.track,
         "pass": key.pass.name(),
         "block": key.block,
         "kind": key.kind,

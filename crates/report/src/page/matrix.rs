@@ -13,19 +13,19 @@ use simulate::Message;
 
 use super::Subject;
 use super::communication::parts;
-use super::rows::{Row, Rows};
+use super::tracks::{Track, Tracks};
 
 /// The matrix has at most so many lines.
 const LINES: u32 = 64;
 
 /// `graph` is the one that the program's numbers are of.
-pub(super) fn matrix(subject: &Subject<'_>, graph: &Graph, rows: &Rows) -> Value {
+pub(super) fn matrix(subject: &Subject<'_>, graph: &Graph, tracks: &Tracks) -> Value {
     let world = subject.compiled.program.world;
     let each = world.div_ceil(LINES).max(1);
     let lines = world.div_ceil(each) as usize;
     let mut cells = Cells { each, lines, bytes: vec![0.0; lines * lines] };
-    for row in rows.iter() {
-        of_row(subject, graph, row, &mut cells);
+    for track in tracks.iter() {
+        of_track(subject, graph, track, &mut cells);
     }
     json!({ "each": each, "lines": lines, "bytes": cells.bytes.iter().map(|it| it.round()).collect::<Vec<_>>() })
 }
@@ -56,13 +56,13 @@ impl Cells {
     }
 }
 
-/// All ranks of a row do in their groups what its first one does.
-fn of_row(subject: &Subject<'_>, graph: &Graph, row: &Row, cells: &mut Cells) {
+/// All ranks of a track do in their groups what its first one does.
+fn of_track(subject: &Subject<'_>, graph: &Graph, track: &Track, cells: &mut Cells) {
     let program = &subject.compiled.program;
-    let body = &program.roles[row.role].body;
+    let body = &program.roles[track.role].body;
     let mut by_group: BTreeMap<GroupingId, f64> = BTreeMap::new();
     let mut by_exchange: BTreeMap<ExchangeId, f64> = BTreeMap::new();
-    for (part, message) in parts(subject, row) {
+    for (part, message) in parts(subject, track) {
         let instr = body.code(part.block, part.pass).and_then(|code| code.instrs.get(part.instr));
         match (instr.and_then(Instr::group), instr.and_then(Instr::exchange)) {
             (Some(grouping), _) => {
@@ -75,12 +75,12 @@ fn of_row(subject: &Subject<'_>, graph: &Graph, row: &Row, cells: &mut Cells) {
         }
     }
     let mut is_here = vec![false; program.world as usize];
-    row.ranks.iter().for_each(|rank| is_here[rank.index()] = true);
+    track.ranks.iter().for_each(|rank| is_here[rank.index()] = true);
     for (grouping, bytes) in by_group {
         let groups = &program.groupings[grouping.index()];
         for group in groups.iter().filter(|group| group.len() > 1) {
-            let own = group.iter().filter(|rank| is_here[rank.index()]);
-            own.for_each(|rank| cells.give(*rank, group, bytes));
+            let members = group.iter().filter(|rank| is_here[rank.index()]);
+            members.for_each(|rank| cells.give(*rank, group, bytes));
         }
     }
     for (exchange, times) in by_exchange {

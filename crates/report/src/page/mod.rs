@@ -1,9 +1,10 @@
 //! A plan as a page: everything that is known of it as JSON, and a viewer around that, in one file.
 //!
 //! The JSON is decided here, and its numbers are those that `simulate` and `manifest` print. The viewer draws. What is
-//! alike is told once: devices that do the same at the same time, turns that go the same way, layers.
+//! alike is told once: devices that do the same at the same time, tasks that go the same way, layers.
 //! [`SCHEMA`] is the version of the JSON, which `docs/reference/report-data.md` describes.
 
+mod clock;
 mod communication;
 mod matrix;
 mod memory;
@@ -12,8 +13,8 @@ mod overview;
 mod path;
 mod patterns;
 mod programs;
-mod rows;
 mod timeline;
+mod tracks;
 mod tree;
 
 use cluster::Cluster;
@@ -24,7 +25,8 @@ use plan::Plan;
 use rules::Analysis;
 use serde_json::{Value, json};
 
-use names::Names;
+use clock::Clock;
+use names::PageNames;
 
 /// Raised when a reader of an older version would misread the JSON.
 pub const SCHEMA: u32 = 1;
@@ -40,12 +42,18 @@ pub struct Subject<'s> {
     pub cluster: &'s Cluster,
     pub batches: u32,
     pub optimizer: &'s str,
-    pub told: &'s Told,
+    pub about: &'s About,
+}
+
+impl Subject<'_> {
+    fn clock(&self) -> Clock {
+        Clock::new(self.step.estimate.simulation.seconds)
+    }
 }
 
 /// What only the caller knows.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct About {
     /// What makes the page again.
     pub command: String,
     pub version: String,
@@ -74,27 +82,27 @@ pub struct Candidate {
 /// What the page knows.
 pub fn data(subject: &Subject<'_>) -> Result<Value> {
     let rewritten = subject.compiled.program.rewritten(subject.graph)?.graph;
-    let mut names = Names::default();
-    let rows = rows::rows(subject);
-    let timeline = timeline::timeline(subject, &rewritten, &rows);
-    let communication = communication::communication(subject, &rewritten, &rows, &mut names);
+    let mut names = PageNames::default();
+    let tracks = tracks::tracks(subject);
+    let timeline = timeline::timeline(subject, &rewritten, &tracks);
+    let communication = communication::communication(subject, &rewritten, &tracks, &mut names);
     Ok(json!({
         "schema": SCHEMA,
         "overview": overview::overview(subject),
-        "rows": rows.iter().map(rows::Row::told).collect::<Vec<_>>(),
+        "tracks": tracks.iter().map(tracks::Track::to_json).collect::<Vec<_>>(),
         "timeline": timeline,
-        "memory": memory::memory(subject, &rows),
+        "memory": memory::memory(subject, &tracks),
         "model": tree::model(subject, &mut names),
         "communication": communication,
-        "compare": subject.told.compared.as_ref().map(compared),
+        "compare": subject.about.compared.as_ref().map(compared),
         "program": programs::programs(subject)?,
         "operators": names.operators(&rewritten),
-        "names": names.told(),
+        "names": names.to_json(),
     }))
 }
 
 fn compared(of: &Compared) -> Value {
-    let row = |it: &Candidate| {
+    let track = |it: &Candidate| {
         json!({
             "plan": it.plan,
             "micro_batches": it.micro_batches,
@@ -104,7 +112,7 @@ fn compared(of: &Compared) -> Value {
             "utilisation": it.utilisation,
         })
     };
-    json!({ "bound": of.bound, "plans": of.candidates.iter().map(row).collect::<Vec<_>>() })
+    json!({ "bound": of.bound, "plans": of.candidates.iter().map(track).collect::<Vec<_>>() })
 }
 
 const SHELL: &str = include_str!("../../viewer/index.html");

@@ -1,4 +1,4 @@
-//! Words that occur often, each told once.
+//! StringTable that occur often, each told once.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 /// Numbers of words, in the order in which they first occurred.
 #[derive(Debug, Default)]
-pub(super) struct Words {
+pub(super) struct StringTable {
     known: BTreeMap<String, usize>,
     all: Vec<String>,
 }
 
-impl Words {
+impl StringTable {
     pub(super) fn number(&mut self, word: &str) -> usize {
         if let Some(number) = self.known.get(word) {
             return *number;
@@ -26,13 +26,14 @@ impl Words {
 
 /// What a page names again and again.
 #[derive(Debug, Default)]
-pub(super) struct Names {
-    pub(super) targets: Words,
-    pub(super) modules: Words,
-    pub(super) lines: Words,
+pub(super) struct PageNames {
+    pub(super) targets: StringTable,
+    pub(super) modules: StringTable,
+    pub(super) lines: StringTable,
+    pub(super) shapes: StringTable,
 }
 
-impl Names {
+impl PageNames {
     /// Of each operator of the program's graph: what it makes, its target, module and line, and the shape of its first
     /// value.
     pub(super) fn operators(&mut self, graph: &Graph) -> Vec<Value> {
@@ -47,12 +48,12 @@ impl Names {
             self.targets.number(&op.target),
             self.modules.number(&op.module),
             self.lines.number(&op.line),
-            first.map_or_else(String::new, |tensor| shape(graph, *tensor)),
+            self.shapes.number(&first.map_or_else(String::new, |tensor| shape(graph, *tensor))),
         ])
     }
 
-    pub(super) fn told(&self) -> Value {
-        json!({ "targets": self.targets.all, "modules": self.modules.all, "lines": self.lines.all })
+    pub(super) fn to_json(&self) -> Value {
+        json!({ "targets": self.targets.all, "modules": self.modules.all, "lines": self.lines.all, "shapes": self.shapes.all })
     }
 }
 

@@ -8,7 +8,7 @@ use super::Subject;
 use crate::param_sharding::{Kept, kept};
 
 pub(super) fn overview(subject: &Subject<'_>) -> Value {
-    let (compiled, step, told) = (subject.compiled, subject.step, subject.told);
+    let (compiled, step, about) = (subject.compiled, subject.step, subject.about);
     let estimate = &step.estimate;
     let divided = compiled.summary.divided;
     let fullest = fullest(subject);
@@ -40,10 +40,10 @@ pub(super) fn overview(subject: &Subject<'_>) -> Value {
             "needed": estimate.memory[fullest].total(),
             "there": subject.cluster.device(fullest as u32).memory,
         },
-        "bound": told.compared.as_ref().map(|compared| compared.bound).filter(|bound| *bound > 0.0),
+        "bound": about.compared.as_ref().map(|compared| compared.bound).filter(|bound| *bound > 0.0),
         "proof": compiled.proof.to_string(),
-        "command": told.command,
-        "version": told.version,
+        "command": about.command,
+        "version": about.version,
     })
 }
 
@@ -75,7 +75,7 @@ fn sharded(of: &Kept) -> Value {
     })
 }
 
-/// The length of the first dim of the first input that has one: rows of a micro-batch.
+/// The length of the first dim of the first input that has one: tracks of a micro-batch.
 fn rows_of_inputs(subject: &Subject<'_>) -> Option<i64> {
     let is_input = |it: &&graph::Tensor| matches!(it.source, Source::Input { .. });
     subject.graph.tensors.iter().filter(is_input).find_map(|it| it.shape.first().copied())
@@ -85,8 +85,8 @@ fn rows_of_inputs(subject: &Subject<'_>) -> Option<i64> {
 fn tokens(subject: &Subject<'_>) -> Option<i64> {
     let is_input = |it: &&graph::Tensor| matches!(it.source, Source::Input { .. });
     let tokens = |it: &&graph::Tensor| !it.dtype.is_float() && it.shape.len() == 2;
-    let found = subject.graph.tensors.iter().filter(is_input).find(tokens)?;
-    Some(found.numel() * i64::from(subject.batches))
+    let input = subject.graph.tensors.iter().filter(is_input).find(tokens)?;
+    Some(input.numel() * i64::from(subject.batches))
 }
 
 /// How many numbers all parameters have.

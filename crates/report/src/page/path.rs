@@ -9,27 +9,27 @@ use program::RankId;
 use simulate::{Message, Simulation, Span, What};
 
 use super::Subject;
-use super::patterns::nanoseconds;
-use super::rows::Rows;
+use super::tracks::Tracks;
 
 /// Less than this is no time, in seconds.
 const CLOSE: f64 = 1e-9;
 
-/// Stretches of time, the first one first: the row, the start and the end in nanoseconds.
-pub(super) fn path(subject: &Subject<'_>, rows: &Rows) -> Vec<[i64; 3]> {
+/// Stretches of time, the first one first: the track, the start and the end in ticks.
+pub(super) fn path(subject: &Subject<'_>, tracks: &Tracks) -> Vec<[i64; 3]> {
     let simulation = &subject.step.estimate.simulation;
-    let view = View::of(simulation);
-    let row_of = |rank: RankId| rows.iter().position(|row| row.ranks.contains(&rank)).unwrap_or(0) as i64;
-    let mut found: Vec<[i64; 3]> = vec![];
+    let (view, clock) = (View::new(simulation), subject.clock());
+    let track_of =
+        |rank: RankId| tracks.iter().position(|track| track.ranks.contains(&rank)).unwrap_or(0) as i64;
+    let mut path: Vec<[i64; 3]> = vec![];
     for (rank, start, end) in view.walk() {
-        let (row, start, end) = (row_of(rank), nanoseconds(start), nanoseconds(end));
-        match found.last_mut() {
-            Some([known, from, _]) if *known == row => *from = start,
-            _ => found.push([row, start, end]),
+        let (track, start, end) = (track_of(rank), clock.ticks(start), clock.ticks(end));
+        match path.last_mut() {
+            Some([known, from, _]) if *known == track => *from = start,
+            _ => path.push([track, start, end]),
         }
     }
-    found.reverse();
-    found
+    path.reverse();
+    path
 }
 
 struct View<'v> {
@@ -39,7 +39,7 @@ struct View<'v> {
 }
 
 impl<'v> View<'v> {
-    fn of(simulation: &'v Simulation) -> Self {
+    fn new(simulation: &'v Simulation) -> Self {
         let mut spans: BTreeMap<RankId, Vec<&Span>> = BTreeMap::new();
         simulation.spans.iter().for_each(|span| spans.entry(span.rank).or_default().push(span));
         let of_rank = |(at, lane): (usize, &simulate::Lane)| {
@@ -58,11 +58,11 @@ impl<'v> View<'v> {
         let Some((mut rank, mut now)) = ends.reduce(|a, b| if b.1 > a.1 { b } else { a }) else {
             return vec![];
         };
-        let mut found = vec![];
+        let mut stretches = vec![];
         while now > CLOSE {
             // Before it did anything its host began.
             let Some(span) = self.before(rank, now) else {
-                found.push((rank, 0.0, now));
+                stretches.push((rank, 0.0, now));
                 break;
             };
             let waits = span.what == What::Wait || span.end < now - CLOSE;
@@ -72,10 +72,10 @@ impl<'v> View<'v> {
                 None if span.end < now - CLOSE => (rank, span.end),
                 None => (rank, span.start),
             };
-            found.push((rank, start, now));
+            stretches.push((rank, start, now));
             (rank, now) = (next, start);
         }
-        found
+        stretches
     }
 
     /// What a rank did last that ended until then.

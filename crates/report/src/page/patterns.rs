@@ -1,8 +1,8 @@
-//! The turns of a rank over a step, in whole nanoseconds. Turns that go the same way share a pattern.
+//! The tasks of a rank over a step, in ticks of its [`Clock`]. Tasks that go the same way share a pattern.
 //!
-//! A pattern of what is computed is a row of numbers: for each slice when it begins after its turn, how long it is, what
+//! A pattern of what is computed is a track of numbers: for each slice when it begins after its task, how long it is, what
 //! it is ([`Sort`]) and its instruction, or -1. One of communication has for each part: the instruction, when it begins
-//! after the turn, how long it is, for how long the rank waits for it, its bytes, and its share of the link in thousandths.
+//! after the task, how long it is, and for how long the rank waits for it.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,14 @@ use program::{Instr, Kind, Pass, Program, Which};
 use simulate::{Part, Simulation, Span, What};
 
 use super::Subject;
-use super::rows::Row;
+use super::clock::Clock;
+use super::tracks::Track;
 
-/// More numbers than these are not drawn apart: of turns that many slices would fill only the whole is told.
+/// More numbers than these are not drawn apart: of tasks that many slices would fill only the whole is told.
 const MOST: usize = 300_000;
 /// Numbers of a slice, and of a part of a communication.
 pub(super) const SLICE: usize = 4;
-pub(super) const PART: usize = 6;
+pub(super) const PART: usize = 4;
 
 /// What a slice is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,23 +37,23 @@ impl Sort {
 }
 
 /// One after the other: the code, the micro-batch, the start, and the two patterns.
-pub(super) type Turns = Vec<[i64; 5]>;
+pub(super) type Tasks = Vec<[i64; 5]>;
 
 #[derive(Default)]
 pub(super) struct Patterns {
-    pub(super) slices: Numbered,
-    pub(super) parts: Numbered,
+    pub(super) slices: PatternTable,
+    pub(super) parts: PatternTable,
     /// Whether all slices are told apart.
     pub(super) is_short: bool,
 }
 
 #[derive(Default)]
-pub(super) struct Numbered {
+pub(super) struct PatternTable {
     known: BTreeMap<Vec<i64>, usize>,
     pub(super) all: Vec<Vec<i64>>,
 }
 
-impl Numbered {
+impl PatternTable {
     fn number(&mut self, pattern: Vec<i64>) -> i64 {
         let number = *self.known.entry(pattern).or_insert_with_key(|pattern| {
             self.all.push(pattern.clone());
@@ -66,50 +67,46 @@ impl Numbered {
     }
 }
 
-pub(super) fn nanoseconds(seconds: f64) -> i64 {
-    (seconds * 1e9).round() as i64
-}
-
-/// The turns of the rank at this place among those that were followed.
-pub(super) fn turns(subject: &Subject<'_>, role: usize, at: usize, patterns: &mut Patterns) -> Turns {
+/// The tasks of the rank at this place among those that were followed.
+pub(super) fn tasks(subject: &Subject<'_>, role: usize, at: usize, patterns: &mut Patterns) -> Tasks {
     let simulation = &subject.step.estimate.simulation;
     let rank = simulation.ranks[at].rank;
-    let program = &subject.compiled.program;
+    let (program, clock) = (&subject.compiled.program, subject.clock());
     let spans: Vec<&Span> = simulation.spans.iter().filter(|span| span.rank == rank).collect();
-    let of = |span: &Span| (span.block, span.pass, span.batch, span.what == What::Update);
+    let task_of = |span: &Span| (span.block, span.pass, span.batch, span.what == What::Update);
     let mut parts = parts_of(simulation, at);
     let code_at = |block: u32, pass: Pass| code(program, role, block, pass);
-    let mut found: Turns = vec![];
-    for turn in spans.chunk_by(|a, b| of(a) == of(b)) {
-        let (block, pass, batch, updates) = of(turn[0]);
-        let start = nanoseconds(turn[0].start);
-        let slices = turn.iter().flat_map(|span| slice(program, role, span, start)).collect();
-        let own = if updates { None } else { parts.remove(&(block, pass, batch)) };
-        let own = own.unwrap_or_default();
-        let of_parts = own.iter().flat_map(|it| part(simulation, it, start)).collect();
+    let mut tasks: Tasks = vec![];
+    for task in spans.chunk_by(|a, b| task_of(a) == task_of(b)) {
+        let (block, pass, batch, updates) = task_of(task[0]);
+        let start = clock.ticks(task[0].start);
+        let slices = task.iter().flat_map(|span| slice((program, role), span, (clock, start))).collect();
+        let sent = if updates { None } else { parts.remove(&(block, pass, batch)) };
+        let sent = sent.unwrap_or_default();
+        let of_parts = sent.iter().flat_map(|it| part(simulation, it, (clock, start))).collect();
         let numbers = (patterns.slices.number(slices), patterns.parts.number(of_parts));
-        found.push([code_at(block, pass), i64::from(batch), start, numbers.0, numbers.1]);
+        tasks.push([code_at(block, pass), i64::from(batch), start, numbers.0, numbers.1]);
     }
-    // Turns in which nothing is computed.
+    // Tasks in which nothing is computed.
     for ((block, pass, batch), own) in parts {
-        let starts = own.iter().map(|it| nanoseconds(simulation.messages[it.message].start));
+        let starts = own.iter().map(|it| clock.ticks(simulation.messages[it.message].start));
         let start = starts.min().unwrap_or(0);
-        let of_parts = own.iter().flat_map(|it| part(simulation, it, start)).collect();
+        let of_parts = own.iter().flat_map(|it| part(simulation, it, (clock, start))).collect();
         let numbers = (patterns.slices.number(vec![]), patterns.parts.number(of_parts));
-        found.push([code_at(block, pass), i64::from(batch), start, numbers.0, numbers.1]);
+        tasks.push([code_at(block, pass), i64::from(batch), start, numbers.0, numbers.1]);
     }
-    found.sort_by_key(|turn| turn[2]);
-    found
+    tasks.sort_by_key(|task| task[2]);
+    tasks
 }
 
-type Task = (u32, Pass, u32);
+type TaskKey = (u32, Pass, u32);
 
-fn parts_of(simulation: &Simulation, at: usize) -> BTreeMap<Task, Vec<&Part>> {
-    let mut found: BTreeMap<Task, Vec<&Part>> = BTreeMap::new();
+fn parts_of(simulation: &Simulation, at: usize) -> BTreeMap<TaskKey, Vec<&Part>> {
+    let mut by_task: BTreeMap<TaskKey, Vec<&Part>> = BTreeMap::new();
     for part in &simulation.parts[at] {
-        found.entry((part.block, part.pass, part.batch)).or_default().push(part);
+        by_task.entry((part.block, part.pass, part.batch)).or_default().push(part);
     }
-    found
+    by_task
 }
 
 /// The number of a code among those of its role.
@@ -118,8 +115,8 @@ pub(super) fn code(program: &Program, role: usize, block: u32, pass: Pass) -> i6
     codes.iter().position(|code| (code.block, code.pass) == (block, pass)).map_or(-1, |at| at as i64)
 }
 
-fn slice(program: &Program, role: usize, span: &Span, from: i64) -> [i64; SLICE] {
-    let (start, end) = (nanoseconds(span.start), nanoseconds(span.end));
+fn slice((program, role): (&Program, usize), span: &Span, (clock, from): (Clock, i64)) -> [i64; SLICE] {
+    let (start, end) = (clock.ticks(span.start), clock.ticks(span.end));
     let (sort, instr) = match span.what {
         What::Wait => (Sort::Waits, -1),
         What::Update => (Sort::Update, -1),
@@ -141,30 +138,23 @@ fn sort(program: &Program, role: usize, span: &Span, (kind, instr): (Kind, usize
     }
 }
 
-fn part(simulation: &Simulation, part: &Part, from: i64) -> [i64; PART] {
+fn part(simulation: &Simulation, part: &Part, (clock, from): (Clock, i64)) -> [i64; PART] {
     let message = &simulation.messages[part.message];
-    let (start, end) = (nanoseconds(message.start), nanoseconds(message.end));
-    [
-        part.instr as i64,
-        start - from,
-        end - start,
-        nanoseconds(part.exposed),
-        message.bytes as i64,
-        (message.share * 1e3).round() as i64,
-    ]
+    let (start, end) = (clock.ticks(message.start), clock.ticks(message.end));
+    [part.instr as i64, start - from, end - start, clock.ticks(part.exposed)]
 }
 
 impl Patterns {
-    /// Where too much would have to be told, the slices of a turn that are alike in a row become one.
-    pub(super) fn shorten(&mut self, rows: &mut [Row]) {
+    /// Where too much would have to be told, the slices of a task that are alike in a track become one.
+    pub(super) fn shorten(&mut self, tracks: &mut [Track]) {
         self.is_short = self.slices.size() + self.parts.size() > MOST;
         if !self.is_short {
             return;
         }
-        let mut slices = Numbered::default();
+        let mut slices = PatternTable::default();
         let numbers: Vec<i64> = self.slices.all.iter().map(|it| slices.number(joined(it))).collect();
-        for row in rows {
-            row.turns.iter_mut().for_each(|turn| turn[3] = numbers[turn[3] as usize]);
+        for track in tracks {
+            track.tasks.iter_mut().for_each(|task| task[3] = numbers[task[3] as usize]);
         }
         self.slices = slices;
     }
@@ -172,13 +162,13 @@ impl Patterns {
 
 /// Slices of one sort that follow each other, as one without an instruction. Short waits between them are in it.
 fn joined(slices: &[i64]) -> Vec<i64> {
-    let mut found: Vec<[i64; SLICE]> = vec![];
+    let mut joined: Vec<[i64; SLICE]> = vec![];
     for it in slices.chunks_exact(SLICE) {
         let [start, long, sort, _] = [it[0], it[1], it[2], it[3]];
-        match found.last_mut().filter(|last| last[2] == sort) {
+        match joined.last_mut().filter(|last| last[2] == sort) {
             Some(last) => last[1] = start + long - last[0],
-            None => found.push([start, long, sort, -1]),
+            None => joined.push([start, long, sort, -1]),
         }
     }
-    found.concat()
+    joined.concat()
 }

@@ -28,7 +28,7 @@ pub(super) fn programs(subject: &Subject<'_>) -> Result<Value> {
             };
             json!({
                 "file": name,
-                "ranks": super::rows::ranges(&role.ranks),
+                "ranks": super::tracks::ranges(&role.ranks),
                 "text": is_shown.then(|| text(name)),
                 "lines": is_shown.then(|| role.body.codes.iter().map(of_code).collect::<Vec<_>>()),
             })

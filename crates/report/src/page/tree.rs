@@ -8,27 +8,27 @@ use serde_json::{Value, json};
 use simulate::{Share, Shares};
 
 use super::Subject;
-use super::names::{Names, shape};
+use super::names::{PageNames, shape};
 use crate::modules::Module;
 use crate::{Decided, share};
 
 /// A module, or several that are alike.
-struct Node {
+struct ModuleNode {
     /// The last word of its path: `attn`, or `{0-11}`.
     name: String,
     /// Of all that are alike.
     paths: Vec<String>,
     /// Its own operators, each with those that it stands for.
     own: Vec<Vec<OpId>>,
-    inner: Vec<Node>,
+    inner: Vec<ModuleNode>,
     /// Two with the same are alike.
-    likeness: String,
+    signature: String,
 }
 
-pub(super) fn model(subject: &Subject<'_>, names: &mut Names) -> Value {
+pub(super) fn model(subject: &Subject<'_>, names: &mut PageNames) -> Value {
     let words = DimNames::of(subject.graph, subject.analysis);
-    let of = |op: OpId| Decided::of(subject.analysis, &words, subject.plan, op);
-    let decided: Vec<Decided> = subject.graph.op_ids().map(of).collect();
+    let decide = |op: OpId| Decided::of(subject.analysis, &words, subject.plan, op);
+    let decided: Vec<Decided> = subject.graph.op_ids().map(decide).collect();
     let mut view = View {
         subject,
         decided: &decided,
@@ -39,7 +39,7 @@ pub(super) fn model(subject: &Subject<'_>, names: &mut Names) -> Value {
         names,
     };
     let root = view.node(&Module::of(subject.graph), "");
-    let tree = view.told(&root);
+    let tree = view.to_json(&root);
     json!({ "tree": tree, "placements": view.placements.iter().map(|it| runs(it)).collect::<Vec<_>>() })
 }
 
@@ -51,13 +51,13 @@ struct View<'v> {
     parameters: BTreeMap<String, u64>,
     classes: BTreeMap<String, String>,
     placements: Vec<Vec<u32>>,
-    names: &'v mut Names,
+    names: &'v mut PageNames,
 }
 
 impl View<'_> {
-    fn node(&self, module: &Module, path: &str) -> Node {
+    fn node(&self, module: &Module, path: &str) -> ModuleNode {
         let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-        let mut inner: Vec<Node> = vec![];
+        let mut inner: Vec<ModuleNode> = vec![];
         for module in &module.inner {
             let node = self.node(module, &below(&module.name));
             match inner.last_mut().filter(|last| last.is_before(&node)) {
@@ -65,29 +65,29 @@ impl View<'_> {
                 None => inner.push(node),
             }
         }
-        let of_ops: Vec<String> = module.own.iter().map(|op| self.likeness(*op)).collect();
-        let of_inner: Vec<String> = inner.iter().map(|it| format!("{}:{}", it.name, it.likeness)).collect();
-        Node {
+        let of_ops: Vec<String> = module.own.iter().map(|op| self.signature(*op)).collect();
+        let of_inner: Vec<String> = inner.iter().map(|it| format!("{}:{}", it.name, it.signature)).collect();
+        ModuleNode {
             name: module.name.clone(),
             paths: vec![path.to_owned()],
             own: module.own.iter().map(|op| vec![*op]).collect(),
-            likeness: format!("({};{})", of_ops.join(","), of_inner.join(",")),
+            signature: format!("({};{})", of_ops.join(","), of_inner.join(",")),
             inner,
         }
     }
 
-    fn likeness(&self, op: OpId) -> String {
-        let of = self.subject.graph.op(op);
+    fn signature(&self, op: OpId) -> String {
+        let operator = self.subject.graph.op(op);
         let made: Vec<String> =
-            of.outputs.iter().flatten().map(|it| shape(self.subject.graph, *it)).collect();
+            operator.outputs.iter().flatten().map(|it| shape(self.subject.graph, *it)).collect();
         let decided = &self.decided[op.index()];
-        format!("{} {made:?} {decided} {} {:?}", of.target, decided.placed(), decided.block)
+        format!("{} {made:?} {decided} {} {:?}", operator.target, decided.placed(), decided.block)
     }
 
-    fn told(&mut self, node: &Node) -> Value {
+    fn to_json(&mut self, node: &ModuleNode) -> Value {
         let every = node.every();
         let operators: Vec<Value> = node.own.iter().map(|ops| self.operator(ops)).collect();
-        let inner: Vec<Value> = node.inner.iter().map(|it| self.told(it)).collect();
+        let inner: Vec<Value> = node.inner.iter().map(|it| self.to_json(it)).collect();
         let most = self.mostly(&every);
         let work: f64 = every.iter().map(|op| self.work[op.index()]).sum();
         let all: f64 = self.work.iter().sum();
@@ -174,23 +174,23 @@ impl View<'_> {
     }
 }
 
-impl Node {
+impl ModuleNode {
     /// Whether another one goes on with these layers.
-    fn is_before(&self, next: &Node) -> bool {
+    fn is_before(&self, next: &ModuleNode) -> bool {
         let word = self.paths[self.paths.len() - 1].rsplit('.').next().unwrap_or_default();
         let (last, number) = (word.parse::<u64>(), next.name.parse::<u64>());
         matches!((last, number), (Ok(last), Ok(number)) if last + 1 == number)
-            && self.likeness == next.likeness
+            && self.signature == next.signature
     }
 
     /// The next of these layers.
-    fn take(&mut self, other: Node) {
+    fn take(&mut self, other: ModuleNode) {
         let first = self.paths[0].rsplit('.').next().unwrap_or_default();
         self.name = format!("{{{first}-{}}}", other.name);
         self.join(other);
     }
 
-    fn join(&mut self, other: Node) {
+    fn join(&mut self, other: ModuleNode) {
         self.paths.extend(other.paths);
         self.own.iter_mut().zip(other.own).for_each(|(own, other)| own.extend(other));
         self.inner.iter_mut().zip(other.inner).for_each(|(inner, other)| inner.join(other));
@@ -198,7 +198,7 @@ impl Node {
 
     /// All operators in it.
     fn every(&self) -> Vec<OpId> {
-        let inner = self.inner.iter().flat_map(Node::every);
+        let inner = self.inner.iter().flat_map(ModuleNode::every);
         self.own.iter().flatten().copied().chain(inner).collect()
     }
 }
@@ -223,27 +223,27 @@ fn count(spans: &[Vec<OpId>], ops: &[OpId]) -> usize {
 
 /// Bytes of parameters by the module that their first names say.
 fn parameters(graph: &Graph) -> BTreeMap<String, u64> {
-    let mut found = BTreeMap::new();
+    let mut bytes = BTreeMap::new();
     for tensor in &graph.tensors {
         let Source::Param { names, .. } = &tensor.source else { continue };
         let Some(name) = names.first() else { continue };
         let module = name.rsplit_once('.').map_or("", |(module, _)| module);
-        *found.entry(module.to_owned()).or_default() += tensor.bytes().unsigned_abs();
+        *bytes.entry(module.to_owned()).or_default() += tensor.bytes().unsigned_abs();
     }
-    found
+    bytes
 }
 
 /// Devices as runs: where each begins, its step, and how many there are.
 fn runs(devices: &[u32]) -> Vec<[i64; 3]> {
-    let mut found: Vec<[i64; 3]> = vec![];
+    let mut runs: Vec<[i64; 3]> = vec![];
     for device in devices.iter().map(|device| i64::from(*device)) {
-        match found.last_mut() {
+        match runs.last_mut() {
             Some([first, step, count]) if *count == 1 => (*step, *count) = (device - *first, 2),
             Some([first, step, count]) if *first + *step * *count == device => *count += 1,
-            _ => found.push([device, 1, 1]),
+            _ => runs.push([device, 1, 1]),
         }
     }
-    found
+    runs
 }
 
 #[cfg(test)]

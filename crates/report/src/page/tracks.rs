@@ -1,14 +1,14 @@
-//! Which devices are one row: those that do the same at the same time.
+//! Which devices are one track: those that do the same at the same time.
 
 use program::RankId;
 use serde_json::{Value, json};
 use simulate::Lane;
 
 use super::Subject;
-use super::patterns::{Patterns, Turns, turns};
+use super::patterns::{Patterns, Tasks, tasks};
 
 /// Devices that do the same.
-pub(super) struct Row {
+pub(super) struct Track {
     pub(super) role: usize,
     /// The one that is looked at, and its place among those that were followed.
     pub(super) rank: RankId,
@@ -16,77 +16,77 @@ pub(super) struct Row {
     pub(super) ranks: Vec<RankId>,
     /// The one of them that needs most memory: shards may be uneven.
     pub(super) fullest: RankId,
-    pub(super) turns: Turns,
+    pub(super) tasks: Tasks,
     lane: Vec<(&'static str, f64)>,
 }
 
-/// The rows in the order of their first devices, with the patterns that they share.
-pub(super) struct Rows {
-    pub(super) rows: Vec<Row>,
+/// The tracks in the order of their first devices, with the patterns that they share.
+pub(super) struct Tracks {
+    pub(super) tracks: Vec<Track>,
     pub(super) patterns: Patterns,
 }
 
-impl std::ops::Deref for Rows {
-    type Target = [Row];
+impl std::ops::Deref for Tracks {
+    type Target = [Track];
 
-    fn deref(&self) -> &[Row] {
-        &self.rows
+    fn deref(&self) -> &[Track] {
+        &self.tracks
     }
 }
 
-pub(super) fn rows(subject: &Subject<'_>) -> Rows {
+pub(super) fn tracks(subject: &Subject<'_>) -> Tracks {
     let program = &subject.compiled.program;
     let simulation = &subject.step.estimate.simulation;
-    let mut found = Rows { rows: vec![], patterns: Patterns::default() };
+    let mut all = Tracks { tracks: vec![], patterns: Patterns::default() };
     for (role, of_role) in program.roles.iter().enumerate() {
         let is_here = |lane: &Lane| of_role.ranks.contains(&lane.rank);
         let lanes: Vec<(usize, &Lane)> =
             simulation.ranks.iter().enumerate().filter(|(_, lane)| is_here(lane)).collect();
-        let all_are_told = lanes.len() == of_role.ranks.len() && is_told(subject, &lanes);
-        let mut of_this: Vec<Row> = vec![];
+        let all_are_noted = lanes.len() == of_role.ranks.len() && is_noted(subject, &lanes);
+        let mut tracks: Vec<Track> = vec![];
         for (at, lane) in lanes {
-            let turns = turns(subject, role, at, &mut found.patterns);
-            let ranks = if all_are_told { vec![lane.rank] } else { of_role.ranks.clone() };
-            let row = Row {
+            let tasks = tasks(subject, role, at, &mut all.patterns);
+            let ranks = if all_are_noted { vec![lane.rank] } else { of_role.ranks.clone() };
+            let track = Track {
                 role,
                 rank: lane.rank,
                 at,
                 fullest: fullest(subject, &ranks),
                 ranks,
-                turns,
+                tasks,
                 lane: seconds(lane),
             };
-            match of_this.iter_mut().find(|known| known.turns == row.turns) {
+            match tracks.iter_mut().find(|known| known.tasks == track.tasks) {
                 Some(known) => {
-                    known.ranks.extend(row.ranks);
+                    known.ranks.extend(track.ranks);
                     known.fullest = fullest(subject, &known.ranks);
                 }
-                None => of_this.push(row),
+                None => tracks.push(track),
             }
-            if !all_are_told {
+            if !all_are_noted {
                 break;
             }
         }
-        found.rows.extend(of_this);
+        all.tracks.extend(tracks);
     }
-    found.rows.sort_by_key(|row| row.rank);
-    found.patterns.shorten(&mut found.rows);
-    found
+    all.tracks.sort_by_key(|track| track.rank);
+    all.patterns.shorten(&mut all.tracks);
+    all
 }
 
 /// Whether it is known of all of these what they do when.
-fn is_told(subject: &Subject<'_>, lanes: &[(usize, &Lane)]) -> bool {
+fn is_noted(subject: &Subject<'_>, lanes: &[(usize, &Lane)]) -> bool {
     let spans = &subject.step.estimate.simulation.spans;
     lanes.len() == 1 || lanes.iter().all(|(_, lane)| spans.iter().any(|span| span.rank == lane.rank))
 }
 
 /// Of these that are known to the page the one that needs most memory, the first of several.
 fn fullest(subject: &Subject<'_>, ranks: &[RankId]) -> RankId {
-    let is_told =
+    let is_noted =
         |rank: &RankId| subject.step.held.iter().any(|held| held.rank == *rank && !held.closely.is_empty());
     let most = |rank: &RankId| subject.step.estimate.memory[rank.index()].total();
-    let told: Vec<RankId> = ranks.iter().copied().filter(is_told).collect();
-    let all = if told.is_empty() { ranks } else { &told[..] };
+    let noted: Vec<RankId> = ranks.iter().copied().filter(is_noted).collect();
+    let all = if noted.is_empty() { ranks } else { &noted[..] };
     all.iter().copied().reduce(|a, b| if most(&b) > most(&a) { b } else { a }).unwrap_or(ranks[0])
 }
 
@@ -94,8 +94,8 @@ fn seconds(lane: &Lane) -> Vec<(&'static str, f64)> {
     lane.parts().into_iter().chain([("communication", lane.communication)]).collect()
 }
 
-impl Row {
-    pub(super) fn told(&self) -> Value {
+impl Track {
+    pub(super) fn to_json(&self) -> Value {
         let seconds: serde_json::Map<String, Value> =
             self.lane.iter().map(|(name, seconds)| ((*name).to_owned(), json!(seconds))).collect();
         json!({
@@ -112,12 +112,12 @@ impl Row {
 pub(super) fn ranges(ranks: &[RankId]) -> Vec<[u32; 2]> {
     let mut sorted: Vec<u32> = ranks.iter().map(|rank| rank.0).collect();
     sorted.sort_unstable();
-    let mut found: Vec<[u32; 2]> = vec![];
+    let mut ranges: Vec<[u32; 2]> = vec![];
     for rank in sorted {
-        match found.last_mut() {
+        match ranges.last_mut() {
             Some([_, last]) if *last + 1 == rank => *last = rank,
-            _ => found.push([rank, rank]),
+            _ => ranges.push([rank, rank]),
         }
     }
-    found
+    ranges
 }
