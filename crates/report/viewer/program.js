@@ -71,10 +71,13 @@ function linksOf(number) {
   const add = (map, key, value) => { const known = map.get(key) ?? []; if (!known.includes(value)) known.push(value); map.set(key, known); };
   DATA.program.roles[number].lines.forEach((lines, code) => lines.forEach((line, instr) => {
     const [, first, count] = codes[code].instrs.slice(3 * instr, 3 * instr + 3);
-    if (line === 0 || first < 0) return;
+    const [own, ...inside] = Array.isArray(line) ? line : [line];
+    if (own === 0 || first < 0) return;
     for (let operator = first; operator < first + count && operator < DATA.operators.length; operator++) {
-      add(byLine, line, operator);
-      add(byOperator, operator, line);
+      const at = inside[operator - first];
+      if (at) { add(byLine, at, operator); add(byOperator, operator, at); }
+      add(byLine, own, operator);
+      add(byOperator, operator, own);
     }
   }));
   return { byLine, byOperator };

@@ -230,7 +230,7 @@ def test_the_program_is_linked(browser: Browser) -> None:
     show(browser, "program")
     browser.click("#graph .row:nth-child(2)")
     lit = browser.ask("[...document.querySelectorAll('#emitted .lit')].map((it) => it.innerText)")
-    assert any("run.call(" in line or "embedding" in line for line in lit), lit
+    assert any("run.call(" in line for line in lit) and any("embedding" in line for line in lit), lit
 
 
 @in_a_browser

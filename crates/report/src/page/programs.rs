@@ -22,9 +22,10 @@ pub(super) fn programs(subject: &Subject<'_>) -> Result<Value> {
             shown += text(name).len();
             let is_shown = shown <= MOST;
             let of_code = |code: &program::Code| {
-                let line =
-                    |at: usize| lines.of(number, (code.block, code.pass), at).map_or(0, |line| line.line);
-                (0..code.instrs.len()).map(line).collect::<Vec<_>>()
+                let of_instr = |at: usize| lines.of(number, (code.block, code.pass), at);
+                (0..code.instrs.len())
+                    .map(|at| of_instr(at).map_or_else(|| json!(0), line))
+                    .collect::<Vec<_>>()
             };
             json!({
                 "file": name,
@@ -35,4 +36,12 @@ pub(super) fn programs(subject: &Subject<'_>) -> Result<Value> {
         })
         .collect();
     Ok(json!({ "roles": roles }))
+}
+
+/// The line of an instruction, with those of the operators that it calls behind it.
+fn line(of: &emit::Line) -> Value {
+    if of.ops.is_empty() {
+        return json!(of.line);
+    }
+    json!(std::iter::once(of.line).chain(of.ops.iter().copied()).collect::<Vec<u32>>())
 }
