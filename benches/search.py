@@ -98,7 +98,7 @@ def _search(path: str, cluster: str, batches: str) -> dict[str, object]:
     start = time.process_time()
     graph = core.Graph(text)
     devices = core.cluster_devices(cluster)
-    found = core.search_plan(graph, devices, cluster, batches=int(batches), deadline=DEADLINE)
+    found = core.search_plan(graph, devices, cluster, batches=int(batches), deadline=DEADLINE, threads=1)
     seconds = time.process_time() - start
     first = found.rows[0]
     return {

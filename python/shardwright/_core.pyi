@@ -481,6 +481,7 @@ def search_plan(
     watch: Callable[[str], object] | None = None,
     constraints: tuple[str, str] | None = None,
     inputs: str = "global",
+    threads: int | None = None,
 ) -> Found: ...
 def cluster_of_gpus(
     name: str,

@@ -37,7 +37,8 @@ fn same_arg(expected: &LocalArg, found: &Arg, own: Own<'_>, binding: &mut Vec<(B
         (LocalArg::None, Arg::None) => true,
         (LocalArg::Bool(a), Arg::Bool(b)) => a == b,
         (LocalArg::Int(a), Arg::Int(_) | Arg::Hole(_)) => integer(found, own) == Some(*a),
-        (LocalArg::Float(a), Arg::Float(b)) => a == b || a.to_bits() == b.to_bits(),
+        // What is divided by the one zero is not what is divided by the other.
+        (LocalArg::Float(a), Arg::Float(b)) => a.to_bits() == b.to_bits(),
         (LocalArg::Str(a), Arg::Str(b)) => a == b,
         (LocalArg::Dtype(a), Arg::Dtype(b)) => a == b,
         (LocalArg::Input(position), Arg::Buf(buf)) => {

@@ -246,3 +246,17 @@ fn only(table: &Table, at: &[usize]) -> Table {
     }
     own
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_on_a_line_differ_in_one_position() {
+        let axis = Axis { size: 4, stride: 2 };
+        for (one, other, is_line) in [(0, 6, true), (3, 1, true), (2, 2, true), (0, 1, false), (6, 8, false)]
+        {
+            assert_eq!(axis.is_line(RankId(one), RankId(other)), is_line, "{one} {other}");
+        }
+    }
+}

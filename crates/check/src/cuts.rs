@@ -170,6 +170,8 @@ fn joined(pieces: &[&[Interval]], factors: &[i64], index: usize) -> Option<Joine
         }
         len += piece[index].len();
     }
+    // All of it lies where it lies.
+    let begin = begin.or((len == factors[index]).then_some(0));
     let Some(begin) = begin else {
         whole[index] = any(len, factors[index]);
         return Some(Joined { pieces: pieces.iter().map(|piece| piece.to_vec()).collect(), whole });
@@ -184,4 +186,65 @@ fn joined(pieces: &[&[Interval]], factors: &[i64], index: usize) -> Option<Joine
     }
     whole[index] = Interval { lo: begin, hi: next };
     (begin >= 0 && next <= factors[index]).then_some(Joined { whole, pieces: placed })
+}
+
+#[cfg(test)]
+mod tests {
+    use program::Cut;
+    use rules::Interval;
+
+    use super::{adds_up, is_counted, locate, part_of};
+    use crate::region::any;
+
+    fn at(lo: i64, hi: i64) -> Interval {
+        Interval { lo, hi }
+    }
+
+    #[test]
+    fn extents_are_numbers_and_may_be_zero() {
+        assert!(is_counted(&[0, 3]));
+        assert!(is_counted(&[1]));
+        assert!(!is_counted(&[-1]));
+        assert!(!is_counted(&[2, -3]));
+        assert!(!is_counted(&[i64::MAX, 2]));
+        assert!(!is_counted(&[0, i64::MAX, 2]));
+    }
+
+    #[test]
+    fn a_factor_of_the_program_is_found_by_its_stride() {
+        let found = |known: &[Vec<i64>], given: &[Vec<i64>], factor: usize, lo: i64, hi: i64| {
+            locate(known, given, factor, at(lo, hi))
+        };
+        assert_eq!(found(&[vec![8]], &[vec![2, 4]], 0, 1, 2), [(0, at(4, 8))]);
+        assert_eq!(found(&[vec![2, 4]], &[vec![8]], 0, 4, 8), [(0, at(1, 2))]);
+        assert_eq!(found(&[vec![2, 4]], &[vec![8]], 0, 2, 4), []);
+        let known = [vec![3], vec![2, 4]];
+        assert_eq!(found(&known, &[vec![3], vec![8]], 1, 4, 8), [(1, at(1, 2))]);
+        assert_eq!(found(&known, &[vec![3], vec![2, 2, 2]], 2, 1, 2), [(2, at(2, 4))]);
+        assert_eq!(found(&known, &known, 2, 1, 2), [(2, at(1, 2))]);
+        assert_eq!(found(&known, &known, 3, 0, 1), []);
+        let none = [vec![2, 0]];
+        assert_eq!(found(&none, &none, 0, 0, 1), [(0, at(0, 1))]);
+        assert_eq!(found(&none, &[vec![0]], 0, 0, 0), [(1, at(0, 0))]);
+    }
+
+    #[test]
+    fn a_part_of_what_may_lie_anywhere_may_lie_anywhere() {
+        assert_eq!(part_of(&[any(2, 4)], &[4], 0, at(1, 2)), [any(1, 4)]);
+        assert_eq!(part_of(&[at(2, 4)], &[4], 0, at(1, 2)), [at(3, 4)]);
+    }
+
+    #[test]
+    fn pieces_are_all_of_what_is_cut() {
+        let fits = |factor: usize, sizes: &[i64], pieces: usize| {
+            adds_up(&Cut { extents: vec![], factor, sizes: sizes.to_vec() }, &[vec![4]], pieces)
+        };
+        assert!(fits(0, &[1, 3], 2));
+        assert!(fits(0, &[0, 4], 2));
+        assert!(!fits(0, &[-1, 5], 2));
+        assert!(!fits(0, &[1, 2], 2));
+        assert!(!fits(0, &[1, 3], 3));
+        // Too much for a number, of a factor that is not there.
+        assert!(!fits(1, &[i64::MAX, 1], 2));
+    }
 }

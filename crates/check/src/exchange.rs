@@ -182,9 +182,11 @@ fn source_fits(
 ) -> Result<(), Fault> {
     let (region, own) = (&exchange.sources[source].1, cx.store.region(held.region));
     let tensor = cx.facts.class(exchange.tensor);
-    let there = || match held.of.grad {
-        true => unify_all(own, &region.0),
-        false => agree(cx.facts, tensor, own, &region.0),
+    // What lies in some of a region would lie elsewhere in another.
+    let there = || match (cx.store.is_everywhere(held.share), held.of.grad) {
+        (false, _) => (own[..] == *region.0).then(|| own.to_vec()),
+        (true, true) => unify_all(own, &region.0),
+        (true, false) => agree(cx.facts, tensor, own, &region.0),
     };
     let same = held.of.tensor == tensor && there().is_some() && grad.is_none_or(|grad| grad == held.of.grad);
     if same {

@@ -57,10 +57,12 @@ fn sliced(cx: &Context<'_>, rank: &Rank<'_>, slice: &Slice, held: Held) -> Optio
     Some(region)
 }
 
-/// A region, of a value with its fluid runs divided as the program says.
+/// A region, of a value with its fluid runs divided as the program says: one that is the same share in all of it, since
+/// what lies in some of a region lies elsewhere once that is divided otherwise.
 fn divided(cx: &Context<'_>, held: Held, region: u32, extents: &[Vec<i64>]) -> Vec<Interval> {
     let region = cx.store.region(region);
-    if held.of.grad { region.to_vec() } else { divided_as(cx.facts, held.of.tensor, region, extents) }
+    let stays = held.of.grad || !cx.store.is_everywhere(held.share);
+    if stays { region.to_vec() } else { divided_as(cx.facts, held.of.tensor, region, extents) }
 }
 
 /// A share, or all of it if it is.
@@ -96,11 +98,13 @@ fn combined(cx: &mut Context<'_>, held: &[Held], reduction: Reduction) -> Result
     let Some(first) = held.first().copied() else { return Ok(None) };
     // What may lie anywhere lies where the others do.
     let mut region = first.region;
+    // What lies in some of a region would lie elsewhere in another.
+    let moves = held.iter().all(|held| cx.store.is_everywhere(held.share));
     for other in held.iter().filter(|other| other.of != first.of || other.region != first.region) {
         let (one, two) = (cx.store.region(region), cx.store.region(other.region));
         let joined =
             if first.of.grad { unify_all(one, two) } else { agree(cx.facts, first.of.tensor, one, two) };
-        let Some(joined) = joined.filter(|_| other.of == first.of) else {
+        let Some(joined) = joined.filter(|_| moves && other.of == first.of) else {
             let (expected, found) = (cx.text(first), cx.text(*other));
             return Err(Fault::new("SW0507", "different things are added")
                 .why(format!("expected {expected} everywhere, found {found}")));
@@ -243,6 +247,14 @@ fn together(cx: &mut Context<'_>, group: &Group<'_>, region: u32, pieces: &[u32]
         group.held.iter().all(|held| held.share == first.share) && cx.store.is_everywhere(first.share);
     if symmetric {
         return Ok(Held { region, ..first });
+    }
+    let is_somewhere = |(held, piece): (&Held, &u32)| {
+        cx.store.is_somewhere(*piece, region)
+            || !cx.store.is_everywhere(held.share) && cx.store.is_somewhere(held.region, *piece)
+    };
+    if group.held.iter().zip(pieces).any(is_somewhere) {
+        let what = "different shares are joined of what may lie anywhere";
+        return Err(Fault::new("SW0507", what).why(format!("found {}", cx.text(first))));
     }
     let placed: Vec<ShareId> = (group.held.iter().zip(pieces))
         .map(|(held, piece)| {

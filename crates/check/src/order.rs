@@ -298,6 +298,16 @@ fn communicate(
             Fault::new("SW0506", "ranks that communicate with each other do different things").why(why)
         );
     }
+    // Of several micro-batches the ones would come more often than the others, or later.
+    let once = |member: usize| ranks[member].body.pass_at(ranks[member].next).is_once();
+    if let Some(other) = members.iter().copied().find(|other| once(*other) != once(members[0])) {
+        let what =
+            "ranks that communicate with each other do so once a step here, and with micro-batches there";
+        let (here, there) = if once(other) { (other, members[0]) } else { (members[0], other) };
+        let why =
+            format!("rank {} does so once a step, rank {} does not", ranks[here].id.0, ranks[there].id.0);
+        return Err(Fault::new("SW0506", what).why(why));
+    }
     if communications.is_first(rendezvous) {
         cx.tally.communication(first.kind().noun());
     }

@@ -243,6 +243,12 @@ impl Store {
         self.shares.number(&entries)
     }
 
+    /// Whether it is not known where in a region a part of it lies.
+    pub(crate) fn is_somewhere(&self, part: ListId, region: ListId) -> bool {
+        let mut pairs = self.region(part).iter().zip(self.region(region));
+        pairs.any(|(part, whole)| is_any(*part) && part != whole)
+    }
+
     /// The sum of shares of one region, if nothing is in it twice.
     pub(crate) fn sum(
         &mut self,
@@ -264,21 +270,24 @@ impl Store {
         }
     }
 
-    /// A term whose supports together fill the region holds everywhere. Nothing is in the share twice,
-    /// so the supports of a term are disjoint and their sizes tell.
+    /// A term whose supports fill the region, each place once, holds everywhere. One that is one of several equal parts may
+    /// be in the share several times, and in one place more often than in another: so sizes alone do not tell.
     fn joined_up(&mut self, region: ListId, share: ShareId) -> ShareId {
         if self.is_everywhere(share) {
             return share;
         }
         let size = |list: &[Interval]| list.iter().map(|i| i.len()).product::<i64>();
-        let mut covered: Map<TermId, i64> = Map::default();
+        let mut supports: Map<TermId, Vec<&[Interval]>> = Map::default();
         let entries = self.shares.get(share).clone();
         for entry in entries.iter().filter(|entry| entry.support != EVERYWHERE) {
-            *covered.entry(entry.term).or_insert(0) += size(self.region(entry.support));
+            supports.entry(entry.term).or_default().push(self.region(entry.support));
         }
-        // A term may be in the share several times, where it is one of several equal parts: each once.
-        let all = size(self.region(region));
-        let fills = |entry: &Entry| entry.support != EVERYWHERE && covered.get(&entry.term) == Some(&all);
+        let frame = self.region(region);
+        supports.retain(|_, boxes| {
+            boxes.iter().map(|&list| size(list)).sum::<i64>() == size(frame)
+                && sweep(frame, boxes, &mut |inside, _| (inside.len() != 1).then_some(())).is_none()
+        });
+        let fills = |entry: &Entry| entry.support != EVERYWHERE && supports.contains_key(&entry.term);
         let mut joined: Vec<Entry> =
             entries.iter().filter(|e| fills(e)).map(|e| Entry { support: EVERYWHERE, ..*e }).collect();
         joined.sort_unstable();
@@ -683,3 +692,6 @@ pub(crate) fn reached_outputs<'f>(
     let present = outputs.filter_map(|(index, tensor)| tensor.map(|tensor| (index, tensor)));
     present.filter(|(_, tensor)| facts.reached(*tensor))
 }
+
+#[cfg(test)]
+mod tests;

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_find_their_places_beside_those_that_they_meet() {
+    fn parts_find_their_places_by_those_that_they_meet() {
         let (first, second) = (at(0, 2), at(2, 4));
         let part = |len: i64| any(len, 4);
         let made =

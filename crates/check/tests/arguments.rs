@@ -54,6 +54,7 @@ fn arguments_of_each_kind_are_compared() {
         ("[4, 2, 4]", "[4, 4, 2]"),
         ("[1], True", "[0], True"),
         ("[1], True", "[0, 1], True"),
+        ("[1], True", "[1, 0], True"),
         ("alpha=2", "alpha=3"),
         ("alpha=2", "beta=2"),
         (", alpha=2", ""),
@@ -68,5 +69,53 @@ fn arguments_of_each_kind_are_compared() {
         assert!(PROGRAM.contains(old), "{old}");
         let found = faults(&graph(MODEL), &PROGRAM.replacen(old, new, 1));
         assert_eq!(found.first().map(|fault| fault.code), Some("SW0504"), "{old} to {new}: {found:?}");
+    }
+}
+
+/// A number that is none is the same only as itself, and the two zeros differ.
+#[test]
+fn numbers_are_the_same_to_the_last_bit() {
+    for number in ["0.0", "-0.0", "nan", "inf"] {
+        let model = graph(&format!(
+            "input %x f64[4] 0
+op %y f64[4] = aten.div.Tensor(%x, {number}) in \"\" at \"m.py:1\"
+output %y
+"
+        ));
+        for other in ["0.0", "-0.0", "nan", "inf", "1.0"] {
+            let text = format!(
+                "ranks 0
+input x %x :
+call 0 x -> y : y = aten.div.Tensor(x, {other})
+output y
+"
+            );
+            let found = faults(&model, &text);
+            let wanted = (number != other).then_some("SW0504");
+            assert_eq!(found.first().map(|fault| fault.code), wanted, "{number} {other}: {found:?}");
+        }
+    }
+}
+
+/// Ranks run one code, and have numbers of their own.
+#[test]
+fn numbers_of_each_rank_are_compared() {
+    let model = graph(
+        "input %x f64[4,8] 0
+op %f f64[4,2,4] = aten.view.default(%x, [4, 2, 4]) in \"\" at \"m.py:1\"
+output %f
+",
+    );
+    let text = "group 0,1
+ranks 0,1
+constant n 2 2
+input x %x 0..2,:,: | 2..4,:,:
+call 0 x -> f : f = aten.reshape.default(x, [n, 2, 4])
+output f local 0..2,:,: | 2..4,:,:
+";
+    proof(&model, text);
+    for other in ["2 3", "3 2"] {
+        let found = faults(&model, &text.replace("n 2 2", &format!("n {other}")));
+        assert_eq!(found.first().map(|fault| fault.code), Some("SW0504"), "{other}: {found:?}");
     }
 }

@@ -233,3 +233,10 @@ fn a_rank_sends_as_many_values_as_its_table_says() {
     let text = STAGES.replace("send 9 y\n", "send 9 y, y\n");
     refused(&graph(TIED), &text, "SW0507", "are not those of its table", |_| ());
 }
+
+/// After the last micro-batch there are gradients only.
+#[test]
+fn at_the_end_of_a_step_nothing_is_computed() {
+    let text = STAGES.replace("end\nreduce_gradients g0 w", "end\nadd w -> k\nreduce_gradients g0 w");
+    refused(&graph(TIED), &text, "SW0523", "where only gradients may be communicated", |_| ());
+}

@@ -4,7 +4,7 @@ mod support;
 
 use graph::TensorId;
 use program::*;
-use rules::{Reduction, Region};
+use rules::{Interval, Reduction, Region};
 use support::{LINEARS, graph, program};
 
 const MLP: &str = include_str!("programs/mlp.graph");
@@ -340,6 +340,15 @@ fn the_gradient_of_a_copy_goes_to_its_part_once() {
     });
 }
 
+/// Of a copy that is not read there is no gradient, and so none that would reach its part.
+#[test]
+fn the_gradient_of_a_copy_is_that_of_all_of_it() {
+    refused(LINEARS, DIVIDED, "SW0508", "or not in full", |role| {
+        let none = Region([Interval { lo: 0, hi: 0 }, Interval::whole(8)].into());
+        role.table.leaves[0].1 = PerRank::Same(none);
+    });
+}
+
 /// Changes the leaves, the shards and the time of an exchange of gradients.
 type Plant<'p> = &'p dyn Fn(&mut Vec<LeafId>, &mut Vec<usize>, &mut GradSync);
 
@@ -522,6 +531,24 @@ fn pieces_that_are_joined_are_of_one_tensor() {
 }
 
 #[test]
+fn each_rank_joins_the_pieces_that_there_are() {
+    for at in 0..2 {
+        planted(TWO, GATHERED, "SW0507", "are not consecutive", |made| {
+            let Instr::Collective(it) = find(&mut made.roles[at], Pass::Forward, Kind::AllGather) else {
+                panic!("one")
+            };
+            it.how = How::AllGather(Cut { sizes: vec![1, 3], ..rows(&[2, 2]) });
+        });
+    }
+}
+
+/// Rows of a matrix of four by eight.
+fn rows(sizes: &[i64]) -> Cut {
+    let extents = vec![vec![Arg::Int(4)], vec![Arg::Int(8)]];
+    Cut { extents, factor: 0, sizes: sizes.to_vec() }
+}
+
+#[test]
 fn pieces_of_one_value_are_gathered_at_a_time() {
     planted(TWO, GATHERED, "SW0502", "a different number of results than of values", |made| {
         for role in &mut made.roles {
@@ -588,6 +615,48 @@ fn ranks_cut_what_they_scatter_in_the_same_pieces() {
     }
 }
 
+const SQUARE: &str = "input %x f64[4,4,6] 0
+op %p f64[4,4] = aten.sum.dim_IntList(%x, [2]) in \"\" at \"m.py:1\"
+output %p
+";
+
+const SCATTERED: &str = "group 0,1
+ranks 0,1
+input x %x :,:,0..3 | :,:,3..6
+call 0 x -> p : p = aten.sum.dim_IntList(x, [2])
+reduce_scatter g0 p -> q : [4, 4] 0 [2, 2]
+output q local 0..2,: | 2..4,:
+";
+
+/// Changes how a rank cuts what it scatters.
+fn cut(role: &mut Role, plant: impl Fn(&mut Cut)) {
+    let Instr::Collective(it) = find(role, Pass::Forward, Kind::ReduceScatter) else { panic!("one") };
+    let How::ReduceScatter(cut) = &mut it.how else { panic!("a cut") };
+    plant(cut);
+}
+
+#[test]
+fn ranks_may_name_the_same_pieces_otherwise() {
+    let model = graph(SQUARE);
+    let mut made = apart(program(&model, SCATTERED));
+    cut(&mut made.roles[1], |cut| {
+        cut.extents = vec![vec![Arg::Int(2), Arg::Int(2)], vec![Arg::Int(4)]];
+        cut.sizes = vec![1, 1];
+    });
+    assert_eq!(check::check(&model, &made).err(), None);
+    for at in 0..2 {
+        let other = "cut a tensor in different pieces";
+        planted(SQUARE, SCATTERED, "SW0506", other, |made| cut(&mut made.roles[at], |cut| cut.factor = 1));
+        let sizes = |cut: &mut Cut| cut.sizes = vec![1, 3];
+        planted(SQUARE, SCATTERED, "SW0506", other, |made| cut(&mut made.roles[at], sizes));
+    }
+    planted(SQUARE, SCATTERED, "SW0507", "pieces that do not fit it", |made| {
+        for role in &mut made.roles {
+            cut(role, |cut| cut.extents[1] = vec![Arg::Int(6)]);
+        }
+    });
+}
+
 /// In a step of several micro-batches ranks meet for the same one, and come to their ends.
 #[test]
 fn ranks_run_micro_batches_in_orders_that_meet() {
@@ -603,4 +672,32 @@ fn ranks_run_micro_batches_in_orders_that_meet() {
     let mut both = apart(program(&graph(LAYER), TENSOR));
     shifts(&mut both, &[0, 1]);
     assert!(check::check(&graph(LAYER), &both).is_ok(), "all do the same");
+}
+
+const SCALED: &str = "input %x f64[4,8] 0
+param %g f64[8] \"g\"
+op %y f64[4,8] = aten.mul.Tensor(%x, %g) in \"\" at \"m.py:1\"
+output %y
+";
+
+#[test]
+fn what_is_sent_has_as_many_dims_as_its_table_says() {
+    let text = |sent: &str| {
+        format!(
+            "table 9 %y sum
+from 0 :,:
+to 0 :,:
+piece 0 0 :,:
+ranks 0
+shard g %g :
+input x %x :,:
+call 0 x, g -> y : y = aten.mul.Tensor(x, g)
+exchange 9 {sent} -> z
+output z
+"
+        )
+    };
+    assert_eq!(support::faults(&graph(SCALED), &text("y")), []);
+    let found = support::faults(&graph(SCALED), &text("g"));
+    assert!(found.iter().any(|fault| fault.what.contains("sends something else")), "{found:?}");
 }

@@ -108,6 +108,8 @@ fn a_gather_is_not_dropped_or_undone_too_early() {
     breaks(PASSING, "call 1 y, v", "release v\ncall 1 y, v", "SW0523");
     breaks(PASSING, "grad 1 ds -> dy\nrelease v", "release v\ngrad 1 ds -> dy", "SW0523");
     breaks(ONCE, "gather g0 w, v", "gather g0 w", "SW0523");
+    // What stands before the first micro-batch only gathers.
+    breaks(ONCE, "forward\n", "add w -> k\nforward\n", "SW0523");
 }
 
 #[test]

@@ -188,22 +188,27 @@ fn logical_shares_pass_what_leaves_them_as_they_are() {
 /// What all shares are shares of a sum, or of a maximum, passes an operator; not some of this and some of that.
 #[test]
 fn shares_of_two_kinds_do_not_pass_together() {
-    let model = graph(
-        "input %x f64[4,8] 0
+    for (one, two) in [("d", "a"), ("a", "d")] {
+        let model = graph(&format!(
+            "input %x f64[4,8] 0
          param %w f64[8] \"w\"
          op %m f64[4,1] = aten.amax.default(%x, [1], True) in \"\" at \"m.py:1\"
          op %d f64[4,1] = aten.detach.default(%m) in \"\" at \"m.py:2\"
          op %a f64[4,1] = aten.sum.dim_IntList(%x, [1], True) in \"\" at \"m.py:3\"
-         op %t f64[4,1] = aten.add.Tensor(%d, %a) in \"\" at \"m.py:4\"
+         op %t f64[4,1] = aten.add.Tensor(%{one}, %{two}) in \"\" at \"m.py:4\"
          op %y f64[4,8] = aten.mul.Tensor(%x, %t) in \"\" at \"m.py:5\"
          op %z f64[4,8] = aten.mul.Tensor(%y, %w) in \"\" at \"m.py:6\"
          op %s f64[] = aten.sum.default(%z) in \"\" at \"m.py:7\"
          output %s",
-    );
-    let shares = "m = aten.amax.default(x, [1], True) ; d = aten.detach.default(m) ; a = aten.sum.dim_IntList(x, [1], True) ; h = aten.add.Tensor(d, a)";
-    for by in ["sum", "max"] {
-        let program = columns(shares, &format!("all_reduce g0 {by} h -> k"), "").replace("(x, t)", "(x, k)");
-        assert_eq!(codes(&model, &program).first(), Some(&"SW0505"), "{by}");
+        ));
+        let shares = format!(
+            "m = aten.amax.default(x, [1], True) ; d = aten.detach.default(m) ; a = aten.sum.dim_IntList(x, [1], True) ; h = aten.add.Tensor({one}, {two})"
+        );
+        for by in ["sum", "max"] {
+            let program =
+                columns(&shares, &format!("all_reduce g0 {by} h -> k"), "").replace("(x, t)", "(x, k)");
+            assert_eq!(codes(&model, &program).first(), Some(&"SW0505"), "{one} {two} {by}");
+        }
     }
 }
 
@@ -223,4 +228,64 @@ fn a_maximum_is_not_taken_with_what_is_not_there() {
     }
     let zeros = found("piece 0 0 0..2\npiece 1 0 0..2\n");
     assert!(zeros[0].what.contains("includes zeros that are not part of it"), "{zeros:?}");
+}
+
+/// The first two rows are a share of the maximum, the others nothing; the other ranks have all shares of all rows.
+#[test]
+fn a_maximum_is_not_taken_with_what_is_there_in_part() {
+    let model = graph(
+        "input %x f64[4,8] 0
+         op %m f64[4] = aten.amax.default(%x, [1]) in \"\" at \"m.py:1\"
+         output %m",
+    );
+    let text = "table 1 %m max
+         to 1 2..4
+         group 0,1
+         group 0,1,2
+         ranks 0
+         input x %x :,0..4
+         slice x -> a : [4, 4] 0..2, 0..4
+         call 0 a -> p : p = aten.amax.default(a, [1])
+         all_gather g0 p -> h : [4] 0 [2, 2]
+         all_reduce g1 max h -> k
+         output k
+         ranks 1
+         input x %x :,4..8
+         exchange 1 -> p
+         all_gather g0 p -> g : [4] 0 [2, 2]
+         call 0 x -> h : h = aten.amax.default(x, [1])
+         all_reduce g1 max h -> k
+         output k
+         ranks 2
+         input x %x :,0..4
+         call 0 x -> h : h = aten.amax.default(x, [1])
+         all_reduce g1 max h -> k
+         output k";
+    let found = faults(&model, text);
+    assert_eq!(found.first().map(|fault| fault.code), Some("SW0508"), "{found:?}");
+    assert!(found[0].what.contains("includes zeros that are not part of it"), "{found:?}");
+}
+
+/// The largest of a whole and of a share of a sum is neither.
+#[test]
+fn a_maximum_is_taken_of_copies_only_where_all_are() {
+    let model = graph(
+        "input %x f64[4,8] 0
+         op %p f64[4] = aten.sum.dim_IntList(%x, [1]) in \"\" at \"m.py:1\"
+         output %p",
+    );
+    let text = |regions: &str| {
+        format!(
+            "group 0,1
+             ranks 0,1
+             input x %x {regions}
+             call 0 x -> p : p = aten.sum.dim_IntList(x, [1])
+             all_reduce g0 max p -> q
+             output q"
+        )
+    };
+    proof(&model, &text(":,:"));
+    for regions in [":,: | :,4..8", ":,4..8 | :,:", ":,0..4 | :,4..8"] {
+        assert_eq!(codes(&model, &text(regions)).first(), Some(&"SW0508"), "{regions}");
+    }
 }

@@ -124,7 +124,7 @@ fn what_leaves_is_what_is_asked_for() {
         it.roles[role].table.outputs[0] = None;
     };
     let blocks = |it: &mut Program| {
-        body(it).codes.insert(1, Code { gives: vec![None], ..Code::new(1, Pass::Forward) })
+        body(it).codes.insert(1, Code { gives: vec![None], ..Code::new(1, Pass::Forward) });
     };
     refused(MEGATRON, "SW0502", against, |it| absent(it, 1));
     refused(DATA, "SW0502", against, |it| {

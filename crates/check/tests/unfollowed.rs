@@ -150,6 +150,7 @@ fn parts_are_gathered_in_the_order_of_all_ranks() {
     let model = graph(LINEAR);
     assert_eq!(folded(&model, &text([0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15])), Some(8));
     refused(&model, &text([0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 6, 7, 13, 14, 15]), "SW0507");
+    refused(&model, &text([0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 15, 7]), "SW0507");
 }
 
 /// The first line of eight moves on, and leaves a gap behind it from its fifth rank on.

@@ -18,7 +18,12 @@ mod search_py;
 mod spmd_py;
 mod step_py;
 
+use mimalloc::MiMalloc;
 use pyo3::prelude::*;
+
+/// A search makes and drops millions of small lists.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 #[pymodule]
 mod _core {

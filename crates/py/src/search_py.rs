@@ -39,6 +39,8 @@ pub(crate) struct Asked {
     pub(crate) inputs: Inputs,
     /// What the file is called, and what it says.
     pub(crate) constraints: Option<(String, String)>,
+    /// So many plans are evaluated at the same time.
+    pub(crate) threads: usize,
 }
 
 impl Asked {
@@ -66,6 +68,7 @@ impl Asked {
             memory: self.memory,
             constraints: constraints.as_ref(),
             stop: search::Stop::default(),
+            threads: self.threads,
         })
     }
 }
@@ -191,14 +194,18 @@ fn dict<'py>(py: Python<'py>, candidate: &Evaluated) -> PyResult<Bound<'py, PyDi
     Ok(dict)
 }
 
+/// More threads are not worth their memory.
+const MANY: usize = 16;
+
 /// Looks for the quickest plan for so many devices of a cluster: a name, or the text of a file and what that is called.
 /// With `every` all plans are given, also if none fits, or at least so many of the quickest as `wanted` says, of those
 /// below so many seconds; else one that fits is the first. `watch` is told each by its name. `constraints` are what their
-/// file is called and what it says; `inputs` say what ranks are given, as for [`compile`](crate::program_py::compile).
+/// file is called and what it says; `inputs` say what ranks are given, as for [`compile`](crate::program_py::compile). So many `threads` evaluate plans: as many
+/// as there are cores, unless said. What is found does not depend on it.
 #[pyfunction]
 #[pyo3(signature = (
     graph, devices, cluster, text = None, *, batches = 1, optimizer = "adamw", memory = None, deadline = None,
-    every = false, wanted = None, below = None, watch = None, constraints = None, inputs = "global"
+    every = false, wanted = None, below = None, watch = None, constraints = None, inputs = "global", threads = None
 ))]
 #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
 pub(crate) fn search_plan(
@@ -217,6 +224,7 @@ pub(crate) fn search_plan(
     watch: Option<Py<PyAny>>,
     constraints: Option<(String, String)>,
     inputs: &str,
+    threads: Option<usize>,
 ) -> PyResult<Found> {
     let mut tell = telling(watch);
     let model = &graph.model;
@@ -229,6 +237,7 @@ pub(crate) fn search_plan(
             memory: memory.map(Size::bytes).transpose()?,
             inputs: given(inputs)?,
             constraints,
+            threads: threads.unwrap_or_else(cores),
         };
         let deadline = deadline.map(deadline_of).transpose()?;
         py.detach(|| {
@@ -242,6 +251,11 @@ pub(crate) fn search_plan(
         })
     })?;
     Ok(Found { inner, graph: Graph { model: std::sync::Arc::clone(model) }, asked })
+}
+
+/// So many threads run at once here. Of more than a few each has less to do, and memory of its own.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |count| count.get().min(MANY))
 }
 
 fn deadline_of(seconds: f64) -> diag::Result<Duration> {

@@ -40,7 +40,16 @@ pub(crate) fn decision_tables(
     guarded(Evidence::of(model), || {
         let cluster = cluster_of(cluster, text)?;
         let (optimizer, inputs) = (optimizer.into(), Inputs::Global);
-        let asked = Asked { cluster, devices, batches, optimizer, memory: None, inputs, constraints: None };
+        let asked = Asked {
+            cluster,
+            devices,
+            batches,
+            optimizer,
+            memory: None,
+            inputs,
+            constraints: None,
+            threads: 1,
+        };
         py.detach(|| asked.of(model, |question| Ok(told(spmd::tables(question, byte)?))))
     })
 }

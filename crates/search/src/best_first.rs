@@ -6,6 +6,7 @@
 //! `megatron`; then other schedules of the few that would be quickest if stages never waited; and if nothing fits, what is on
 //! the host besides.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use diag::Result;
@@ -13,7 +14,9 @@ use plan::sets::auto;
 use plan::{Plan, PlanName, sets};
 
 use crate::lower_bound::{LowerBound, LowerBounds};
-use crate::{Evaluated, Found, Question, Shape, Wanted, bound, candidate, is_refusal, least_of, shapes};
+use crate::{
+    Evaluated, Found, Question, Shape, Wanted, ahead, bound, candidate, is_refusal, least_of, shapes,
+};
 
 /// Of so many the other schedules are looked at.
 const FEW: usize = 2;
@@ -61,6 +64,8 @@ pub(crate) struct Search<'q, 'w> {
     seen: BTreeSet<usize>,
     is_late: bool,
     is_hurried: bool,
+    /// By name what was evaluated before its turn.
+    ahead: BTreeMap<String, Result<Evaluated>>,
 }
 
 pub(crate) fn search(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
@@ -103,6 +108,7 @@ impl<'q, 'w> Search<'q, 'w> {
             seen: BTreeSet::new(),
             is_late: false,
             is_hurried: false,
+            ahead: BTreeMap::new(),
         };
         search.usual = search.usual(&all)?;
         search.open.clone_from(&search.usual);
@@ -269,12 +275,7 @@ impl<'q, 'w> Search<'q, 'w> {
     }
 
     fn pop(&mut self) -> Option<Fallback> {
-        let key = |fallback: &Fallback| (fallback.least.seconds, fallback.place);
-        let less = |a: &Fallback, b: &Fallback| {
-            let ((a, first), (b, second)) = (key(a), key(b));
-            a.total_cmp(&b).then(first.cmp(&second))
-        };
-        let at = (0..self.open.len()).min_by(|a, b| less(&self.open[*a], &self.open[*b]))?;
+        let at = (0..self.open.len()).min_by(|a, b| before(&self.open[*a], &self.open[*b]))?;
         Some(self.open.swap_remove(at))
     }
 
@@ -304,7 +305,7 @@ impl<'q, 'w> Search<'q, 'w> {
             return Ok(());
         }
         (self.watch)(&name.to_string());
-        let candidate = match candidate(self.question, plan) {
+        let candidate = match self.evaluated(plan) {
             Err(error) if !is_usual(&name) && is_refusal(&error) => {
                 self.found.passed_over.push((name.to_string(), error.what));
                 return Ok(());
@@ -319,6 +320,44 @@ impl<'q, 'w> Search<'q, 'w> {
             self.open.push(Fallback { at: fallback.at + 1, is_own: false, ..fallback });
         }
         Ok(())
+    }
+
+    /// A plan whose turn it is; with more threads the plans that follow if nothing changes are evaluated with it.
+    fn evaluated(&mut self, plan: Plan) -> Result<Evaluated> {
+        if let Some(known) = self.ahead.remove(&plan.name) {
+            return known;
+        }
+        let mut plans = vec![plan];
+        if self.question.threads > 1 && !self.is_late() {
+            plans.extend(self.next(self.question.threads - 1));
+        }
+        let names: Vec<String> = plans.iter().map(|plan| plan.name.clone()).collect();
+        let mut evaluated = names.into_iter().zip(ahead::evaluated(self.question, plans));
+        let (_, first) = evaluated.next().expect("there is one");
+        self.ahead.extend(evaluated);
+        first
+    }
+
+    /// The plans whose turn comes next.
+    fn next(&mut self, count: usize) -> Vec<Plan> {
+        let (limit, most) = (self.limit(), self.question.most());
+        let mut open: Vec<usize> = (0..self.open.len()).collect();
+        open.sort_by(|a, b| before(&self.open[*a], &self.open[*b]));
+        let mut plans = vec![];
+        for at in open {
+            let fallback = &self.open[at];
+            if plans.len() == count || fallback.least.seconds > limit {
+                break;
+            }
+            let found = sets::named_of(&fallback.names[fallback.at], &self.model, self.question.devices);
+            let Ok(plan) = found.and_then(|plan| self.question.respected(plan)) else { continue };
+            let least = if fallback.is_own { Ok(fallback.least) } else { self.leasts.of(&plan) };
+            let may = least.is_ok_and(|least| {
+                least.seconds <= limit && (self.looks_at_all() || least.kept.max(least.memory) <= most)
+            });
+            plans.extend((may && !self.ahead.contains_key(&plan.name)).then_some(plan));
+        }
+        plans
     }
 
     /// Where nothing is computed again, the same with what layers keep on the host. With each micro-batch nearly all that is
@@ -452,6 +491,11 @@ impl<'q, 'w> Search<'q, 'w> {
         self.found.tried.0 = if self.is_late { self.seen.len() } else { all.len() };
         self.found
     }
+}
+
+/// Whose turn comes first.
+fn before(a: &Fallback, b: &Fallback) -> Ordering {
+    a.least.seconds.total_cmp(&b.least.seconds).then(a.place.cmp(&b.place))
 }
 
 fn is_usual(name: &PlanName) -> bool {

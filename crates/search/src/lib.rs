@@ -7,6 +7,7 @@
 //! no name are found operator by operator ([`spmd`]), and the best pipelines in orders that have none ([`schedule_orders`]). [`bound()`] is what no plan can beat, in this space or any other, under
 //! the same costs.
 
+mod ahead;
 mod best_first;
 mod bound;
 mod constraints;
@@ -61,6 +62,8 @@ pub struct Question<'q> {
     pub constraints: Option<&'q Constraints>,
     /// When to stop looking, and to give what is best so far.
     pub stop: Stop<'q>,
+    /// So many plans may be evaluated at the same time. What is found does not depend on it.
+    pub threads: usize,
 }
 
 impl Question<'_> {
@@ -361,15 +364,18 @@ impl Evaluations {
         plans: impl Iterator<Item = Own>,
         watch: &mut dyn FnMut(&str),
     ) -> Result<()> {
-        for Own { plan, claim, piped, reason } in plans {
-            if question.stop.is_late() && !self.rows.is_empty() {
-                break;
-            }
-            watch(&plan.name);
-            let name = plan.name.clone();
-            match candidate(question, plan) {
-                Err(error) if is_refusal(&error) => self.passed_over.push((name, error.what)),
-                other => self.rows.push(Evaluated { claim, piped, reason, ..other? }),
+        let mut plans = plans.peekable();
+        while plans.peek().is_some() && !(question.stop.is_late() && !self.rows.is_empty()) {
+            // Where it is late, it is late for all but the first.
+            let count = if question.stop.is_late() { 1 } else { question.threads.max(1) };
+            let some: Vec<Own> = plans.by_ref().take(count).collect();
+            some.iter().for_each(|own| watch(&own.plan.name));
+            let evaluated = ahead::evaluated(question, some.iter().map(|own| own.plan.clone()).collect());
+            for (Own { plan, claim, piped, reason }, evaluated) in some.into_iter().zip(evaluated) {
+                match evaluated {
+                    Err(error) if is_refusal(&error) => self.passed_over.push((plan.name, error.what)),
+                    other => self.rows.push(Evaluated { claim, piped, reason, ..other? }),
+                }
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ mod model;
 use cluster::{Cluster, named, read};
 use compiler::{Setting, estimate};
 use diag::Result;
-use search::{Constraints, Found, LowerBounds, Question, Wanted, best, bound, compare, quickest};
+use search::{Constraints, Evaluated, Found, LowerBounds, Question, Wanted, best, bound, compare, quickest};
 
 use model::Model;
 
@@ -85,6 +85,31 @@ fn nothing_is_quicker_than_what_is_chosen_nor_than_the_bound() {
                 found.bound > 0.0 && found.rows.iter().all(|candidate| candidate.seconds() >= found.bound)
             );
             assert_eq!(found.tried.0, found.tried.1);
+        }
+    }
+}
+
+/// Threads evaluate plans before their turn, also those whose turn never comes.
+#[test]
+fn any_number_of_threads_finds_the_same() {
+    let model = Model::gpt();
+    for cluster in [devices(4, "1 GFLOP/s", "1 GB/s"), devices(4, "1 TFLOP/s", "10 MB/s")] {
+        for (batches, memory) in [(1, None), (4, None), (2, Some(200_000)), (2, Some(1000))] {
+            let told = |threads: usize| {
+                let question = Question { threads, memory, ..model.question(&cluster, 4, batches) };
+                let told = |found: Found| {
+                    let row = |it: &Evaluated| (it.plan.clone(), it.seconds().to_bits(), it.memory);
+                    let rows: Vec<_> = found.rows.iter().map(row).collect();
+                    (rows, found.passed_over, found.tried, found.left_out)
+                };
+                (
+                    best(&question, None, &mut |_| ()).map(told).map_err(|error| error.to_string()),
+                    compare(&question, None, &mut |_| ()).map(told).map_err(|error| error.to_string()),
+                )
+            };
+            let one = told(1);
+            assert_eq!(told(3), one);
+            assert_eq!(told(16), one);
         }
     }
 }

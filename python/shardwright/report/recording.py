@@ -14,7 +14,7 @@ from ..errors import RuntimeFault
 from ..profiling.origin import require_from_here
 from ..runtime import ParallelModule
 from ..runtime.agreement.together import together
-from ..runtime.communication.timed import LETTERS, Note, Notes, not_recorded, recorder
+from ..runtime.communication.timed import LETTERS, Measured, Notes, clock_of, not_recorded, recorder
 from ..runtime.execution.variants import Captured
 from ..runtime.programs.program import GRAPH, Program
 from ..start.auto_plan import cluster_of
@@ -69,7 +69,7 @@ class Recorded:
             why = "the graph of the model is not known here, from which the manifest is made"
             raise not_recorded(why, "make the model by `sw.parallelize`, or keep `graph.txt` in the folder")
         self._model = model
-        return Notes()
+        return Notes(clock_of(model.comm.device))
 
     def end(self, notes: Notes) -> None:
         first = self._steps[0] if self._steps else notes
@@ -92,7 +92,7 @@ class Recorded:
                 why="no `train_step` of a parallel model was called in the `with` block",
                 fix="call `model.train_step` there, on all ranks",
             )
-        mine = [_Step(notes.seconds, notes.noted) for notes in self._steps]
+        mine = [_Step(notes.seconds(), notes.measured()) for notes in self._steps]
         self._manifest = together(self._model.comm, lambda: mine, self._matched)
 
     def _matched(self, ranks: list[list[_Step]]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class _Step:
     """What one rank has measured."""
 
     seconds: float
-    notes: list[Note]
+    notes: list[Measured]
 
 
 @contextmanager
@@ -160,16 +160,16 @@ def record(cluster: str | None = None, optimizer: str = OPTIMIZER) -> Iterator[R
     recorded.match()
 
 
-def _fill(rank: int, rows: Sequence[Row], notes: Sequence[Note]) -> None:
+def _fill(rank: int, rows: Sequence[Row], notes: Sequence[Measured]) -> None:
     """Both are in the order in which the rank comes to them."""
     rows = _in_one_order(rows, lambda row: _letter_of(row), lambda row: row["group"])
-    notes = _in_one_order(notes, lambda note: note.letter, lambda note: list(note.group))
+    notes = _in_one_order(notes, lambda note: note.message, lambda note: list(note.group))
     for at, (row, note) in enumerate(zip(rows, notes, strict=False)):
         if not _is(row, note):
             raise _other(rank, at, _of_row(row), _of_note(note))
         measured = row["measured"]
         measured["start_seconds"].append(note.start)
-        measured["seconds"].append(note.end - note.start)
+        measured["seconds"].append(note.seconds)
         measured["waited_seconds"].append(note.waited)
     if len(rows) != len(notes):
         at = min(len(rows), len(notes))
@@ -199,10 +199,10 @@ def _in_one_order(all_: Sequence[Any], letter: Any, group: Any) -> list[Any]:
     return ordered + sorted(together, key=group)
 
 
-def _is(row: Row, note: Note) -> bool:
+def _is(row: Row, note: Measured) -> bool:
     if row["kind"] != note.kind or sorted(row["group"]) != sorted(note.group):
         return False
-    if note.letter is not None and note.letter[1] != row["micro_batch"]:
+    if note.message is not None and note.message[1] != row["micro_batch"]:
         return False
     if row["bytes_expected"]:
         return True
@@ -214,7 +214,7 @@ def _of_row(row: Row) -> str:
     return f"{row['kind']} of {row['bytes']} bytes among {row['group']} {where}"
 
 
-def _of_note(note: Note) -> str:
+def _of_note(note: Measured) -> str:
     return f"{note.kind} of {note.size} bytes among {list(note.group)}"
 
 

@@ -336,7 +336,7 @@ class ParallelModule(nn.Module):
             return self._train_step(batches, scale)
         notes = watching.begin(self)
         loss = self._train_step(batches, scale, notes)
-        notes.seconds = notes.now()
+        notes.close()
         watching.end(notes)
         return loss
 

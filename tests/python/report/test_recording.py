@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -19,6 +19,7 @@ import shardwright as sw
 from shardwright._core import Graph, Plan, compile, simulate_step
 from shardwright.capture import capture
 from shardwright.runtime import run_local
+from shardwright.runtime.communication import timed
 from shardwright.runtime.execution.run import Run
 
 torch.set_num_threads(1)
@@ -287,3 +288,63 @@ def test_processes_on_gloo(tmp_path: Path) -> None:
     ]
     assert waited[0] > 1.5 * SLEEP > waited[1] + SLEEP
     assert all(told["measured_step_seconds"][0] > 2 * SLEEP for told in (first, second))
+
+
+class Stream:
+    """A GPU's stream that is two seconds behind the host, and at each event a second later."""
+
+    def __init__(self) -> None:
+        self.at = 2.0
+        self.awaited: list[float] = []
+
+    def event(self, enable_timing: bool) -> Moment:
+        assert enable_timing
+        return Moment()
+
+
+class Moment:
+    at = -1.0
+
+    def record(self, stream: Stream) -> None:
+        stream.at += 1.0
+        self.at, self.stream = stream.at, stream
+
+    def synchronize(self) -> None:
+        self.stream.awaited.append(self.at)
+
+    def elapsed_time(self, end: Moment) -> float:
+        return (end.at - self.at) * 1e3
+
+
+class Sent:
+    def wait(self) -> None:
+        pass
+
+
+class Comm:
+    rank = 0
+
+    def send(self, *_: Any) -> Sent:
+        return Sent()
+
+    receive = send
+
+
+def test_on_a_gpu_times_are_those_of_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream()
+    monkeypatch.setattr(torch.cuda, "Event", stream.event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    notes = timed.Notes(timed.clock_of(torch.device("cuda", 1)))
+    comm = timed.Timed(cast(Any, Comm()), notes)
+    work = comm.send(torch.zeros(4), 1, 0, 5)
+    work.wait()
+    comm.receive(torch.zeros(4), 1, 0, 5).wait()
+    notes.close()
+    # Nothing is awaited while the step runs.
+    assert stream.awaited == []
+    sent, received = notes.measured()
+    # The step began at 3; the message was made at 4, sent from 5 to 6, and awaited from 7 to 8.
+    assert (sent.start, sent.seconds, sent.waited) == (1.0, 4.0, 2.0)
+    assert (received.start, received.seconds, received.waited) == (6.0, 2.0, 1.0)
+    assert notes.seconds() == 9.0
+    assert stream.awaited != []

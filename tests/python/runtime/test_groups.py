@@ -14,7 +14,8 @@ from torch import Tensor
 
 import shardwright as sw
 from shardwright.runtime import TorchComm
-from shardwright.runtime.communication import groups, wires
+from shardwright.runtime.communication import comm as comm_module
+from shardwright.runtime.communication import groups, messages, wires
 
 DTYPES = (
     torch.float64,
@@ -31,6 +32,8 @@ DTYPES = (
     torch.complex128,
 )
 WORLD = 3
+# More than a power of two, by more than one.
+MANY = 7
 MIXED = (2, 0, 1)
 LINES = {(0, True): ((0, 1), (1, 2)), (0, False): ((1, 0),), (3, True): ((0, 2),)}
 
@@ -160,6 +163,40 @@ def test_models_share_their_groups_and_what_is_there_is_not_used_anew() -> None:
     two messages on them."""
     found = sw.launch(_two_models, WORLD, backend="gloo", timeout=100)
     assert found == [(4, 2, 5), (4, 2, 5), (7, 4, 8)]
+
+
+def _totals(rank: int) -> list[int]:
+    """The worlds of which all ranks have the sum."""
+    right = []
+    for world in range(1, MANY + 1):
+        group = dist.new_group(range(world), backend="gloo")
+        found: Any = None
+        if rank < world:
+            own = torch.tensor([1 << 8 * rank, -rank])
+            found = messages.total(own, group, rank, world).tolist()
+        everyone: list[Any] = [None] * MANY
+        dist.all_gather_object(everyone, found)
+        expected = [sum(1 << 8 * member for member in range(world)), -sum(range(world))]
+        if everyone == [expected] * world + [None] * (MANY - world):
+            right.append(world)
+    return right
+
+
+@pytest.mark.processes
+def test_a_total_in_pairs_is_that_of_all() -> None:
+    assert sw.launch(_totals, MANY, backend="gloo", timeout=100) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def _agreed(rank: int) -> list[list[int]]:
+    comm_module.FEW = 2
+    comm = TorchComm(watch=False)
+    comm.prepare([])
+    return [comm.tally([rank, 7]), *comm.rows([rank, rank * rank])]
+
+
+@pytest.mark.processes
+def test_many_ranks_agree_in_pairs() -> None:
+    assert sw.launch(_agreed, WORLD, backend="gloo", timeout=100) == [[3, 21], [0, 0], [1, 1], [2, 4]]
 
 
 def test_groups_end_with_their_world(monkeypatch: pytest.MonkeyPatch) -> None:

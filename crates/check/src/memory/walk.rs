@@ -454,3 +454,16 @@ fn is_view(whole: &[Vec<i64>], part: &[Vec<i64>]) -> bool {
         whole.iter().zip(part).skip(first + 1).all(|(whole, part)| whole == part)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::is_view;
+
+    #[test]
+    fn a_part_of_which_factors_lie_apart_is_no_view() {
+        let whole = [vec![3, 4], vec![8]];
+        let view = |[a, b, c]: [i64; 3]| is_view(&whole, &[vec![a, b], vec![c]]);
+        assert!([[3, 4, 2], [2, 4, 8], [1, 2, 8], [1, 1, 1]].into_iter().all(view));
+        assert!(![[3, 2, 8], [2, 1, 8], [3, 1, 2]].into_iter().any(view));
+    }
+}

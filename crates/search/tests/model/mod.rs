@@ -38,6 +38,7 @@ impl Model {
             memory: None,
             constraints: None,
             stop: Stop::default(),
+            threads: 1,
         }
     }
 }

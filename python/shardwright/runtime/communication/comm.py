@@ -119,6 +119,8 @@ class Comm(Protocol):
     def barrier(self) -> None: ...
 
 
+# Ranks whose numbers Gloo adds up in a ring as quickly as in pairs.
+FEW = 8
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
@@ -352,6 +354,8 @@ class TorchComm:
     def tally(self, numbers: Sequence[int]) -> list[int]:
         sums = torch.tensor(numbers, dtype=torch.int64)
         with explained():
+            if self.world > FEW:
+                return messages.total(sums, _host_group(), self.rank, self.world).tolist()
             wait_for(dist.all_reduce(sums, group=_host_group(), async_op=True))
         return sums.tolist()
 

@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import torch
 from torch import Tensor
 
 from ...errors import RuntimeFault
@@ -45,34 +46,115 @@ def not_recorded(why: str, fix: str = "record steps of `train_step` alone") -> R
     return RuntimeFault("SW0861", "this cannot be recorded", why=why, fix=fix)
 
 
+# A moment of a step, by the clock that told it.
+Moment = Any
+
+
+class Clock(Protocol):
+    def now(self) -> Moment: ...
+
+    def seconds(self, start: Moment, end: Moment) -> float:
+        """Between two moments, once the step is over."""
+
+
+class HostClock:
+    """Of the process. On a CPU a rank computes and waits by itself."""
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def seconds(self, start: float, end: float) -> float:
+        return end - start
+
+
+class StreamClock:
+    """Of a GPU's current stream: the host is ahead of it, and knows only what it asked for.
+
+    A moment is when the stream comes to it. So a message that is awaited took until the stream could go on.
+    """
+
+    def __init__(self, device: torch.device):
+        self._device = device
+
+    def now(self) -> torch.cuda.Event:
+        moment = torch.cuda.Event(enable_timing=True)
+        moment.record(torch.cuda.current_stream(self._device))
+        return moment
+
+    def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3
+
+
+def clock_of(device: torch.device) -> Clock:
+    return StreamClock(device) if device.type == "cuda" else HostClock()
+
+
 @dataclass
 class Note:
+    """One communication of this rank."""
+
+    kind: str
+    group: tuple[int, ...]
+    size: int
+    start: Moment
+    # Of a message its table and micro-batch.
+    letter: tuple[int, int] | None = None
+    # When this rank knew that it was over, and between which moments it did nothing else.
+    end: Moment = None
+    waits: list[tuple[Moment, Moment]] = field(default_factory=list)
+
+
+@dataclass
+class Measured:
     """One communication of this rank. Times are seconds, `start` since the step began."""
 
     kind: str
     group: tuple[int, ...]
     size: int
-    start: float
     # Of a message its table and micro-batch.
-    letter: tuple[int, int] | None = None
-    # When this rank knew that it was over, and for how long it did nothing else.
-    end: float = 0.0
-    waited: float = 0.0
+    message: tuple[int, int] | None
+    start: float
+    seconds: float
+    waited: float
 
 
 class Notes(list[tuple[str, int, int]]):
     """What a step communicates, in order, as `ParallelModule.issued`, with times beside it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
         self.noted: list[Note] = []
-        self.seconds = 0.0
         self.batches = 0
-        self._began = time.perf_counter()
+        self._clock = clock
+        self._began = self._ended = clock.now()
         self._variant: Variant | None = None
 
-    def now(self) -> float:
-        return time.perf_counter() - self._began
+    def now(self) -> Moment:
+        return self._clock.now()
+
+    def close(self) -> None:
+        """The step is over."""
+        self._ended = self.now()
+
+    def seconds(self) -> float:
+        return self._clock.seconds(self._began, self._ended)
+
+    def measured(self) -> list[Measured]:
+        """In seconds. A GPU is awaited."""
+        between = self._clock.seconds
+        return [
+            Measured(
+                note.kind,
+                note.group,
+                note.size,
+                note.letter,
+                start=between(self._began, note.start),
+                seconds=between(note.start, note.end),
+                waited=sum(between(start, end) for start, end in note.waits),
+            )
+            for note in self.noted
+        ]
 
     def append(self, one: tuple[str, int, int]) -> None:
         """An instruction that communicates begins."""
@@ -136,9 +218,9 @@ class TimedWork:
             self._over(self._notes.now())
         return found
 
-    def _over(self, before: float) -> None:
+    def _over(self, before: Moment) -> None:
         self._note.end = self._notes.now()
-        self._note.waited += self._note.end - before
+        self._note.waits.append((before, self._note.end))
 
 
 class Asked:
@@ -152,7 +234,7 @@ class Asked:
         before = self._notes.now()
         self._work.wait()
         self._note.end = self._notes.now()
-        self._note.waited = self._note.end - before
+        self._note.waits.append((before, self._note.end))
 
 
 class Timed:
@@ -199,5 +281,5 @@ class Timed:
         before = self._notes.now()
         work = begin()
         note.end = self._notes.now()
-        note.waited += note.end - before
+        note.waits.append((before, note.end))
         return TimedWork(work, note, self._notes)

@@ -31,7 +31,8 @@ def _writes(original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: An
             "SW0800",
             f"this rank's part of a parallel model is written to a file: {part}",
             why="the plan shards the model: under the model's names a shard would be read as the whole",
-            fix="`sw.save_safetensors(model, folder)` on every rank, or `full = model.full_state_dict()` on"
-            " every rank and `save_file(full, path)` on one",
+            fix="`sw.save_safetensors(model, folder)` on every rank, or `full ="
+            " model.full_state_dict(rank0_only=True, cpu=True)` on every rank and `save_file(full, path)` on"
+            " rank 0",
         )
     return original(tensors, *args, **kwargs)

@@ -92,7 +92,8 @@ def refusal(what: str) -> RuntimeFault:
         f"{what} is saved from one rank's shards",
         why="the plan shards the model: under the model's names a rank has shards",
         fix="save the training run with `sw.save(model, optimizer, path)`, or the weights with"
-        " `full = model.full_state_dict()` on every rank and `torch.save(full, path)` on one",
+        " `full = model.full_state_dict(rank0_only=True, cpu=True)` on every rank and"
+        " `torch.save(full, path)` on rank 0",
     )
 
 
