@@ -10,7 +10,7 @@ use simulate::{Message, Part};
 use super::Subject;
 use super::matrix::matrix;
 use super::names::PageNames;
-use super::tracks::{Track, Tracks};
+use super::tracks::Tracks;
 
 /// So many ranks of a group are named.
 const NAMED: usize = 16;
@@ -46,7 +46,7 @@ pub(super) fn communication(
 ) -> Value {
     let mut sums: BTreeMap<EntryKey, EntrySum> = BTreeMap::new();
     for (at, track) in tracks.iter().enumerate() {
-        for (number, (part, message)) in parts(subject, track).enumerate() {
+        for (number, (part, message)) in track.parts(subject).enumerate() {
             let key = key(graph, at, part, message);
             let sum = sums.entry(key).or_insert(EntrySum { first: number, ..EntrySum::default() });
             sum.count += 1;
@@ -59,15 +59,6 @@ pub(super) fn communication(
     entries.sort_by_key(|(key, sum)| (key.track, sum.first));
     let json: Vec<Value> = entries.iter().map(|(key, sum)| entry(subject, key, sum, names)).collect();
     json!({ "entries": json, "matrix": matrix(subject, graph, tracks) })
-}
-
-/// What the rank of a track takes part in, with whom.
-pub(super) fn parts<'s>(
-    subject: &Subject<'s>,
-    track: &Track,
-) -> impl Iterator<Item = (&'s Part, &'s Message)> {
-    let simulation = &subject.step.estimate.simulation;
-    simulation.parts[track.at].iter().map(|part| (part, &simulation.messages[part.message]))
 }
 
 fn key(graph: &Graph, track: usize, part: &Part, message: &Message) -> EntryKey {

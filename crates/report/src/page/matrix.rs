@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use simulate::Message;
 
 use super::Subject;
-use super::communication::parts;
 use super::tracks::{Track, Tracks};
 
 /// The matrix has at most so many lines.
@@ -62,7 +61,7 @@ fn of_track(subject: &Subject<'_>, graph: &Graph, track: &Track, cells: &mut Cel
     let body = &program.roles[track.role].body;
     let mut by_group: BTreeMap<GroupingId, f64> = BTreeMap::new();
     let mut by_exchange: BTreeMap<ExchangeId, f64> = BTreeMap::new();
-    for (part, message) in parts(subject, track) {
+    for (part, message) in track.parts(subject) {
         let instr = body.code(part.block, part.pass).and_then(|code| code.instrs.get(part.instr));
         match (instr.and_then(Instr::group), instr.and_then(Instr::exchange)) {
             (Some(grouping), _) => {

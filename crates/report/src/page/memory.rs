@@ -21,7 +21,8 @@ pub(super) fn memory(subject: &Subject<'_>, tracks: &Tracks) -> Value {
     })
 }
 
-/// Of the fullest device of a track: its memory, the most of the rank by purpose and when that is, and stretches of time: the start, and bytes by
+/// Of the fullest device of a track: its memory, the most of the rank by purpose and when that is, and stretches of
+/// time: the start, and bytes by
 /// purpose.
 fn of_track(subject: &Subject<'_>, track: &Track, stretches: usize) -> Value {
     let clock = subject.clock();
@@ -57,7 +58,7 @@ fn shortened(all: &[ByPurpose], stretches: usize) -> Vec<ByPurpose> {
     joined.chunk_by(|a, b| bucket(a) == bucket(b)).map(most).collect()
 }
 
-/// Stretches in a track with as much as one.
+/// Stretches that follow each other with the same bytes, as one.
 fn same(all: &[ByPurpose]) -> Vec<ByPurpose> {
     all.chunk_by(|a, b| a.bytes == b.bytes).map(most).collect()
 }

@@ -75,7 +75,7 @@ fn sharded(of: &Kept) -> Value {
     })
 }
 
-/// The length of the first dim of the first input that has one: tracks of a micro-batch.
+/// The length of the first dim of the first input that has one: rows of a micro-batch.
 fn rows_of_inputs(subject: &Subject<'_>) -> Option<i64> {
     let is_input = |it: &&graph::Tensor| matches!(it.source, Source::Input { .. });
     subject.graph.tensors.iter().filter(is_input).find_map(|it| it.shape.first().copied())

@@ -1,6 +1,6 @@
 //! The tasks of a rank over a step, in ticks of its [`Clock`]. Tasks that go the same way share a pattern.
 //!
-//! A pattern of what is computed is a track of numbers: for each slice when it begins after its task, how long it is, what
+//! A pattern of what is computed is a list of numbers: for each slice when it begins after its task, how long it is, what
 //! it is ([`Sort`]) and its instruction, or -1. One of communication has for each part: the instruction, when it begins
 //! after the task, how long it is, and for how long the rank waits for it.
 
@@ -11,7 +11,6 @@ use simulate::{Part, Simulation, Span, What};
 
 use super::Subject;
 use super::clock::Clock;
-use super::tracks::Track;
 
 /// More numbers than these are not drawn apart: of tasks that many slices would fill only the whole is told.
 const MOST: usize = 300_000;
@@ -145,16 +144,16 @@ fn part(simulation: &Simulation, part: &Part, (clock, from): (Clock, i64)) -> [i
 }
 
 impl Patterns {
-    /// Where too much would have to be told, the slices of a task that are alike in a track become one.
-    pub(super) fn shorten(&mut self, tracks: &mut [Track]) {
+    /// Where too much would have to be told, slices of one sort that follow each other become one.
+    pub(super) fn shorten<'t>(&mut self, all: impl Iterator<Item = &'t mut Tasks>) {
         self.is_short = self.slices.size() + self.parts.size() > MOST;
         if !self.is_short {
             return;
         }
         let mut slices = PatternTable::default();
         let numbers: Vec<i64> = self.slices.all.iter().map(|it| slices.number(joined(it))).collect();
-        for track in tracks {
-            track.tasks.iter_mut().for_each(|task| task[3] = numbers[task[3] as usize]);
+        for tasks in all {
+            tasks.iter_mut().for_each(|task| task[3] = numbers[task[3] as usize]);
         }
         self.slices = slices;
     }

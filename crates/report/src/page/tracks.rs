@@ -2,7 +2,7 @@
 
 use program::RankId;
 use serde_json::{Value, json};
-use simulate::Lane;
+use simulate::{Lane, Message, Part};
 
 use super::Subject;
 use super::patterns::{Patterns, Tasks, tasks};
@@ -70,7 +70,7 @@ pub(super) fn tracks(subject: &Subject<'_>) -> Tracks {
         all.tracks.extend(tracks);
     }
     all.tracks.sort_by_key(|track| track.rank);
-    all.patterns.shorten(&mut all.tracks);
+    all.patterns.shorten(all.tracks.iter_mut().map(|track| &mut track.tasks));
     all
 }
 
@@ -95,6 +95,15 @@ fn seconds(lane: &Lane) -> Vec<(&'static str, f64)> {
 }
 
 impl Track {
+    /// What the rank that is looked at takes part in, with whom.
+    pub(super) fn parts<'s>(
+        &self,
+        subject: &Subject<'s>,
+    ) -> impl Iterator<Item = (&'s Part, &'s Message)> + use<'s> {
+        let simulation = &subject.step.estimate.simulation;
+        simulation.parts[self.at].iter().map(|part| (part, &simulation.messages[part.message]))
+    }
+
     pub(super) fn to_json(&self) -> Value {
         let seconds: serde_json::Map<String, Value> =
             self.lane.iter().map(|(name, seconds)| ((*name).to_owned(), json!(seconds))).collect();
