@@ -52,8 +52,8 @@ fn list(value: &Value) -> &[Value] {
 fn by_sort(data: &Value, track: usize) -> BTreeMap<String, f64> {
     let timeline = &data["timeline"];
     let mut seconds = BTreeMap::new();
-    for turn in numbers(&timeline["turns"][track]).chunks(5) {
-        for slice in numbers(&timeline["slices"][turn[3] as usize]).chunks(4) {
+    for task in numbers(&timeline["tasks"][track]).chunks(5) {
+        for slice in numbers(&timeline["slices"][task[3] as usize]).chunks(4) {
             let sort = timeline["sorts"][slice[2] as usize].as_str().expect("a name");
             *seconds.entry(sort.to_owned()).or_default() += slice[1] as f64 * 1e-9;
         }

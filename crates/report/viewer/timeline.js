@@ -168,16 +168,20 @@ function timeline() {
     if (path.length === 0 || !view.path) return;
     const { x } = scale();
     const place = new Map(all.map((line, at) => [line.row, LINE.head + at * LINE.height]).reverse());
+    pen.save();
+    pen.beginPath();
+    pen.rect(LINE.left, 0, scale().width, canvas.clientHeight);
+    pen.clip();
     pen.strokeStyle = ink;
     pen.lineWidth = 2;
     pen.beginPath();
     for (const [row, from, to] of path) {
       const y = place.get(row) + LINE.compute - 2;
-      pen.lineTo(Math.max(LINE.left, x(from)), y);
-      pen.lineTo(Math.max(LINE.left, x(to)), y);
+      pen.lineTo(x(from), y);
+      pen.lineTo(x(to), y);
     }
     pen.stroke();
-    pen.lineWidth = 1;
+    pen.restore();
   }
 
   /* What is under a point: the turn, and the slice or part of it. */

@@ -187,6 +187,10 @@ def test_the_timeline_is_drawn_and_zooms(browser: Browser) -> None:
     browser.key("f")
     browser.drawn()
     assert browser.ask(count) == before
+    browser.ask("[...document.querySelectorAll('#timeline button')].at(-1).click()")
+    browser.drawn()
+    path = "document.querySelector('#timeline button:last-of-type').getAttribute('aria-pressed')"
+    assert browser.ask(path) == "true", "the critical path is drawn"
     browser.key("m")
     browser.drawn()
     assert browser.ask(count) < before / 2, "micro-batches have their own colours"

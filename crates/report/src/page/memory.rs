@@ -22,8 +22,7 @@ pub(super) fn memory(subject: &Subject<'_>, tracks: &Tracks) -> Value {
 }
 
 /// Of the fullest device of a track: its memory, the most of the rank by purpose and when that is, and stretches of
-/// time: the start, and bytes by
-/// purpose.
+/// time: the start, and bytes by purpose.
 fn of_track(subject: &Subject<'_>, track: &Track, stretches: usize) -> Value {
     let clock = subject.clock();
     let memory = &subject.step.estimate.memory[track.fullest.index()];
