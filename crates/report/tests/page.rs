@@ -225,3 +225,31 @@ fn the_critical_path_is_the_whole_step() {
         assert!(path.windows(2).all(|two| two[0][2] == two[1][1]), "{plan}: one after the other");
     }
 }
+
+/// Layers of an MLP of two products.
+fn tower(layers: usize) -> String {
+    let mut text = String::from("shardwright-graph 1\nmodel \"Tower\"\ninput %x0 f32[64,64] 0\n");
+    for layer in 0..layers {
+        let next = layer + 1;
+        text += &format!(
+            "param %u{layer} f32[256,64] \"h.{layer}.up\"\nparam %d{layer} f32[64,256] \"h.{layer}.down\"\n\
+             op %h{layer} f32[64,256] = aten.linear.default(%x{layer}, %u{layer}) in \"h.{layer}\" at \"m.py:3\"\n\
+             op %g{layer} f32[64,256] = aten.relu.default(%h{layer}) in \"h.{layer}.act\" at \"m.py:4\"\n\
+             op %y{layer} f32[64,64] = aten.linear.default(%g{layer}, %d{layer}) in \"h.{layer}\" at \"m.py:5\"\n\
+             op %x{next} f32[64,64] = aten.add.Tensor(%x{layer}, %y{layer}) in \"h.{layer}\" at \"m.py:6\"\n"
+        );
+    }
+    text + &format!("op %s f32[] = aten.sum.default(%x{layers}) in \"\" at \"m.py:7\"\noutput %s\n")
+}
+
+#[test]
+fn a_large_plan_is_a_small_page() {
+    let size = |layers: usize, batches: u32| {
+        let plan = ("stages:16 x 1f1b x data:2 x megatron:4", 128);
+        let (data, _) = page_of(&tower(layers), plan, ("dgx-h100:8x16", batches));
+        assert_eq!(list(&data["tracks"]).len(), 16, "alike devices are one");
+        html(&data).len()
+    };
+    let (few, many) = (size(64, 16), size(64, 64));
+    assert!(many < 3_000_000 && many < 2 * few, "{few} {many}");
+}
