@@ -113,7 +113,11 @@ impl TaskSpans<'_> {
             let most = waiting.take().map_or(bytes, |before| more(before, bytes));
             match ends.get(instr) {
                 Some(end) => {
-                    over.push(ByPurpose { start: std::mem::replace(&mut from, *end), end: *end, bytes: most })
+                    over.push(ByPurpose {
+                        start: std::mem::replace(&mut from, *end),
+                        end: *end,
+                        bytes: most,
+                    });
                 }
                 None => waiting = Some(most),
             }

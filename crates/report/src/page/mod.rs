@@ -151,7 +151,7 @@ pub fn html(data: &Value) -> String {
                 page.extend([before, "<script type=\"application/json\" id=\"data\">", &text, "</script>"]);
             }
             Some((before, "scripts-->")) => {
-                page.extend([before, "<script>\n\"use strict\";\n", &scripts, "</script>"])
+                page.extend([before, "<script>\n\"use strict\";\n", &scripts, "</script>"]);
             }
             _ => page.push_str(piece),
         }

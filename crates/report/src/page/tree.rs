@@ -39,7 +39,7 @@ pub(super) fn model(subject: &Subject<'_>, names: &mut PageNames) -> Value {
         names,
     };
     let root = view.node(&Module::of(subject.graph), "");
-    let tree = view.to_json(&root);
+    let tree = view.module(&root);
     json!({ "tree": tree, "placements": view.placements.iter().map(|it| runs(it)).collect::<Vec<_>>() })
 }
 
@@ -84,10 +84,10 @@ impl View<'_> {
         format!("{} {made:?} {decided} {} {:?}", operator.target, decided.placed(), decided.block)
     }
 
-    fn to_json(&mut self, node: &ModuleNode) -> Value {
+    fn module(&mut self, node: &ModuleNode) -> Value {
         let every = node.every();
         let operators: Vec<Value> = node.own.iter().map(|ops| self.operator(ops)).collect();
-        let inner: Vec<Value> = node.inner.iter().map(|it| self.to_json(it)).collect();
+        let inner: Vec<Value> = node.inner.iter().map(|it| self.module(it)).collect();
         let most = self.mostly(&every);
         let work: f64 = every.iter().map(|op| self.work[op.index()]).sum();
         let all: f64 = self.work.iter().sum();
