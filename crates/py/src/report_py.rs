@@ -124,6 +124,7 @@ fn unruled_dict<'py>(py: Python<'py>, row: &Unruled) -> PyResult<Bound<'py, PyDi
 #[pyfunction]
 #[pyo3(signature = (plan, compiled, step, cluster, text = None, *, batches, optimizer, command, version, compared = vec![]))]
 #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
+#[expect(clippy::needless_pass_by_value, reason = "Python gives a copy")]
 pub(crate) fn report_page(
     py: Python<'_>,
     plan: &Plan,
