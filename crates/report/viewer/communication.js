@@ -56,7 +56,8 @@ function matrix() {
         () => [h("b", {}, `${name(from)} to ${name(to)}`), of > 0 ? bytesOf(of) : "nothing"]));
     }
   }
-  const every = Math.ceil(lines / 16);
+  /* Long numbers need more room. */
+  const every = Math.ceil(lines / (lines * each > 100 ? 8 : 16));
   const marks = Array.from({ length: Math.ceil(lines / every) }, (_, at) => at * every);
   return h("div", {},
     svg("svg", { viewBox: "0 0 452 446", width: "100%", style: "max-width: 460px", role: "img", id: "matrix", "aria-label": "Bytes from each device to each other" },
