@@ -14,7 +14,7 @@ pub(crate) const FOLLOWED: u32 = 4;
 
 /// Ranks that differ only in their position on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Axis {
+pub struct RankAxis {
     pub(crate) size: u32,
     pub(crate) stride: u32,
 }
@@ -25,7 +25,7 @@ pub struct Folding<'f> {
     /// Along those that have so many. Shorter ones are followed rank by rank.
     pub least: u32,
     /// Whether ranks that do the same along one are alike in what is asked of them besides.
-    pub may: &'f dyn Fn(Axis) -> bool,
+    pub may: &'f dyn Fn(RankAxis) -> bool,
 }
 
 impl Folding<'_> {
@@ -38,7 +38,7 @@ impl Folding<'_> {
 
 /// What is known of the axis while the followed ranks run.
 pub(crate) struct Fold {
-    pub(crate) axis: Axis,
+    pub(crate) axis: RankAxis,
     /// For each grouping whether its groups lie along the axis.
     pub(crate) along: Vec<bool>,
     /// Of these, where each followed rank is in its group, and of how many ranks that is; none where those of some line
@@ -59,7 +59,7 @@ impl Fold {
     }
 }
 
-impl Axis {
+impl RankAxis {
     pub(crate) fn position(self, rank: RankId) -> u32 {
         rank.0 / self.stride % self.size
     }
@@ -107,7 +107,7 @@ pub(crate) fn is_moved(first: &Region, second: &Region, region: &Region, times: 
 }
 
 /// What of an exchange is between ranks that are followed.
-fn between_followed(exchange: &Exchange, axis: Axis) -> Exchange {
+fn between_followed(exchange: &Exchange, axis: RankAxis) -> Exchange {
     let keep = |ends: &[(RankId, Region)]| -> Vec<Option<usize>> {
         let mut next = 0;
         let number = |(rank, _): &(RankId, Region)| {
@@ -138,7 +138,7 @@ pub(crate) struct Lines(Vec<Vec<usize>>);
 
 impl Lines {
     /// `None` if a role has a part of a line only.
-    pub(crate) fn of(role: &Role, axis: Axis) -> Option<Lines> {
+    pub(crate) fn of(role: &Role, axis: RankAxis) -> Option<Lines> {
         let lines = axis.lines(role.ranks.iter().copied());
         let whole = |line: &Vec<usize>| line.iter().map(|at| axis.position(role.ranks[*at])).eq(0..axis.size);
         lines.iter().all(whole).then_some(Lines(lines))
@@ -167,7 +167,7 @@ pub(crate) fn moved(interval: Interval, step: i64, times: i64) -> Interval {
 }
 
 /// Whether every group has all of the lines that it has something of, in their order.
-pub(crate) fn along(grouping: &Grouping, axis: Axis) -> bool {
+pub(crate) fn along(grouping: &Grouping, axis: RankAxis) -> bool {
     grouping.iter().all(|group| {
         let whole = |line: &Vec<usize>| line.iter().map(|at| axis.position(group[*at])).eq(0..axis.size);
         !group.is_empty() && axis.lines(group.iter().copied()).iter().all(whole)
@@ -176,7 +176,7 @@ pub(crate) fn along(grouping: &Grouping, axis: Axis) -> bool {
 
 /// Where the followed ranks are in groups along the axis, of how many; none where it is not one step from each rank of a
 /// line to the next.
-fn places(grouping: &Grouping, axis: Axis) -> Option<Map<RankId, (usize, usize)>> {
+fn places(grouping: &Grouping, axis: RankAxis) -> Option<Map<RankId, (usize, usize)>> {
     let mut found = Map::default();
     for group in grouping {
         for line in axis.lines(group.iter().copied()) {
@@ -190,7 +190,7 @@ fn places(grouping: &Grouping, axis: Axis) -> Option<Map<RankId, (usize, usize)>
 }
 
 /// The ranks that are followed, as a program of their own.
-pub(crate) fn followed(program: &Program, axis: Axis) -> (Program, Fold) {
+pub(crate) fn followed(program: &Program, axis: RankAxis) -> (Program, Fold) {
     let keep = |ranks: &Vec<RankId>| -> Vec<RankId> {
         ranks.iter().copied().filter(|rank| axis.followed(*rank)).collect()
     };
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn ranks_on_a_line_differ_in_one_position() {
-        let axis = Axis { size: 4, stride: 2 };
+        let axis = RankAxis { size: 4, stride: 2 };
         for (one, other, is_line) in [(0, 6, true), (3, 1, true), (2, 2, true), (0, 1, false), (6, 8, false)]
         {
             assert_eq!(axis.is_line(RankId(one), RankId(other)), is_line, "{one} {other}");

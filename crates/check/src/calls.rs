@@ -6,7 +6,7 @@ use rules::{Interval, Kind, Reduction, Through};
 
 use crate::facts::Facts;
 use crate::fault::Fault;
-use crate::held::{Held, Part, Scene, Sums};
+use crate::held::{Held, LocalPart, Scene, Sums};
 use crate::local::clause_shares;
 use crate::proof::Computes;
 use crate::region::unify_all;
@@ -139,7 +139,7 @@ fn follow(
     let first = cx.codes[rank.role].first_op[index];
     for (offset, local) in call.ops.iter().enumerate().rev() {
         let Some(part) = rank.parts[first + offset] else { return Ok(false) };
-        let step = Step { part, outputs: &local.outputs };
+        let step = OperatorBackward { part, outputs: &local.outputs };
         step.back(cx, rank, sums).map_err(|fault| fault.operator(cx.facts.graph.describe(part.op)))?;
     }
     Ok(true)
@@ -204,12 +204,12 @@ fn add(
 }
 
 /// One operator's backward.
-struct Step<'s> {
-    part: Part,
+struct OperatorBackward<'s> {
+    part: LocalPart,
     outputs: &'s [Option<BufId>],
 }
 
-impl Step<'_> {
+impl OperatorBackward<'_> {
     fn back(&self, cx: &mut Context<'_>, rank: &Rank<'_>, sums: &mut Sums) -> Result<(), Fault> {
         let op = self.part.op;
         if cx.facts.op(op).uses.iter().all(Option::is_none) {
@@ -325,7 +325,7 @@ fn same_shapes(facts: &Facts<'_>, op: OpId, a: &[Interval], b: &[Interval]) -> b
 
 /// The gradient of a maximum over a part is not a part of the gradient of the maximum, and where a function of a share
 /// of a maximum rises says nothing of where that of the maximum does.
-fn refuse_ties(facts: &Facts<'_>, part: &Part, at: &[Interval]) -> Result<(), Fault> {
+fn refuse_ties(facts: &Facts<'_>, part: &LocalPart, at: &[Interval]) -> Result<(), Fault> {
     let op = part.op;
     let rule = facts.analysis.rules[op.index()].as_ref();
     let passes = part.clause.zip(rule).map(|(clause, rule)| rule.passes[clause as usize].through);

@@ -15,9 +15,9 @@ use crate::sweep::sweep;
 use crate::symmetry::agree;
 
 /// Each rank's own entries of an exchange's list, by their place in the whole list.
-struct Own(Map<u32, Vec<usize>>);
+struct OwnEntries(Map<u32, Vec<usize>>);
 
-impl Own {
+impl OwnEntries {
     fn of(list: &[(RankId, Region)]) -> Self {
         let mut own: Map<u32, Vec<usize>> = Map::default();
         list.iter().enumerate().for_each(|(i, (rank, _))| own.entry(rank.0).or_default().push(i));
@@ -137,7 +137,7 @@ pub(crate) fn buffers(
 ) -> Result<(), Fault> {
     let exchange = &cx.program.exchanges[id.index()];
     let mut shares = vec![EMPTY; exchange.sources.len()];
-    let (all_sources, all_targets) = (Own::of(&exchange.sources), Own::of(&exchange.targets));
+    let (all_sources, all_targets) = (OwnEntries::of(&exchange.sources), OwnEntries::of(&exchange.targets));
     let mut grad = None;
     for (member, from, to) in members {
         let rank = &ranks[*member];
@@ -208,7 +208,7 @@ pub(crate) fn gradients(
 ) -> Result<(), Fault> {
     let exchange = &cx.program.exchanges[id.index()];
     let mut shares = vec![EMPTY; exchange.sources.len()];
-    let (all_sources, all_targets) = (Own::of(&exchange.sources), Own::of(&exchange.targets));
+    let (all_sources, all_targets) = (OwnEntries::of(&exchange.sources), OwnEntries::of(&exchange.targets));
     for (member, leaves, shards) in members {
         let rank = &mut ranks[*member];
         let (sources, targets) = (all_sources.get(rank.id), all_targets.get(rank.id));

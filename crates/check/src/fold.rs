@@ -22,7 +22,7 @@ use rules::Interval;
 
 use crate::axis::{FOLLOWED, Fold, moved};
 use crate::fault::Fault;
-use crate::held::{Held, Part};
+use crate::held::{Held, LocalPart};
 use crate::share::{ListId, ShareId, Store};
 use crate::state::{Context, LeafState, Rank};
 use crate::sum::sum;
@@ -155,7 +155,7 @@ pub(crate) fn uniform(cx: &mut Context<'_>, ranks: &[Rank<'_>]) -> bool {
     let Some(axis) = cx.fold.as_ref().filter(|fold| !fold.gave_up).map(|fold| fold.axis) else {
         return false;
     };
-    let mut known = Known::default();
+    let mut known = KnownComparisons::default();
     axis.lines(ranks.iter().map(|rank| rank.id)).into_iter().all(|line| {
         let line: [&Rank<'_>; FOLLOWED as usize] =
             [&ranks[line[0]], &ranks[line[1]], &ranks[line[2]], &ranks[line[3]]];
@@ -169,14 +169,14 @@ pub(crate) fn uniform(cx: &mut Context<'_>, ranks: &[Rank<'_>]) -> bool {
 
 /// Comparisons that were made before.
 #[derive(Default)]
-struct Known {
+struct KnownComparisons {
     regions: Map<[ListId; 4], bool>,
     shares: Map<[ShareId; 3], bool>,
 }
 
-type Line<'r, 'a> = [&'r Rank<'a>; FOLLOWED as usize];
+type FoldedLine<'r, 'a> = [&'r Rank<'a>; FOLLOWED as usize];
 
-impl Known {
+impl KnownComparisons {
     fn regions(&mut self, cx: &Context<'_>, regions: [ListId; 4]) -> bool {
         let [z, a, b, c] = regions;
         (z == a && a == b && b == c)
@@ -191,7 +191,7 @@ impl Known {
         *self.shares.entry(shares).or_insert_with(|| cx.store.moves_on(shares))
     }
 
-    fn bufs(&mut self, cx: &mut Context<'_>, line: Line<'_, '_>) -> bool {
+    fn bufs(&mut self, cx: &mut Context<'_>, line: FoldedLine<'_, '_>) -> bool {
         (0..line[0].bufs.len()).all(|buf| match line.map(|rank| rank.bufs[buf]) {
             [None, None, None, None] => true,
             [Some(z), Some(a), Some(b), Some(c)] => {
@@ -206,11 +206,12 @@ impl Known {
         })
     }
 
-    fn parts(&mut self, cx: &Context<'_>, line: Line<'_, '_>) -> bool {
+    fn parts(&mut self, cx: &Context<'_>, line: FoldedLine<'_, '_>) -> bool {
         (0..line[0].parts.len()).all(|number| match line.map(|rank| rank.parts[number]) {
             [Some(z), Some(a), Some(b), Some(c)] => {
-                let like =
-                    |other: &Part| (other.op, other.binding, other.clause) == (z.op, z.binding, z.clause);
+                let like = |other: &LocalPart| {
+                    (other.op, other.binding, other.clause) == (z.op, z.binding, z.clause)
+                };
                 [a, b, c].iter().all(like)
                     && self.regions(cx, [z.at, a.at, b.at, c.at])
                     && (z.at == a.at || free_to_move(cx, z.op, cx.store.region(z.at), cx.store.region(a.at)))
@@ -219,14 +220,14 @@ impl Known {
         })
     }
 
-    fn shards(&mut self, cx: &mut Context<'_>, line: Line<'_, '_>) -> bool {
+    fn shards(&mut self, cx: &mut Context<'_>, line: FoldedLine<'_, '_>) -> bool {
         (0..line[0].shards.len()).all(|shard| {
             let [_, a, b, c] = line.map(|rank| rank.shards[shard]);
             self.shares(cx, [a, b, c])
         })
     }
 
-    fn leaves(&mut self, cx: &mut Context<'_>, line: Line<'_, '_>) -> bool {
+    fn leaves(&mut self, cx: &mut Context<'_>, line: FoldedLine<'_, '_>) -> bool {
         (0..line[0].leaves.len()).all(|leaf| {
             let [z, a, b, c] = line.map(|rank| rank.leaves[leaf]);
             let like = |s: &LeafState| {

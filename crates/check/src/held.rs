@@ -16,7 +16,7 @@ pub(crate) struct Held {
 
 /// The part of an operator that a local operator was found to be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(crate) struct LocalPart {
     pub(crate) op: OpId,
     /// The intervals of its loops.
     pub(crate) at: ListId,

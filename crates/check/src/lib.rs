@@ -101,7 +101,7 @@ mod timetable;
 mod uniform;
 mod versions;
 
-pub use axis::{Axis, Folding, LONG};
+pub use axis::{Folding, LONG, RankAxis};
 pub use fault::{Fault, Place};
 pub use memory::held_as;
 pub use proof::{Computed, Issued, Proof, Traffic};
@@ -118,7 +118,7 @@ use facts::Facts;
 use fault::Faults;
 use held::Held;
 use share::{EMPTY, FULL, Mode, Owner, Quantity, Store, Term, WHOLE};
-use state::{Code, Context, Rank};
+use state::{Context, Rank, RoleCode};
 
 /// Proves that every rank's program, together, computes the outputs, the updates of buffers and the
 /// gradients of parameters that the model's graph says; or says what is wrong, first things first.
@@ -286,7 +286,7 @@ impl Wanted<'_> {
 fn folded(
     facts: &Facts<'_>,
     program: &Program,
-    axis: axis::Axis,
+    axis: axis::RankAxis,
     trains: bool,
     wanted: &Wanted<'_>,
 ) -> Option<Report> {
@@ -331,7 +331,7 @@ fn seeded(graph: &Graph, program: &Program, needs: &[bool], trains: bool) -> Vec
 fn context<'a>(facts: &'a Facts<'a>, program: &'a Program, fold: Option<axis::Fold>) -> Context<'a> {
     let (mut codes, mut base) = (vec![], 0);
     for role in &program.roles {
-        let code = Code::new(role, base);
+        let code = RoleCode::new(role, base);
         base += u32::try_from(code.reads.len()).expect("fewer than 2^32 operators");
         codes.push(code);
     }

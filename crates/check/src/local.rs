@@ -15,7 +15,7 @@ use rules::{Analysis, Cost, Interval, Kind, Passes, Reduction, Region, View, fam
 use crate::args::{compare, expected_ints, expected_text, found_text, has_holes, integer};
 use crate::facts::Facts;
 use crate::fault::Fault;
-use crate::held::{Held, Part, Scene};
+use crate::held::{Held, LocalPart, Scene};
 use crate::infer::{describe, infer};
 use crate::intern::Lists;
 use crate::region::{is_any, region_text, unify};
@@ -80,7 +80,7 @@ impl Finder {
         }
     }
 
-    pub(crate) fn find(&mut self, store: &mut Store, scene: &Scene<'_>) -> Result<Part, Fault> {
+    pub(crate) fn find(&mut self, store: &mut Store, scene: &Scene<'_>) -> Result<LocalPart, Fault> {
         if let Some(held) = scene.inputs.iter().find(|held| held.of.grad) {
             let name = &scene.facts.graph.tensor(held.of.tensor).name;
             return Err(Fault::new("SW0504", format!("forward code reads the gradient of %{name}")));
@@ -105,7 +105,7 @@ impl Finder {
         Err(closest.map_or_else(|| nothing_reads(scene), |refusal| refusal.1))
     }
 
-    fn attempt(&mut self, store: &mut Store, scene: &Scene<'_>, op: OpId) -> Result<Part, Refusal> {
+    fn attempt(&mut self, store: &mut Store, scene: &Scene<'_>, op: OpId) -> Result<LocalPart, Refusal> {
         let inferred = infer(store, scene, op).map_err(|fault| (0, fault))?;
         let mut closest: Option<Refusal> = None;
         for at in inferred.candidates(scene.facts, op) {
@@ -125,7 +125,7 @@ impl Finder {
         scene: &Scene<'_>,
         op: OpId,
         (at, positions): (&[Option<Interval>], &[usize]),
-    ) -> Result<Part, Refusal> {
+    ) -> Result<LocalPart, Refusal> {
         let at = solve(scene, op, at, &mut |at| {
             let number = self.expect(scene, op, at, true);
             expected_ints(&self.expected[number])
@@ -151,13 +151,13 @@ impl Finder {
     }
 
     /// What a part computes.
-    pub(crate) fn work(&mut self, facts: &Facts<'_>, store: &Store, part: &Part) -> Work {
+    pub(crate) fn work(&mut self, facts: &Facts<'_>, store: &Store, part: &LocalPart) -> Work {
         let cost = self.cost(facts, store, part);
         Work { forward: cost.flops, backward: cost.gradients.iter().sum() }
     }
 
     /// What a part costs. Parts that execute the same cost as much.
-    pub(crate) fn cost(&mut self, facts: &Facts<'_>, store: &Store, part: &Part) -> Rc<Cost> {
+    pub(crate) fn cost(&mut self, facts: &Facts<'_>, store: &Store, part: &LocalPart) -> Rc<Cost> {
         if self.costs.len() < self.expected.len() {
             self.costs.resize(self.expected.len(), None);
         }
@@ -285,7 +285,7 @@ impl Finder {
         op: OpId,
         at: &[Interval],
         (application, Same { binding, executes }): (Application, Same),
-    ) -> Result<Part, Fault> {
+    ) -> Result<LocalPart, Fault> {
         let facts = scene.facts;
         check_grad_mode(scene, op)?;
         let share = self.share(store, scene, op, at, (application, binding))?;
@@ -310,7 +310,7 @@ impl Finder {
             self.drawn_region(store, scene, op, &outputs)?;
         }
         self.outputs = outputs;
-        Ok(Part { op, at: store.intervals.number(at), binding, executes, clause: application.clause })
+        Ok(LocalPart { op, at: store.intervals.number(at), binding, executes, clause: application.clause })
     }
 
     fn share(
@@ -336,7 +336,7 @@ impl Finder {
             // Of equal terms any part of that many is the same, but for what is added to the first.
             let once = !intervals.iter().any(|i| is_any(*i));
             let kind = facts.reduction(op);
-            let term = Term { owner: Owner::Part(op), cut, mode: Mode::Plain, subs: 0, once, kind };
+            let term = Term { owner: Owner::LocalPart(op), cut, mode: Mode::Plain, subs: 0, once, kind };
             return Ok(store.share(term));
         };
         if cut != FULL && (facts.reduction(op), application.made) != (Reduction::Sum, Reduction::Sum) {
@@ -353,7 +353,7 @@ impl Finder {
             return Ok(EMPTY);
         }
         let (mode, kind) = (Mode::Clause(clause), application.made);
-        Ok(store.share(Term { owner: Owner::Part(op), cut, mode, subs, once, kind }))
+        Ok(store.share(Term { owner: Owner::LocalPart(op), cut, mode, subs, once, kind }))
     }
 
     fn clause_shares(

@@ -15,20 +15,20 @@ use crate::periodic::Periodic;
 use crate::state::Rank;
 
 /// The codes of a class, what it receives and sends in each, and when it runs them.
-struct Class<'c> {
+struct LockstepClass<'c> {
     timetable: &'c Timetable,
-    codes: BTreeMap<(u32, Pass), Code>,
+    codes: BTreeMap<(u32, Pass), LockstepCode>,
 }
 
 #[derive(Default)]
-struct Code {
+struct LockstepCode {
     receives: BTreeSet<ExchangeId>,
     sends: BTreeSet<ExchangeId>,
 }
 
 /// All classes, or none if some ranks of two of them meet.
 pub(crate) struct Lockstep<'c> {
-    classes: Vec<Class<'c>>,
+    classes: Vec<LockstepClass<'c>>,
 }
 
 /// A task: which micro-batch it is for, every how many there is one, and its node.
@@ -44,7 +44,7 @@ type Ends = BTreeMap<ExchangeId, Vec<End>>;
 
 impl<'c> Lockstep<'c> {
     pub(crate) fn of(ranks: &[Rank<'c>], communications: &Communications) -> Option<Self> {
-        let mut classes: Vec<Class<'c>> = vec![];
+        let mut classes: Vec<LockstepClass<'c>> = vec![];
         let mut of_role: BTreeMap<usize, usize> = BTreeMap::new();
         let class = |rank: &Rank<'c>| *of_role.entry(rank.role).or_insert_with(|| class(&mut classes, rank));
         let class_of: Vec<usize> = ranks.iter().map(class).collect();
@@ -67,7 +67,7 @@ impl<'c> Lockstep<'c> {
 
     /// Whether loops for the first micro-batches come to their ends and wait for nothing that runs after them.
     fn begins_alone(&self) -> bool {
-        let tasks = |class: &Class<'c>| {
+        let tasks = |class: &LockstepClass<'c>| {
             let all = class.timetable.early_tasks();
             all.map(|(task, batch)| ((task.block, task.pass()), batch)).collect::<Vec<_>>()
         };
@@ -138,17 +138,17 @@ fn gcd(a: i64, b: i64) -> i64 {
 }
 
 /// The number of a rank's class, which is new if no other has its codes and timetable.
-fn class<'c>(classes: &mut Vec<Class<'c>>, rank: &Rank<'c>) -> usize {
+fn class<'c>(classes: &mut Vec<LockstepClass<'c>>, rank: &Rank<'c>) -> usize {
     let body = rank.body;
     let codes = || body.codes.iter().map(|code| (code.block, code.pass));
-    let same = |class: &Class<'_>| {
+    let same = |class: &LockstepClass<'_>| {
         *class.timetable == body.timetable && class.codes.keys().copied().eq(sorted(codes()))
     };
     if let Some(known) = classes.iter().position(same) {
         return known;
     }
-    let codes = codes().map(|code| (code, Code::default())).collect();
-    classes.push(Class { timetable: &body.timetable, codes });
+    let codes = codes().map(|code| (code, LockstepCode::default())).collect();
+    classes.push(LockstepClass { timetable: &body.timetable, codes });
     classes.len() - 1
 }
 
@@ -195,7 +195,7 @@ fn sorted(codes: impl Iterator<Item = (u32, Pass)>) -> impl Iterator<Item = (u32
     codes.collect::<BTreeSet<_>>().into_iter()
 }
 
-impl Class<'_> {
+impl LockstepClass<'_> {
     /// What a role of the class receives and sends.
     fn add(&mut self, body: &Body) {
         for code in &body.codes {

@@ -12,7 +12,7 @@ use program::{Task, Timetable};
 const LONG: i64 = 1 << 40;
 
 /// A task, every how many micro-batches it is run, and its nodes.
-pub(crate) type Placed<'t> = (&'t Task, u32, Vec<usize>);
+pub(crate) type PlacedTask<'t> = (&'t Task, u32, Vec<usize>);
 
 #[derive(Default)]
 pub(crate) struct Periodic {
@@ -59,7 +59,7 @@ impl Periodic {
         &mut self,
         timetable: &'t Timetable,
         count: impl Fn(&Task) -> usize,
-    ) -> Vec<Placed<'t>> {
+    ) -> Vec<PlacedTask<'t>> {
         self.with_ends(timetable, count, 0).0
     }
 
@@ -69,7 +69,7 @@ impl Periodic {
         timetable: &'t Timetable,
         count: impl Fn(&Task) -> usize,
         ends: usize,
-    ) -> (Vec<Placed<'t>>, Vec<usize>) {
+    ) -> (Vec<PlacedTask<'t>>, Vec<usize>) {
         let mut found = vec![];
         let ends: Vec<usize> = (0..ends).map(|_| self.node()).collect();
         let mut before: Option<usize> = None;
@@ -79,7 +79,7 @@ impl Periodic {
                 let nodes: Vec<usize> = (0..count(task)).map(|_| self.node()).collect();
                 found.push((task, it.every, nodes));
             }
-            let places = |(task, _, nodes): &Placed<'t>| {
+            let places = |(task, _, nodes): &PlacedTask<'t>| {
                 let at = i64::from(task.at);
                 nodes.iter().map(|node| (*node, at)).collect::<Vec<_>>()
             };

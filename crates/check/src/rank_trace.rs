@@ -14,7 +14,7 @@ use program::{
 use rules::{Cost, Interval};
 
 use crate::count;
-use crate::held::Part;
+use crate::held::LocalPart;
 use crate::intern::Lists;
 use crate::memory::{OffloadedBytes, held_as};
 use crate::purpose::{Masters, Phase};
@@ -174,7 +174,7 @@ impl<'a> Watch<'_, 'a> {
     }
 
     /// The bytes of the leaves of which gradients arise in this half, by where they are.
-    fn leaves(&self, part: &Part, which: Which, found: &mut BTreeMap<u32, u64>) {
+    fn leaves(&self, part: &LocalPart, which: Which, found: &mut BTreeMap<u32, u64>) {
         let code = &self.cx.codes[self.rank.role];
         let uses = &self.cx.facts.op(part.op).uses;
         for (buf, input) in self.cx.finder.bindings.get(part.binding).iter() {
@@ -204,7 +204,7 @@ impl<'a> Watch<'_, 'a> {
 
     /// The operations of those gradients of a part that arise in this half, how many gradients these are, and how many
     /// there are in all.
-    fn share(&mut self, part: &Part, which: Which) -> ((u64, u64), u64) {
+    fn share(&mut self, part: &LocalPart, which: Which) -> ((u64, u64), u64) {
         let cost = self.cost(part);
         let code = &self.cx.codes[self.rank.role];
         let uses = &self.cx.facts.op(part.op).uses;
@@ -285,12 +285,12 @@ impl<'a> Watch<'_, 'a> {
         InstrCost { work: vec![work], ..InstrCost::default() }
     }
 
-    fn work(&self, part: &Part, operations: u64, bytes: u64) -> Option<Work> {
+    fn work(&self, part: &LocalPart, operations: u64, bytes: u64) -> Option<Work> {
         let dtype = self.cx.facts.graph.computes_in(part.op)?;
         (operations + bytes > 0).then_some(Work { op: Some(part.op), operations, bytes, dtype })
     }
 
-    fn cost(&mut self, part: &Part) -> Rc<Cost> {
+    fn cost(&mut self, part: &LocalPart) -> Rc<Cost> {
         self.cx.finder.cost(self.cx.facts, &self.cx.store, part)
     }
 

@@ -36,7 +36,7 @@ pub(crate) enum Owner {
     /// Complete by itself.
     Whole,
     /// A part of what this operator produces.
-    Part(OpId),
+    LocalPart(OpId),
     /// A contribution to the gradient by this use.
     Use(u32),
 }
@@ -477,7 +477,7 @@ impl Store {
         }
         let owners: Vec<Owner> = match (of.grad, facts.producer(of.tensor)) {
             (true, _) => facts.uses_of(of.tensor).iter().map(|&u| Owner::Use(u)).collect(),
-            (false, Some(op)) => vec![Owner::Part(op)],
+            (false, Some(op)) => vec![Owner::LocalPart(op)],
             (false, None) => return Verdict::Missing(Owner::Whole, FULL),
         };
         let mut missing = Verdict::Complete;
@@ -518,7 +518,7 @@ impl Store {
         };
         let mut placed: Vec<Vec<Interval>> = terms.iter().map(cut).collect();
         let is_sum = |term: &Term| term.mode == Mode::Plain && term.kind == Reduction::Sum;
-        if let (Owner::Part(op), true) = (owner, terms.iter().all(is_sum)) {
+        if let (Owner::LocalPart(op), true) = (owner, terms.iter().all(is_sum)) {
             // Where something is added once, it matters which part is the first.
             let is_open = !has_once(facts, op);
             if let Some(verdict) = is_open.then(|| self.counted(facts, op, &placed, &space)).flatten() {
@@ -553,7 +553,7 @@ impl Store {
         boxes: &[Vec<Interval>],
         space: &[Interval],
     ) -> Option<Verdict> {
-        let (owner, loops) = (Owner::Part(op), &facts.analysis.op(op).loops);
+        let (owner, loops) = (Owner::LocalPart(op), &facts.analysis.op(op).loops);
         let reduced = &facts.op(op).reduced;
         let is_open = |d: usize| boxes.iter().any(|b| is_any(b[d]));
         let dims: Vec<_> = (0..space.len()).filter(|&d| is_open(d)).map(|d| loops[reduced[d]].dim).collect();
@@ -599,13 +599,13 @@ impl Store {
                 return Verdict::Twice(owner, FULL);
             }
             // Nothing is added where a part begins that may lie anywhere.
-            let lacks = matches!(owner, Owner::Part(op) if origin && has_once(facts, op) && !first.once);
+            let lacks = matches!(owner, Owner::LocalPart(op) if origin && has_once(facts, op) && !first.once);
             return if lacks { Verdict::Missing(owner, FULL) } else { Verdict::Complete };
         }
         if terms.iter().any(|term| term.mode != first.mode) {
             return Verdict::Missing(owner, FULL);
         }
-        if let (Owner::Part(op), true) = (owner, origin) {
+        if let (Owner::LocalPart(op), true) = (owner, origin) {
             let once = terms.iter().filter(|term| term.once).count();
             if has_once(facts, op) && once != 1 {
                 return if once == 0 { Verdict::Missing(owner, FULL) } else { Verdict::Twice(owner, FULL) };
@@ -652,7 +652,7 @@ pub(crate) fn sizes(facts: &Facts<'_>, owner: Owner) -> Vec<i64> {
 pub(crate) fn loops_of<'f>(facts: &'f Facts<'_>, owner: Owner) -> Option<(OpId, &'f [usize])> {
     match owner {
         Owner::Whole => None,
-        Owner::Part(op) => Some((op, &facts.op(op).reduced)),
+        Owner::LocalPart(op) => Some((op, &facts.op(op).reduced)),
         Owner::Use(number) => match facts.uses[number as usize] {
             Use::Operand { op, position } => Some((op, &facts.op(op).loose[position])),
             Use::Seed { .. } => None,
@@ -663,7 +663,7 @@ pub(crate) fn loops_of<'f>(facts: &'f Facts<'_>, owner: Owner) -> Option<(OpId, 
 /// What each of a term's shares of others is a share of.
 fn parts_of(facts: &Facts<'_>, owner: Owner, mode: Mode) -> Vec<Quantity> {
     let op = match owner {
-        Owner::Part(op) => op,
+        Owner::LocalPart(op) => op,
         Owner::Use(number) => match facts.uses[number as usize] {
             Use::Operand { op, .. } => op,
             Use::Seed { .. } => return vec![],

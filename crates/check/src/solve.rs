@@ -94,7 +94,7 @@ fn solve_dim(
         let change = found[j].checked_sub(full[j])?.checked_mul(step)?;
         Some((moved[j] - less[j], full[j] - less[j], change))
     };
-    let mut rows: Vec<Row> = (0..found.len()).map(row).collect::<Option<_>>()?;
+    let mut rows: Vec<Equation> = (0..found.len()).map(row).collect::<Option<_>>()?;
     rows.retain(|row| row.0 != 0 || row.1 != 0);
     let (lo, change) = solve_rows(&rows)?;
     let len = change.checked_add(size * step)?;
@@ -111,10 +111,10 @@ fn solve_dim(
 }
 
 /// `a * begin + b * change = c`, of an argument.
-type Row = (i64, i64, i64);
+type Equation = (i64, i64, i64);
 
 /// Where a part begins and by how much it is shorter than all; both zero where no row tells.
-fn solve_rows(rows: &[Row]) -> Option<(i64, i64)> {
+fn solve_rows(rows: &[Equation]) -> Option<(i64, i64)> {
     let Some(&(a, b, c)) = rows.first() else { return Some((0, 0)) };
     let divide = |x: i64, y: i64| (x.checked_rem(y)? == 0).then(|| x / y);
     let crossed = |a: i64, e: i64, b: i64, d: i64| a.checked_mul(e)?.checked_sub(b.checked_mul(d)?);

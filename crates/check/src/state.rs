@@ -12,7 +12,7 @@ use crate::args::integer;
 use crate::axis::Fold;
 use crate::facts::Facts;
 use crate::fault::{Fault, Faults, Place};
-use crate::held::{Held, Part, Sums};
+use crate::held::{Held, LocalPart, Sums};
 use crate::local::Finder;
 use crate::proof::Tally;
 use crate::region::{numel, region_text};
@@ -20,7 +20,7 @@ use crate::sent::Sent;
 use crate::share::{EMPTY, ListId, ShareId, Store};
 
 /// What all ranks of a role have in common.
-pub(crate) struct Code<'a> {
+pub(crate) struct RoleCode<'a> {
     pub(crate) role: &'a Role,
     /// Of all codes, one after the other.
     pub(crate) instrs: Vec<&'a Instr>,
@@ -37,7 +37,7 @@ pub(crate) struct Code<'a> {
     pub(crate) base: u32,
 }
 
-impl<'a> Code<'a> {
+impl<'a> RoleCode<'a> {
     pub(crate) fn new(role: &'a Role, base: u32) -> Self {
         let body = &role.body;
         let instrs: Vec<&Instr> = body.instrs().collect();
@@ -81,7 +81,7 @@ pub(crate) struct Rank<'a> {
     pub(crate) own: Own<'a>,
     /// `None` for what is not known, because of a fault that is already reported.
     pub(crate) bufs: Vec<Option<Held>>,
-    pub(crate) parts: Vec<Option<Part>>,
+    pub(crate) parts: Vec<Option<LocalPart>>,
     pub(crate) leaves: Vec<LeafState>,
     /// The gradients that exchanges brought to the shards.
     pub(crate) shards: Vec<ShareId>,
@@ -110,7 +110,7 @@ pub(crate) struct LeafState {
 pub(crate) struct Context<'a> {
     pub(crate) facts: &'a Facts<'a>,
     pub(crate) program: &'a Program,
-    pub(crate) codes: Vec<Code<'a>>,
+    pub(crate) codes: Vec<RoleCode<'a>>,
     pub(crate) store: Store,
     pub(crate) finder: Finder,
     pub(crate) faults: Faults,

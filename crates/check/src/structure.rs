@@ -174,13 +174,13 @@ struct Roles<'a> {
 }
 
 /// Which buffers can be read, while a body is read from its start.
-struct Known {
+struct ReadableBuffers {
     written: Vec<bool>,
     /// Inside of a call that is over.
     hidden: Vec<bool>,
 }
 
-impl Known {
+impl ReadableBuffers {
     /// Of what a code had before, the next one sees leaves only.
     fn end(&mut self, body: &Body) {
         self.hidden.clone_from(&self.written);
@@ -412,7 +412,7 @@ impl Roles<'_> {
 
     fn reads(&mut self, body: &Body) {
         let count = body.bufs.len();
-        let mut known = Known { written: vec![false; count], hidden: vec![false; count] };
+        let mut known = ReadableBuffers { written: vec![false; count], hidden: vec![false; count] };
         for leaf in &body.leaves {
             self.write(&mut known, leaf.buf, None);
         }
@@ -431,7 +431,7 @@ impl Roles<'_> {
         }
     }
 
-    fn instr(&mut self, known: &mut Known, instr: &Instr, place: Place) {
+    fn instr(&mut self, known: &mut ReadableBuffers, instr: &Instr, place: Place) {
         for buf in instr.reads() {
             self.read(known, buf, Some(place));
         }
@@ -443,7 +443,7 @@ impl Roles<'_> {
         }
     }
 
-    fn call(&mut self, known: &mut Known, call: &Call, place: Place) {
+    fn call(&mut self, known: &mut ReadableBuffers, call: &Call, place: Place) {
         let inputs: BTreeSet<BufId> = call.inputs.iter().copied().collect();
         let mut inside: BTreeSet<BufId> = BTreeSet::new();
         for (offset, op) in call.ops.iter().enumerate() {
@@ -466,7 +466,7 @@ impl Roles<'_> {
         inside.iter().for_each(|buf| known.hidden[buf.index()] = true);
     }
 
-    fn read(&mut self, known: &Known, buf: BufId, place: Option<Place>) {
+    fn read(&mut self, known: &ReadableBuffers, buf: BufId, place: Option<Place>) {
         if !known.written[buf.index()] || known.hidden[buf.index()] {
             self.unreadable(buf, place);
         }
@@ -478,7 +478,7 @@ impl Roles<'_> {
         self.faults.push(fault.at(self.role.ranks[0], place));
     }
 
-    fn write(&mut self, known: &mut Known, buf: BufId, place: Option<Place>) {
+    fn write(&mut self, known: &mut ReadableBuffers, buf: BufId, place: Option<Place>) {
         if std::mem::replace(&mut known.written[buf.index()], true) {
             let name = &self.role.body.buf(buf).name;
             let fault = Fault::new("SW0503", format!("the buffer `{name}` is written twice"));

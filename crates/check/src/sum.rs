@@ -35,7 +35,7 @@ pub(crate) fn explain(cx: &Context<'_>, fault: Fault, verdict: Verdict) -> Fault
     });
     let (of, operator) = match owner {
         Owner::Whole => ("the whole value".to_string(), None),
-        Owner::Part(op) => ("the operator's result".into(), Some(op)),
+        Owner::LocalPart(op) => ("the operator's result".into(), Some(op)),
         Owner::Use(number) => match cx.facts.uses[number as usize] {
             Use::Operand { op, position } => (
                 format!("the contribution by operand {position} of {}", cx.facts.graph.describe(op)),

@@ -5,17 +5,19 @@ use std::collections::HashSet;
 use program::{Exchange, Grouping, PerRank, Piece, Program, RankId};
 use rules::Region;
 
-use crate::axis::{Axis, FOLLOWED, Folding, Lines, along, is_moved};
+use crate::axis::{FOLLOWED, Folding, Lines, RankAxis, along, is_moved};
 use crate::shifted;
 
 /// The axes along which the ranks of a program are alike, of those that may be folded: the longest first.
-pub(crate) fn all<'p>(program: &'p Program, folding: Folding<'p>) -> impl Iterator<Item = Axis> + 'p {
+pub(crate) fn all<'p>(program: &'p Program, folding: Folding<'p>) -> impl Iterator<Item = RankAxis> + 'p {
     // Ranks may be alike along a part of what communicates, too: those that are so many steps from each other.
-    let parts = |axis: Axis| {
+    let parts = |axis: RankAxis| {
         let divides = move |by: &u32| axis.size % by == 0;
-        (1..=axis.size).filter(divides).map(move |by| Axis { size: axis.size / by, stride: axis.stride * by })
+        (1..=axis.size)
+            .filter(divides)
+            .map(move |by| RankAxis { size: axis.size / by, stride: axis.stride * by })
     };
-    let mut found: Vec<Axis> = program.groupings.iter().filter_map(step).flat_map(parts).collect();
+    let mut found: Vec<RankAxis> = program.groupings.iter().filter_map(step).flat_map(parts).collect();
     found.sort_by_key(|axis| std::cmp::Reverse((axis.size, axis.stride)));
     found.dedup();
     found.retain(|axis| axis.size >= folding.least.max(FOLLOWED + 1));
@@ -23,14 +25,14 @@ pub(crate) fn all<'p>(program: &'p Program, folding: Folding<'p>) -> impl Iterat
 }
 
 /// The axis along which a grouping's groups lie, if it is one.
-fn step(grouping: &Grouping) -> Option<Axis> {
+fn step(grouping: &Grouping) -> Option<RankAxis> {
     let group = grouping.first()?;
     let stride = group.get(1)?.0.checked_sub(group[0].0).filter(|stride| *stride > 0)?;
     let even = group.windows(2).all(|two| two[1].0.checked_sub(two[0].0) == Some(stride));
-    even.then_some(Axis { size: u32::try_from(group.len()).ok()?, stride })
+    even.then_some(RankAxis { size: u32::try_from(group.len()).ok()?, stride })
 }
 
-fn symmetric(program: &Program, axis: Axis) -> bool {
+fn symmetric(program: &Program, axis: RankAxis) -> bool {
     let block = u64::from(axis.size) * u64::from(axis.stride);
     let mut seen = HashSet::new();
     u64::from(program.world) % block == 0
@@ -60,7 +62,7 @@ struct Section<'e> {
 }
 
 /// The sections at all positions; `None` if a piece goes from one to another.
-fn sections(exchange: &Exchange, axis: Axis) -> Option<Vec<Section<'_>>> {
+fn sections(exchange: &Exchange, axis: RankAxis) -> Option<Vec<Section<'_>>> {
     let mut found: Vec<Section<'_>> = (0..axis.size).map(|_| Section::default()).collect();
     let at = |ends: &[(RankId, Region)]| {
         let mut counts = vec![0; axis.size as usize];
@@ -89,7 +91,7 @@ fn sections(exchange: &Exchange, axis: Axis) -> Option<Vec<Section<'_>>> {
 }
 
 /// Whether an exchange does the same at every position, a step further on.
-fn stays(exchange: &Exchange, axis: Axis) -> bool {
+fn stays(exchange: &Exchange, axis: RankAxis) -> bool {
     let Some(sections) = sections(exchange, axis) else { return false };
     let (first, second) = (&sections[0], &sections[1]);
     let ends = |a: &[&(RankId, Region)], b: &[&(RankId, Region)], c: &[&(RankId, Region)], times: i64| {
@@ -112,7 +114,7 @@ fn stays(exchange: &Exchange, axis: Axis) -> bool {
 }
 
 /// Whether all groups are at one position each, and the same at every position.
-fn across(grouping: &Grouping, axis: Axis) -> bool {
+fn across(grouping: &Grouping, axis: RankAxis) -> bool {
     let all: HashSet<&Vec<RankId>> = grouping.iter().collect();
     grouping.iter().all(|group| {
         let Some(position) = group.first().map(|rank| axis.position(*rank)) else { return false };

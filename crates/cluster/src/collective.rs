@@ -13,7 +13,7 @@ use crate::{Cluster, Link};
 pub struct Contention(pub u32);
 
 /// A group, as a cluster sees it.
-struct Shape {
+struct GroupShape {
     members: f64,
     nodes: f64,
     /// Members in the node that has the fewest of them.
@@ -90,7 +90,7 @@ impl Cluster {
     /// least there is.
     pub fn least(&self, collective: Collective, group: &[u32], contention: Contention, bytes: f64) -> f64 {
         let shape = self.shape(group, contention);
-        Shape { start: 0.0, hop_inside: 0.0, hop_between: 0.0, ..shape }.seconds(collective, bytes)
+        GroupShape { start: 0.0, hop_inside: 0.0, hop_between: 0.0, ..shape }.seconds(collective, bytes)
     }
 
     /// What no messages take less than that bring each member of a group its part of a sum, however they are sent.
@@ -127,7 +127,7 @@ impl Cluster {
         found
     }
 
-    fn shape(&self, group: &[u32], Contention(contention): Contention) -> Shape {
+    fn shape(&self, group: &[u32], Contention(contention): Contention) -> GroupShape {
         let nodes = self.nodes_of(group);
         let least = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::INFINITY, f64::min);
         let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
@@ -145,7 +145,7 @@ impl Cluster {
             }
         };
         let crosses = nodes.len() > 1;
-        Shape {
+        GroupShape {
             members: group.len() as f64,
             nodes: nodes.len() as f64,
             fewest: least(&mut nodes.iter().map(|(_, count)| f64::from(*count))),
@@ -163,7 +163,7 @@ impl Cluster {
     }
 }
 
-impl Shape {
+impl GroupShape {
     /// By what is quickest.
     fn seconds(&self, collective: Collective, bytes: f64) -> f64 {
         match collective {

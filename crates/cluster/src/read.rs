@@ -10,7 +10,7 @@ use toml::Spanned;
 
 use crate::quantity::Unit;
 use crate::read_measured::{WrittenMessages, WrittenOperators, WrittenRuntime};
-use crate::reader::{Reader, Written};
+use crate::reader::{ClusterReader, Written};
 use crate::{Cluster, Curves, Device, Link, Node, Origin, Runtime, catalog};
 
 /// More devices than any cluster has.
@@ -91,7 +91,7 @@ struct WrittenDevice {
 
 /// Reads a file's text; `file` is what it is called in errors.
 pub fn read(text: &str, file: &str) -> Result<Cluster> {
-    let reader = Reader { text, file };
+    let reader = ClusterReader { text, file };
     let found: File = toml::from_str(text).map_err(|error| {
         let place = error.span().unwrap_or(0..0);
         reader.refuse(place, "it is not a description of a cluster", error.message().trim())
@@ -108,7 +108,7 @@ impl Devices {
     }
 }
 
-impl Reader<'_> {
+impl ClusterReader<'_> {
     fn cluster(&self, found: File) -> Result<Cluster> {
         let mut kinds: Vec<Device> = vec![];
         for (name, written) in &found.devices {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::quantity::Unit;
-use crate::reader::{Reader, Written};
+use crate::reader::{ClusterReader, Written};
 use crate::{Collective, Curve, Direction, Messages, Operators, Runtime};
 
 #[derive(Deserialize)]
@@ -42,7 +42,7 @@ pub(crate) struct WrittenRuntime {
 /// What a message from one device to another is called.
 const MESSAGE: &str = "message";
 
-impl Reader<'_> {
+impl ClusterReader<'_> {
     pub(crate) fn operators(&self, written: &Spanned<WrittenOperators>) -> Result<Operators> {
         let (span, it) = (written.span(), written.get_ref());
         let direction = match &it.pass.get_ref()[..] {

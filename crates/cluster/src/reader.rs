@@ -17,12 +17,12 @@ pub(crate) enum Written {
     Text(String),
 }
 
-pub(crate) struct Reader<'t> {
+pub(crate) struct ClusterReader<'t> {
     pub(crate) text: &'t str,
     pub(crate) file: &'t str,
 }
 
-impl Reader<'_> {
+impl ClusterReader<'_> {
     pub(crate) fn number(&self, written: &Spanned<Written>, unit: Unit) -> Result<f64> {
         let (text, read) = match written.get_ref() {
             Written::Text(text) => (text.clone(), unit.read(text)),

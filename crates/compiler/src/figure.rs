@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use program::{Body, Does, ExchangeId, Instr, Pass, Program, RankId, Timetable};
-use schedule::{Block, Loop, Shape, Task, figure};
+use schedule::{Block, Shape, ShapeLoop, Task, figure};
 
 /// Ranks that run the same codes by the same timetable are a row. None where there is one block, or nothing runs.
 pub fn drawn(program: &Program, batches: u32) -> Option<String> {
@@ -21,7 +21,7 @@ pub fn drawn(program: &Program, batches: u32) -> Option<String> {
     rows.sort_by(|a, b| a.1.cmp(&b.1));
     let shape = shape(&rows);
     let names: Vec<String> = rows.iter().map(|(_, ranks)| named(ranks)).collect();
-    let orders: Vec<Vec<Loop>> = rows.iter().map(|(body, _)| orders(&body.timetable)).collect();
+    let orders: Vec<Vec<ShapeLoop>> = rows.iter().map(|(body, _)| orders(&body.timetable)).collect();
     let text = figure(&shape, &names, &orders, batches).ok()?;
     (shape.blocks.len() > 1).then_some(text)
 }
@@ -62,7 +62,7 @@ fn shape(rows: &[(&Body, Vec<RankId>)]) -> Shape {
     Shape { blocks, ..Shape::default() }.handing_on(rows.iter().flat_map(|(body, _)| lower::handed_on(body)))
 }
 
-fn orders(timetable: &Timetable) -> Vec<Loop> {
+fn orders(timetable: &Timetable) -> Vec<ShapeLoop> {
     let task = |task: &program::Task| Task {
         block: task.block as usize,
         pass: match task.does {
@@ -75,7 +75,7 @@ fn orders(timetable: &Timetable) -> Vec<Loop> {
     };
     let one = |it: &program::Loop| {
         let tasks = it.tasks.iter().map(task).collect();
-        Loop { every: it.every, iterations: it.iterations, tasks }
+        ShapeLoop { every: it.every, iterations: it.iterations, tasks }
     };
     timetable.loops.iter().map(one).collect()
 }

@@ -12,7 +12,7 @@ use rules::Analysis;
 use crate::{Compiled, compile_watched};
 
 /// What each of PyTorch's optimizers needs with its usual options.
-pub(crate) struct Steps {
+pub(crate) struct OptimizerSteps {
     name: &'static str,
     /// How many tensors like a parameter its state has, and how many numbers besides.
     pub(crate) state: (u64, u64),
@@ -21,20 +21,20 @@ pub(crate) struct Steps {
     pub(crate) passes: u64,
 }
 
-const OPTIMIZERS: [Steps; 13] = [
-    Steps { name: "adadelta", state: (2, 1), passes: 26 },
-    Steps { name: "adagrad", state: (1, 1), passes: 15 },
-    Steps { name: "adam", state: (2, 1), passes: 18 },
-    Steps { name: "adamax", state: (2, 1), passes: 16 },
-    Steps { name: "adamw", state: (2, 1), passes: 20 },
-    Steps { name: "asgd", state: (1, 3), passes: 12 },
-    Steps { name: "nadam", state: (2, 2), passes: 22 },
-    Steps { name: "none", state: (0, 0), passes: 0 },
-    Steps { name: "radam", state: (2, 1), passes: 24 },
-    Steps { name: "rmsprop", state: (1, 1), passes: 13 },
-    Steps { name: "rprop", state: (2, 1), passes: 25 },
-    Steps { name: "sgd", state: (0, 0), passes: 3 },
-    Steps { name: "sgd-momentum", state: (1, 0), passes: 8 },
+const OPTIMIZERS: [OptimizerSteps; 13] = [
+    OptimizerSteps { name: "adadelta", state: (2, 1), passes: 26 },
+    OptimizerSteps { name: "adagrad", state: (1, 1), passes: 15 },
+    OptimizerSteps { name: "adam", state: (2, 1), passes: 18 },
+    OptimizerSteps { name: "adamax", state: (2, 1), passes: 16 },
+    OptimizerSteps { name: "adamw", state: (2, 1), passes: 20 },
+    OptimizerSteps { name: "asgd", state: (1, 3), passes: 12 },
+    OptimizerSteps { name: "nadam", state: (2, 2), passes: 22 },
+    OptimizerSteps { name: "none", state: (0, 0), passes: 0 },
+    OptimizerSteps { name: "radam", state: (2, 1), passes: 24 },
+    OptimizerSteps { name: "rmsprop", state: (1, 1), passes: 13 },
+    OptimizerSteps { name: "rprop", state: (2, 1), passes: 25 },
+    OptimizerSteps { name: "sgd", state: (0, 0), passes: 3 },
+    OptimizerSteps { name: "sgd-momentum", state: (1, 0), passes: 8 },
 ];
 
 /// The memory of each rank, and the optimizer whose state is in it.
@@ -52,7 +52,7 @@ pub fn with_optimizer(memory: &[Memory], name: &str) -> Result<Vec<Memory>> {
 }
 
 /// An optimizer by its name.
-pub(crate) fn optimizer(name: &str) -> Result<&'static Steps> {
+pub(crate) fn optimizer(name: &str) -> Result<&'static OptimizerSteps> {
     OPTIMIZERS.iter().find(|it| it.name == name).ok_or_else(|| {
         let known: Vec<&str> = OPTIMIZERS.iter().map(|it| it.name).collect();
         Error::new("SW0430", format!("the optimizer {name:?} is unknown"))

@@ -10,7 +10,7 @@ use plan::Plan;
 use program::{Boundary, Program};
 use rules::Analysis;
 use simulate::{
-    Held, Kinds, Lasts, Placing, Scene, Scope, Share, Shares, Simulation, Updates, manifest, shares,
+    HeldMemory, Kinds, Lasts, Placing, Scene, Scope, Share, Shares, Simulation, Updates, manifest, shares,
     simulate, simulate_briefly, symmetric, trace,
 };
 
@@ -36,14 +36,14 @@ impl Setting<'_> {
     }
 }
 
-pub struct Step {
+pub struct SimulatedStep {
     pub estimate: Estimate,
     /// In JSON: what each role communicates.
     pub manifest: String,
     /// In the format of Chrome's traces, if it was asked for.
     pub trace: Option<String>,
     /// What ranks have in memory over time, of those whose spans are known.
-    pub held: Vec<Held>,
+    pub held: Vec<HeldMemory>,
     /// What of a rank's time each operator of the model takes.
     pub shares: Vec<Shares>,
 }
@@ -75,7 +75,7 @@ pub struct Estimate {
     /// Of the passes of blocks, what each takes whenever it runs.
     pub passes: Vec<Lasts>,
     /// Those of which one keeps something for another on some rank.
-    pub handed: Vec<(schedule::Step, schedule::Step)>,
+    pub handed: Vec<(schedule::ShapeStep, schedule::ShapeStep)>,
 }
 
 /// More micro-batches than this are a mistake.
@@ -88,7 +88,7 @@ pub fn step(
     compiled: &Compiled,
     setting: &Setting<'_>,
     traced: bool,
-) -> Result<Step> {
+) -> Result<SimulatedStep> {
     require_batches(setting.batches)?;
     let program = &compiled.program;
     let folding = Folding { least: LONG, may: &|axis| symmetric(program, setting.cluster, axis) };
@@ -104,7 +104,7 @@ pub fn step(
     let (simulation, memory) = (&estimate.simulation, &estimate.memory);
     let shares = of_model(graph, program, shares(&scene, rewritten.ops.len(), simulation))?;
     let held = simulation.held(&iterations_of(&rank_traces, memory, setting.optimizer)?);
-    Ok(Step {
+    Ok(SimulatedStep {
         manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, Scope::Roles)),
         trace: traced.then(|| trace(&scene, &rewritten, simulation, &held)),
         held,

@@ -24,14 +24,14 @@ pub struct Summary {
     /// Per rank: bytes of the parameters that are trained, and so of their gradients.
     pub trained: Vec<u64>,
     pub operators: usize,
-    pub divided: Divided,
+    pub divided: DividedCounts,
     /// Operators without a rule.
     pub unknown: Vec<String>,
 }
 
 /// How many operators of the plan are divided in which way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Divided {
+pub struct DividedCounts {
     /// Their parts differ.
     pub split: usize,
     /// Several devices compute the same.
@@ -57,9 +57,9 @@ pub fn division_of(op: &OpPlan) -> Division {
     }
 }
 
-pub fn divided(plan: &Plan) -> Divided {
+pub fn divided(plan: &Plan) -> DividedCounts {
     let count = |division: Division| plan.ops.iter().filter(|op| division_of(op) == division).count();
-    Divided {
+    DividedCounts {
         split: count(Division::Split),
         replicated: count(Division::Replicated),
         single: count(Division::Single),

@@ -5,7 +5,7 @@ use plan::random::Random;
 use plan::{Draft, Plan, Schedule};
 use program::Inputs;
 use rules::Analysis;
-use schedule::{Loop, Pass, Task};
+use schedule::{Pass, ShapeLoop, Task};
 
 /// Weights, buffers, ways past several operators, and values without a gradient; some buffers are updated.
 fn model(random: &mut Random) -> Graph {
@@ -81,7 +81,7 @@ fn plan(graph: &Graph, analysis: &Analysis, random: &mut Random) -> diag::Result
 }
 
 /// Backwards after forwards, both in any order, for micro-batches that are apart.
-fn timetable(blocks: &[usize], halves: bool, random: &mut Random) -> Vec<Loop> {
+fn timetable(blocks: &[usize], halves: bool, random: &mut Random) -> Vec<ShapeLoop> {
     let ahead = i32::try_from(random.below(3)).unwrap_or(0);
     let mut tasks = vec![];
     let passes: &[&[Pass]] = if halves {
@@ -102,7 +102,7 @@ fn timetable(blocks: &[usize], halves: bool, random: &mut Random) -> Vec<Loop> {
         let at = if *pass == Pass::Forward { ahead } else { 0 };
         tasks.extend(own.into_iter().map(|block| Task { block, pass: *pass, at }));
     }
-    vec![Loop { every: 1, iterations: None, tasks }]
+    vec![ShapeLoop { every: 1, iterations: None, tasks }]
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use check::Masters;
 use cluster::{Cluster, read};
-use compiler::{Setting, Step};
+use compiler::{Setting, SimulatedStep};
 use graph::Graph;
 use plan::sets;
 use rules::Analysis;
@@ -53,7 +53,7 @@ fn cluster(count: u32, peak: &str, bandwidth: &str, link: &str, runtime: &str) -
     read(&text, "devices.toml").expect("it reads")
 }
 
-fn step(graph: &Graph, plan: &str, cluster: &Cluster, compiled: bool) -> Step {
+fn step(graph: &Graph, plan: &str, cluster: &Cluster, compiled: bool) -> SimulatedStep {
     let analysis = Analysis::of(graph);
     let plan = sets::named(plan, graph, &analysis, cluster.devices()).expect("a plan");
     let made = compiler::compile(graph, &analysis, &plan, &lower::loss(graph, program::Inputs::Global));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use check::Masters;
 use cluster::{Cluster, read};
-use compiler::{Compiled, Estimate, Setting, Step};
+use compiler::{Compiled, Estimate, Setting, SimulatedStep};
 use diag::Result;
 use graph::Graph;
 use plan::{Plan, sets};
@@ -82,7 +82,7 @@ impl Model {
         compiler::estimate((&self.graph, &self.analysis), &chosen, &boundary, &setting).expect("an estimate")
     }
 
-    fn step(&self, plan: &str, count: u32, cluster: &Cluster, batches: u32) -> Result<Step> {
+    fn step(&self, plan: &str, count: u32, cluster: &Cluster, batches: u32) -> Result<SimulatedStep> {
         let (plan, compiled) = self.compiled(plan, count);
         let masters = Masters::new();
         let setting = Setting { cluster, batches, optimizer: "none", masters: &masters, compiled: false };
@@ -258,7 +258,7 @@ fn what_is_told_of_messages_is_what_the_proof_counts() {
 #[test]
 fn refusals() {
     let model = Model::new();
-    let code = |step: Result<Step>| step.err().map(|error| error.code);
+    let code = |step: Result<SimulatedStep>| step.err().map(|error| error.code);
     assert_eq!(code(model.step("data", 4, &devices(2, FREE), 1)), Some("SW0910"));
     assert_eq!(code(model.step("data", 2, &devices(2, FREE), 0)), Some("SW0912"));
     assert_eq!(code(model.step("data", 2, &devices(4, FREE), 1)), None);

@@ -1,7 +1,7 @@
 //! The table that is left of several once their common variable is chosen for the least.
 
 /// A table with the variable as its last axis, and for each axis of the result how far its entries are apart.
-pub(crate) struct Row<'t> {
+pub(crate) struct TableRow<'t> {
     pub(crate) costs: &'t [f64],
     pub(crate) strides: Vec<usize>,
 }
@@ -13,7 +13,7 @@ const OFTEN: usize = 1 << 22;
 pub(crate) fn least(
     shape: &[usize],
     values: usize,
-    rows: &[Row<'_>],
+    rows: &[TableRow<'_>],
     stop: &dyn Fn() -> bool,
 ) -> Option<Vec<f64>> {
     let entries = shape.iter().product();
@@ -43,7 +43,7 @@ pub(crate) fn least(
 }
 
 /// To the next entry of the result.
-fn step(shape: &[usize], at: &mut [usize], rows: &[Row<'_>], starts: &mut [usize]) {
+fn step(shape: &[usize], at: &mut [usize], rows: &[TableRow<'_>], starts: &mut [usize]) {
     for axis in (0..shape.len()).rev() {
         at[axis] += 1;
         if at[axis] < shape[axis] {
@@ -56,7 +56,7 @@ fn step(shape: &[usize], at: &mut [usize], rows: &[Row<'_>], starts: &mut [usize
     }
 }
 
-fn least_of(rows: &[Row<'_>], starts: &[usize], values: usize, sums: &mut [f64]) -> f64 {
+fn least_of(rows: &[TableRow<'_>], starts: &[usize], values: usize, sums: &mut [f64]) -> f64 {
     let slice = |index: usize| &rows[index].costs[starts[index]..starts[index] + values];
     match rows.len() {
         1 => slice(0).iter().copied().fold(f64::INFINITY, lesser),
@@ -98,12 +98,12 @@ pub(crate) fn permuted(shape: &[usize], costs: &[f64], axes: &[usize]) -> Vec<f6
     }
     let to: Vec<usize> = axes.iter().map(|axis| shape[*axis]).collect();
     let mut found = vec![0.0; costs.len()];
-    add(&to, &mut found, Row { costs, strides: axes.iter().map(|axis| strides[*axis]).collect() });
+    add(&to, &mut found, TableRow { costs, strides: axes.iter().map(|axis| strides[*axis]).collect() });
     found
 }
 
 /// Adds the entries of a row to those of a table.
-pub(crate) fn add(shape: &[usize], to: &mut [f64], row: Row<'_>) {
+pub(crate) fn add(shape: &[usize], to: &mut [f64], row: TableRow<'_>) {
     let (shape, rows) = joined(shape, &[row]);
     let Some((&size, outer)) = shape.split_last() else { return };
     let inner = rows[0].strides[outer.len()];
@@ -120,11 +120,12 @@ pub(crate) fn add(shape: &[usize], to: &mut [f64], row: Row<'_>) {
 }
 
 /// The same with one axis for those that run as one in all rows, and without those of one entry; at least one is left.
-fn joined<'t>(shape: &[usize], rows: &[Row<'t>]) -> (Vec<usize>, Vec<Row<'t>>) {
+fn joined<'t>(shape: &[usize], rows: &[TableRow<'t>]) -> (Vec<usize>, Vec<TableRow<'t>>) {
     let mut sizes: Vec<usize> = vec![];
-    let mut found: Vec<Row<'t>> = rows.iter().map(|row| Row { costs: row.costs, strides: vec![] }).collect();
+    let mut found: Vec<TableRow<'t>> =
+        rows.iter().map(|row| TableRow { costs: row.costs, strides: vec![] }).collect();
     for (axis, &size) in shape.iter().enumerate().filter(|(_, size)| **size != 1) {
-        let runs_on = |(row, own): (&Row<'t>, &Row<'t>)| {
+        let runs_on = |(row, own): (&TableRow<'t>, &TableRow<'t>)| {
             own.strides.last().is_some_and(|apart| *apart == row.strides[axis] * size)
         };
         if rows.iter().zip(&found).all(runs_on) && !sizes.is_empty() {

@@ -13,12 +13,12 @@ use crate::{NEVER, Problem, Term};
 const ROUNDING: f64 = 1e-9;
 
 /// Values of a variable, in ascending order.
-type Kept = Rc<[usize]>;
+type KeptValues = Rc<[usize]>;
 
 /// A problem with fewer values, and which of the original ones they are.
-pub(crate) struct Part {
+pub(crate) struct Smaller {
     pub(crate) problem: Problem,
-    pub(crate) kept: Vec<Kept>,
+    pub(crate) kept: Vec<KeptValues>,
 }
 
 /// For each variable and value what it costs at least.
@@ -60,7 +60,7 @@ fn least(costs: &[f64], sizes: &[usize], axis: usize) -> Rc<[f64]> {
 }
 
 /// So many values of each variable: those that promise most.
-pub(crate) fn first(problem: &Problem, promises: &Promises, count: usize) -> Part {
+pub(crate) fn first(problem: &Problem, promises: &Promises, count: usize) -> Smaller {
     let of = |variable: usize| {
         let promises = &promises[variable];
         let mut order: Vec<usize> = (0..promises.len()).collect();
@@ -73,7 +73,7 @@ pub(crate) fn first(problem: &Problem, promises: &Promises, count: usize) -> Par
 }
 
 /// The values with which a sum can be no more than so much.
-pub(crate) fn within(problem: &Problem, promises: &Promises, most: f64) -> Part {
+pub(crate) fn within(problem: &Problem, promises: &Promises, most: f64) -> Smaller {
     let least: Vec<f64> = promises.iter().map(|each| each.iter().copied().fold(NEVER, f64::min)).collect();
     let all: f64 = least.iter().sum();
     let of = |variable: usize| {
@@ -83,23 +83,23 @@ pub(crate) fn within(problem: &Problem, promises: &Promises, most: f64) -> Part 
     part(problem, of)
 }
 
-fn part(problem: &Problem, of: impl Fn(usize) -> Vec<usize>) -> Part {
-    let kept: Vec<Kept> = (0..problem.sizes.len()).map(|variable| Rc::from(of(variable))).collect();
-    let mut known: HashMap<(usize, Vec<Kept>), Rc<[f64]>> = HashMap::new();
+fn part(problem: &Problem, of: impl Fn(usize) -> Vec<usize>) -> Smaller {
+    let kept: Vec<KeptValues> = (0..problem.sizes.len()).map(|variable| Rc::from(of(variable))).collect();
+    let mut known: HashMap<(usize, Vec<KeptValues>), Rc<[f64]>> = HashMap::new();
     let mut terms = vec![];
     for term in &problem.terms {
-        let own: Vec<Kept> = term.scope.iter().map(|one| Rc::clone(&kept[*one])).collect();
+        let own: Vec<KeptValues> = term.scope.iter().map(|one| Rc::clone(&kept[*one])).collect();
         let sizes = term.scope.iter().map(|one| problem.sizes[*one]);
         let key = (term.costs.as_ptr() as usize, own);
         let costs = known.entry(key).or_insert_with_key(|(_, own)| entries(&term.costs, sizes, own));
         terms.push(Term { scope: term.scope.clone(), costs: Rc::clone(costs) });
     }
     let sizes = kept.iter().map(|kept| kept.len()).collect();
-    Part { problem: Problem { sizes, terms }, kept }
+    Smaller { problem: Problem { sizes, terms }, kept }
 }
 
 /// Of a table those of some values.
-fn entries(costs: &Rc<[f64]>, sizes: impl Iterator<Item = usize>, kept: &[Kept]) -> Rc<[f64]> {
+fn entries(costs: &Rc<[f64]>, sizes: impl Iterator<Item = usize>, kept: &[KeptValues]) -> Rc<[f64]> {
     let mut places = vec![0];
     for (size, kept) in sizes.zip(kept) {
         places = places.iter().flat_map(|at| kept.iter().map(move |value| at * size + value)).collect();

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::least::{Row, add, least, permuted};
+use crate::least::{TableRow, add, least, permuted};
 use crate::order::Neighbours;
-use crate::reach::{Known, Part, Promises, first, promises, within};
+use crate::reach::{Known, Promises, Smaller, first, promises, within};
 use crate::table::{Table, Tables};
 use crate::{NEVER, Problem};
 
@@ -32,20 +32,20 @@ pub struct Solver {
     pub sums: f64,
     room: usize,
     tables: Tables,
-    known: HashMap<Key, (Table, f64)>,
+    known: HashMap<TableKey, (Table, f64)>,
     promised: Known,
     turned: HashMap<(Table, Vec<usize>), Table>,
-    added: HashMap<(Vec<usize>, Vec<Placed>), (Table, f64)>,
+    added: HashMap<(Vec<usize>, Vec<PlacedTable>), (Table, f64)>,
 }
 
 /// A table, and which axes of a result its own are.
-type Placed = (Table, Vec<usize>);
+type PlacedTable = (Table, Vec<usize>);
 
 /// How many entries a table may have, and who says when to stop.
 type Until<'u> = (f64, &'u dyn Fn() -> bool);
 
 /// The shape of the result, the number of values, and the tables.
-type Key = (Vec<usize>, usize, Vec<Placed>);
+type TableKey = (Vec<usize>, usize, Vec<PlacedTable>);
 
 /// A table over variables, which are in ascending order.
 #[derive(Clone)]
@@ -68,7 +68,7 @@ struct Factors {
 }
 
 /// A problem on its way.
-struct Run<'p> {
+struct Solving<'p> {
     sizes: &'p [usize],
     factors: Factors,
     neighbours: Neighbours<'p>,
@@ -162,7 +162,7 @@ impl Solver {
         Some(Least { sums, ..found })
     }
 
-    fn of_part(&mut self, Part { problem, kept }: Part, until: Until<'_>) -> Option<Least> {
+    fn of_part(&mut self, Smaller { problem, kept }: Smaller, until: Until<'_>) -> Option<Least> {
         let found = self.all(&problem, until)?;
         let values = found.values.iter().zip(&kept).map(|(value, kept)| kept[*value]).collect();
         Some(Least { values, ..found })
@@ -200,8 +200,8 @@ impl Solver {
         Some((0..problem.sizes[variable]).map(of).collect())
     }
 
-    fn start<'p>(&mut self, problem: &'p Problem, stays: Option<usize>) -> Run<'p> {
-        let mut run = Run {
+    fn start<'p>(&mut self, problem: &'p Problem, stays: Option<usize>) -> Solving<'p> {
+        let mut run = Solving {
             sizes: &problem.sizes,
             factors: Factors { all: vec![], of: vec![vec![]; problem.sizes.len()] },
             neighbours: Neighbours::new(
@@ -243,7 +243,7 @@ impl Solver {
         turned
     }
 
-    fn eliminate(&mut self, run: &mut Run<'_>, variable: usize, (most, stop): Until<'_>) -> Option<()> {
+    fn eliminate(&mut self, run: &mut Solving<'_>, variable: usize, (most, stop): Until<'_>) -> Option<()> {
         let own = run.factors.take(variable);
         let scope = run.neighbours.eliminate(variable);
         let shape: Vec<usize> = scope.iter().map(|one| run.sizes[*one]).collect();
@@ -270,7 +270,7 @@ impl Solver {
 
     fn left_of(
         &mut self,
-        (run, variable): (&mut Run<'_>, usize),
+        (run, variable): (&mut Solving<'_>, usize),
         own: &[Factor],
         (scope, shape, work): (&[usize], Vec<usize>, f64),
         stop: &dyn Fn() -> bool,
@@ -278,7 +278,7 @@ impl Solver {
         let values = run.sizes[variable];
         let place = |one: &usize| scope.iter().position(|it| it == one).unwrap_or(scope.len());
         let axes = |factor: &Factor| factor.scope.iter().map(place).collect::<Vec<usize>>();
-        let mut named: Vec<Placed> = own.iter().map(|it| (it.table, axes(it))).collect();
+        let mut named: Vec<PlacedTable> = own.iter().map(|it| (it.table, axes(it))).collect();
         named.sort();
         let key = (shape, values, named);
         if let Some(known) = self.known.get(&key) {
@@ -287,11 +287,11 @@ impl Solver {
         run.sums.0 += work;
         self.sums += work;
         // The variable runs fastest in each.
-        let last: Vec<Placed> =
+        let last: Vec<PlacedTable> =
             key.2.iter().map(|(table, axes)| self.variable_last(*table, axes, scope.len())).collect();
-        let rows: Vec<Row<'_>> = last
+        let rows: Vec<TableRow<'_>> = last
             .iter()
-            .map(|(table, axes)| Row {
+            .map(|(table, axes)| TableRow {
                 costs: self.tables.get(*table),
                 strides: strides(&key.0, values, axes),
             })
@@ -303,7 +303,7 @@ impl Solver {
     }
 
     /// The same table with the variable, which is the axis `end`, as its last.
-    fn variable_last(&mut self, table: Table, axes: &[usize], end: usize) -> Placed {
+    fn variable_last(&mut self, table: Table, axes: &[usize], end: usize) -> PlacedTable {
         let mut order: Vec<usize> = (0..axes.len()).collect();
         order.sort_by_key(|at| (axes[*at] == end, *at));
         let turned = self.turned(table, &order);
@@ -311,7 +311,7 @@ impl Solver {
     }
 
     /// Tables over variables that are all in another's are added to it.
-    fn together(&mut self, run: &mut Run<'_>, mut own: Vec<Factor>) -> Vec<Factor> {
+    fn together(&mut self, run: &mut Solving<'_>, mut own: Vec<Factor>) -> Vec<Factor> {
         own.sort_by(|a, b| {
             b.scope.len().cmp(&a.scope.len()).then(a.scope.cmp(&b.scope)).then(a.table.cmp(&b.table))
         });
@@ -326,14 +326,14 @@ impl Solver {
         groups.into_iter().map(|group| self.sum(run, &group)).collect()
     }
 
-    fn sum(&mut self, run: &mut Run<'_>, group: &[Factor]) -> Factor {
+    fn sum(&mut self, run: &mut Solving<'_>, group: &[Factor]) -> Factor {
         if group.len() == 1 {
             return group[0].clone();
         }
         let scope = group[0].scope.clone();
         let shape: Vec<usize> = scope.iter().map(|one| run.sizes[*one]).collect();
         let place = |one: &usize| scope.iter().position(|it| it == one).expect("it is inside");
-        let named: Vec<Placed> =
+        let named: Vec<PlacedTable> =
             group.iter().map(|it| (it.table, it.scope.iter().map(place).collect())).collect();
         let key = (shape, named);
         if let Some((table, off)) = self.added.get(&key) {
@@ -343,7 +343,7 @@ impl Solver {
         let entries: usize = key.0.iter().product();
         let mut costs = vec![0.0; entries];
         for (table, axes) in &key.1 {
-            let row = Row { costs: self.tables.get(*table), strides: strides(&key.0, 1, axes) };
+            let row = TableRow { costs: self.tables.get(*table), strides: strides(&key.0, 1, axes) };
             add(&key.0, &mut costs, row);
         }
         let (table, off) = self.tables.keep(key.0.clone(), costs);

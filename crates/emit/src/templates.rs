@@ -37,7 +37,7 @@ pub(crate) struct Applied<'a> {
     pub(crate) kwargs: Vec<(Cow<'a, str>, Expr<'a>)>,
 }
 
-struct Row {
+struct TemplateRow {
     args: Vec<Expr<'static>>,
     kwargs: Vec<(&'static str, Expr<'static>)>,
     target: String,
@@ -45,19 +45,19 @@ struct Row {
 }
 
 /// The compiled table. Order is preference.
-struct Table {
-    rows: Vec<Row>,
+struct TemplateTable {
+    rows: Vec<TemplateRow>,
     by_target: HashMap<String, Vec<usize>>,
     by_head: HashMap<String, Vec<usize>>,
 }
 
-fn table() -> &'static Table {
-    static TABLE: OnceLock<Table> = OnceLock::new();
+fn table() -> &'static TemplateTable {
+    static TABLE: OnceLock<TemplateTable> = OnceLock::new();
     TABLE.get_or_init(compile)
 }
 
-fn compile() -> Table {
-    let mut table = Table { rows: vec![], by_target: HashMap::new(), by_head: HashMap::new() };
+fn compile() -> TemplateTable {
+    let mut table = TemplateTable { rows: vec![], by_target: HashMap::new(), by_head: HashMap::new() };
     for (left, right) in table::TABLE {
         let (Ok(Expr::Call(call)), Ok(python)) = (template(left), template(right)) else {
             unreachable!("the row `{left}` of the templates is not readable");
@@ -66,7 +66,7 @@ fn compile() -> Table {
         let target = call.function.dotted().unwrap_or_default().into_owned();
         table.by_target.entry(target.clone()).or_default().push(index);
         table.by_head.entry(head(&python)).or_default().push(index);
-        table.rows.push(Row { args: call.args, kwargs: call.kwargs, target, python });
+        table.rows.push(TemplateRow { args: call.args, kwargs: call.kwargs, target, python });
     }
     table
 }

@@ -19,7 +19,7 @@ pub fn once(cx: &Context<'_>, param_shardings: &ParamShardings) -> Vec<Event> {
 }
 
 /// Events from `first` to `last` for which a unit must be there.
-struct Run {
+struct NeededRun {
     unit: usize,
     first: usize,
     last: usize,
@@ -56,8 +56,8 @@ fn gather(message: Message) -> Event {
 }
 
 /// By their first events.
-fn runs(segments: &Segments, events: &[Event]) -> Vec<Run> {
-    let mut runs: Vec<Run> = vec![];
+fn runs(segments: &Segments, events: &[Event]) -> Vec<NeededRun> {
+    let mut runs: Vec<NeededRun> = vec![];
     let mut open: BTreeSet<usize> = BTreeSet::new();
     for (at, event) in events.iter().enumerate() {
         let (Event::Call { segment } | Event::Recompute { segment, .. } | Event::Grad { segment, .. }) =
@@ -72,7 +72,7 @@ fn runs(segments: &Segments, events: &[Event]) -> Vec<Run> {
         for &unit in units {
             match runs.iter_mut().rev().find(|run| run.unit == unit).filter(|_| open.contains(&unit)) {
                 Some(run) => run.last = at,
-                None => runs.push(Run { unit, first: at, last: at }),
+                None => runs.push(NeededRun { unit, first: at, last: at }),
             }
         }
         open.clone_from(units);

@@ -34,7 +34,7 @@ pub fn pass_on(cx: &Context<'_>, interner: &mut Interner) -> Passed {
         .filter_map(|(tensor, _)| *tensor)
         .collect();
     let passed = Passed { placements: cx.placements.to_vec(), wanted: vec![None; cx.graph.tensors.len()] };
-    let mut it = Search { cx, interner, readers, leaves, passed, known: Known::default() };
+    let mut it = GradientSearch { cx, interner, readers, leaves, passed, known: KnownLayouts::default() };
     for &op in cx.order.iter().rev() {
         if let Some(tensor) = it.learns(op) {
             it.sync_grads(tensor);
@@ -43,18 +43,18 @@ pub fn pass_on(cx: &Context<'_>, interner: &mut Interner) -> Passed {
     it.passed
 }
 
-struct Search<'a, 'c> {
+struct GradientSearch<'a, 'c> {
     cx: &'a Context<'c>,
     interner: &'a mut Interner,
     readers: Vec<Vec<(OpId, usize)>>,
     leaves: Vec<TensorId>,
     passed: Passed,
-    known: Known,
+    known: KnownLayouts,
 }
 
 /// What is asked of the same layouts in every layer.
 #[derive(Default)]
-struct Known {
+struct KnownLayouts {
     summed: HashMap<LayoutId, LayoutId>,
     largest: HashMap<LayoutId, i64>,
     /// Whether one layout has the shards of another.
@@ -72,21 +72,21 @@ struct Reading {
 }
 
 /// One operator that could pass the gradient of what it makes on.
-struct Step {
+struct GradientStep {
     tensor: TensorId,
     gradient: LayoutId,
     op: OpId,
     placement: Rc<Placement>,
 }
 
-impl Search<'_, '_> {
+impl GradientSearch<'_, '_> {
     /// Follows a partial gradient back through operators, and lets those pass it on behind which it is
     /// completed with the fewest bytes.
     fn sync_grads(&mut self, tensor: TensorId) {
         if self.passed.wanted[tensor.index()].is_some() {
             return;
         }
-        let mut steps: Vec<Step> = vec![];
+        let mut steps: Vec<GradientStep> = vec![];
         let (mut at, mut beside) = (tensor, 0);
         let mut best: Option<(u64, usize)> = None;
         while let Some(gradient) = self.partial(at, steps.last()) {
@@ -142,7 +142,7 @@ impl Search<'_, '_> {
 
     /// The layout of a tensor's gradient, if it is partial and the same for all that read it. `last` is
     /// the step before, which is not decided yet.
-    fn partial(&mut self, tensor: TensorId, last: Option<&Step>) -> Option<LayoutId> {
+    fn partial(&mut self, tensor: TensorId, last: Option<&GradientStep>) -> Option<LayoutId> {
         if self.leaves.contains(&tensor) || self.crosses(tensor) {
             return None;
         }
@@ -198,7 +198,7 @@ impl Search<'_, '_> {
     }
 
     /// The maker of a tensor, passing its gradient on: each of its parts has one of the partial gradients.
-    fn step(&mut self, tensor: TensorId, gradient: LayoutId) -> Option<Step> {
+    fn step(&mut self, tensor: TensorId, gradient: LayoutId) -> Option<GradientStep> {
         let (op, output) = self.cx.graph.producer(tensor)?;
         let placement = Rc::clone(&self.passed.placements[op.index()]);
         self.learns(op)?;
@@ -213,7 +213,7 @@ impl Search<'_, '_> {
             outputs: placement.outputs.clone(),
             in_turn: placement.in_turn,
         };
-        Some(Step { tensor, gradient, op, placement: Rc::new(placement) })
+        Some(GradientStep { tensor, gradient, op, placement: Rc::new(placement) })
     }
 
     /// Whether gradients keep their type: what is summed later is not rounded before.
@@ -250,7 +250,7 @@ impl Search<'_, '_> {
     }
 
     /// What gets a gradient from a step, and how many bytes of it are to be completed.
-    fn gives(&mut self, step: &Step) -> Vec<(TensorId, u64)> {
+    fn gives(&mut self, step: &GradientStep) -> Vec<(TensorId, u64)> {
         let mut found: Vec<(TensorId, u64)> = vec![];
         for (tensor, read) in self.cx.graph.op(step.op).inputs().into_iter().zip(&step.placement.inputs) {
             if read.carries_grad && !found.iter().any(|(known, _)| *known == tensor) {

@@ -105,8 +105,12 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
     let mut groupings = IndexSet::new();
     let param_shardings = param_sharding::ParamShardings::find((&cx, &uses), &mut interner, &mut groupings);
     let segments = segments::cut(&cx, &uses, &param_shardings, &interner);
-    let asked =
-        schedule::Asked { cx: &cx, uses: &uses, param_shardings: &param_shardings, segments: &segments };
+    let asked = schedule::ScheduleInput {
+        cx: &cx,
+        uses: &uses,
+        param_shardings: &param_shardings,
+        segments: &segments,
+    };
     let schedule = schedule::schedule(&asked, &mut interner, groupings);
     let global = project::Global {
         cx: &cx,

@@ -13,7 +13,7 @@ use sharding::Along;
 
 use crate::layout::{Entry, Interner, Layout, LayoutId, Port, PortsId};
 use crate::moves::{self, Method};
-use crate::uses::{Context, Reader, UseId, Uses};
+use crate::uses::{Context, TensorReader, UseId, Uses};
 
 /// How one parameter is divided. One that nothing but the host holds is in one part, in groups of one.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ pub struct ParamShardings {
 }
 
 /// Where it is read and by which uses, what is said of it, and its size.
-type Key = (LayoutId, Vec<PortsId>, Option<*const Vec<u32>>, Wanted, Vec<i64>);
-type Known = HashMap<Key, Option<Rc<Divided>>>;
+type ParamKey = (LayoutId, Vec<PortsId>, Option<*const Vec<u32>>, WantedSharding, Vec<i64>);
+type KnownParams = HashMap<ParamKey, Option<Rc<Divided>>>;
 
 impl ParamShardings {
     /// What devices read of a parameter may not be what its plan could know, since operators are rewritten, or the
@@ -66,7 +66,7 @@ impl ParamShardings {
     ) -> ParamShardings {
         let mut param_shardings =
             ParamShardings { of: vec![None; cx.graph.tensors.len()], unit: HashMap::new() };
-        let (mut known, mut units) = (Known::new(), IndexSet::new());
+        let (mut known, mut units) = (KnownParams::new(), IndexSet::new());
         for tensor in cx.graph.tensor_ids() {
             let sharding = param_sharding_of(cx.plan, cx.graph, tensor);
             let on_host = lives_on_host(cx.plan, cx.graph, tensor);
@@ -81,7 +81,7 @@ impl ParamShardings {
             let read = uses.written[tensor.index()];
             let flat = cx.analysis.flat(tensor);
             let ports = uses.of[tensor.index()].iter().map(|id| uses.get(*id).ports).collect();
-            let wanted = Wanted::of(sharding, on_host);
+            let wanted = WantedSharding::of(sharding, on_host);
             let key = (read, ports, sharding.map(|sharding| sharding.groups.as_ptr()), wanted, flat);
             let found = match known.get(&key) {
                 Some(found) => found.clone(),
@@ -138,7 +138,7 @@ pub struct Message {
 /// The first operator that reads a parameter, if nothing else does.
 fn first_reader(uses: &Uses, tensor: TensorId) -> Option<OpId> {
     let mut readers = uses.of[tensor.index()].iter().flat_map(|id| &uses.get(*id).readers);
-    let op = |reader: &Reader| if let Reader::Op(op, _) = reader { Some(*op) } else { None };
+    let op = |reader: &TensorReader| if let TensorReader::Op(op, _) = reader { Some(*op) } else { None };
     readers
         .try_fold(None, |first, reader| Some(first.max(Some(std::cmp::Reverse(op(reader)?)))))?
         .map(|it| it.0)
@@ -160,20 +160,20 @@ pub fn layer<'a>(cx: &Context<'a>, op: OpId) -> Option<&'a str> {
 
 /// What is asked of a parameter besides the devices that divide it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Wanted {
+struct WantedSharding {
     dim: Option<usize>,
     gather: Gather,
     reduce: Reduce,
     on_host: bool,
 }
 
-impl Wanted {
+impl WantedSharding {
     /// What lives on the host is brought for each use, and its gradients go there with each micro-batch.
-    fn of(sharding: Option<&ParamSharding>, on_host: bool) -> Wanted {
+    fn of(sharding: Option<&ParamSharding>, on_host: bool) -> WantedSharding {
         let dim = sharding.and_then(|sharding| sharding.dim);
         let said = sharding.filter(|_| !on_host).map(|sharding| (sharding.gather, sharding.reduce));
         let (gather, reduce) = said.unwrap_or((Gather::Pass, Reduce::Each));
-        Wanted { dim, gather, reduce, on_host }
+        WantedSharding { dim, gather, reduce, on_host }
     }
 }
 
@@ -182,7 +182,7 @@ struct Parts {
     groups: Vec<Vec<RankId>>,
     held: Layout,
     factor: usize,
-    wanted: Wanted,
+    wanted: WantedSharding,
 }
 
 impl Parts {
@@ -207,7 +207,7 @@ impl Parts {
 /// there then as it is read.
 fn divided(
     (cx, uses): (&Context<'_>, &Uses),
-    (tensor, sharding, wanted): (TensorId, Option<&ParamSharding>, Wanted),
+    (tensor, sharding, wanted): (TensorId, Option<&ParamSharding>, WantedSharding),
     interner: &Interner,
 ) -> Option<Parts> {
     let read = interner.get(uses.written[tensor.index()]);

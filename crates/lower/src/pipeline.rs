@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use diag::{Error, Result};
 use graph::TensorId;
 use program::{Body, BufId, Instr, Loop, Pass, RankId, Steps, Task, Timetable, When};
-use schedule::{Block, Orders, Shape, Step, Stuck, Times, simulate};
+use schedule::{Block, Orders, Shape, ShapeStep, Stuck, Times, simulate};
 
 use crate::no_flush;
 use crate::project::Projected;
@@ -16,8 +16,8 @@ use crate::uses::Context;
 struct SameCodes {
     codes: Vec<(u32, Pass)>,
     /// Of these those of which one keeps something for another.
-    handed: Vec<(Step, Step)>,
-    written: Option<Vec<schedule::Loop>>,
+    handed: Vec<(ShapeStep, ShapeStep)>,
+    written: Option<Vec<schedule::ShapeLoop>>,
 }
 
 /// Gives all ranks their timetables.
@@ -75,7 +75,7 @@ fn blocks_with_buffers(it: &Projected) -> Vec<(usize, usize)> {
 }
 
 /// The timetable that the plan has for ranks that are one in the program.
-fn written(cx: &Context<'_>, it: &Projected) -> Result<Option<Vec<schedule::Loop>>> {
+fn written(cx: &Context<'_>, it: &Projected) -> Result<Option<Vec<schedule::ShapeLoop>>> {
     let own = |rank: &RankId| cx.plan.timetables.get(&rank.0);
     let first = it.ranks.first().and_then(own);
     match it.ranks.iter().find(|rank| own(rank) != first) {
@@ -158,7 +158,7 @@ fn shape(cx: &Context<'_>, kinds: &[SameCodes]) -> Shape {
 }
 
 /// Passes of blocks of which one keeps something for the other on the ranks of a body.
-pub fn handed_on(body: &Body) -> Vec<(Step, Step)> {
+pub fn handed_on(body: &Body) -> Vec<(ShapeStep, ShapeStep)> {
     let step = |(block, pass): program::Step| {
         let pass = match pass {
             Pass::Forward => schedule::Pass::Forward,
@@ -172,7 +172,7 @@ pub fn handed_on(body: &Body) -> Vec<(Step, Step)> {
     body.handed_on().into_iter().filter_map(|(first, then)| Some((step(first)?, step(then)?))).collect()
 }
 
-fn looped(order: &schedule::Loop) -> Loop {
+fn looped(order: &schedule::ShapeLoop) -> Loop {
     let tasks = order.tasks.iter().map(|task| made(task).at(task.at)).collect();
     Loop { every: order.every, iterations: order.iterations, tasks }
 }
@@ -200,7 +200,7 @@ fn circle(cx: &Context<'_>) -> Error {
 }
 
 /// Of a timetable that is written out.
-fn missing_or_strange(cx: &Context<'_>, own: &SameCodes, written: &[schedule::Loop]) -> Result<()> {
+fn missing_or_strange(cx: &Context<'_>, own: &SameCodes, written: &[schedule::ShapeLoop]) -> Result<()> {
     let device = cx.plan.timetables.iter().find(|row| row.1 == written).map_or(0, |row| *row.0);
     let letter = |pass: Pass| match pass {
         Pass::Forward => 'F',
@@ -236,7 +236,7 @@ fn missing_or_strange(cx: &Context<'_>, own: &SameCodes, written: &[schedule::Lo
 /// Orders of tasks hold in a timetable that is written out, too.
 fn keeps_all(
     cx: &Context<'_>,
-    written: &[schedule::Loop],
+    written: &[schedule::ShapeLoop],
     before: &[(schedule::Task, schedule::Task)],
 ) -> Result<()> {
     let Some((first, then)) = before.iter().find(|pair| !schedule::comes_before(written, pair.0, pair.1))
@@ -251,8 +251,8 @@ fn keeps_all(
 }
 
 /// Nothing is run before what is kept for it is there.
-fn hands_on(cx: &Context<'_>, own: &SameCodes, written: &[schedule::Loop]) -> Result<()> {
-    let task = |(block, pass): Step| schedule::Task { block, pass, at: 0 };
+fn hands_on(cx: &Context<'_>, own: &SameCodes, written: &[schedule::ShapeLoop]) -> Result<()> {
+    let task = |(block, pass): ShapeStep| schedule::Task { block, pass, at: 0 };
     let pairs = own.handed.iter().map(|(first, then)| (task(*first), task(*then)));
     let mut late = pairs.filter(|(first, then)| !schedule::comes_before(written, *first, *then));
     let Some((first, then)) = late.next() else { return Ok(()) };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use indexmap::IndexSet;
 use program::{Grouping, RankId};
-use sharding::{Axis, Hop, Kind, Shard, Sharding, route_by};
+use sharding::{Axis, Hop, HopKind, Shard, Sharding, route_by};
 
 use crate::exchange::Pieces;
 use crate::layout::{Entry, Layout, Middle};
@@ -34,7 +34,9 @@ pub fn route<'t>(source: &Layout, target: &'t Layout) -> Option<Route<'t>> {
     let hops = route_by(&from, &to, WIDTH, &price)?;
     let plain = |sharding: &Sharding| !sharding.axes().into_iter().any(Axis::in_turn);
     let fits = |hop: &Hop| {
-        plain(&hop.from) && plain(&hop.to) && !matches!(hop.kind, Kind::Share | Kind::Permute | Kind::Send)
+        plain(&hop.from)
+            && plain(&hop.to)
+            && !matches!(hop.kind, HopKind::Share | HopKind::Permute | HopKind::Send)
     };
     if hops.is_empty() || !hops.iter().all(fits) {
         return None;
@@ -84,8 +86,8 @@ impl Route<'_> {
 }
 
 /// What is no collective would be an exchange, which is compared with the whole way.
-fn price(kind: Kind, _along: &[Axis], bytes: u64) -> u64 {
-    if matches!(kind, Kind::Permute | Kind::Send) { u64::MAX } else { bytes + LATENCY }
+fn price(kind: HopKind, _along: &[Axis], bytes: u64) -> u64 {
+    if matches!(kind, HopKind::Permute | HopKind::Send) { u64::MAX } else { bytes + LATENCY }
 }
 
 /// What an exchange costs the rank that gets most: a message from each other rank, and what is in them.

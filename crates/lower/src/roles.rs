@@ -5,7 +5,7 @@ use program::{Arg, Body, PerRank, RankId, Role, Table};
 use crate::project::Projected;
 
 /// Ranks whose code is the same but for integers, which are columns in the code's order.
-struct Kind {
+struct CodeKind {
     ranks: Vec<RankId>,
     body: Body,
     table: Table,
@@ -13,10 +13,10 @@ struct Kind {
 }
 
 pub fn roles(projected: Vec<Projected>) -> Vec<Role> {
-    let mut kinds: Vec<Kind> = vec![];
+    let mut kinds: Vec<CodeKind> = vec![];
     for Projected { ranks, mut body, table, numbers } in projected {
         let numbers = take_integers(&mut body, &numbers);
-        let kind = Kind { ranks, body, table, numbers };
+        let kind = CodeKind { ranks, body, table, numbers };
         match kinds
             .iter_mut()
             .find(|known| known.body == kind.body && have_same_shapes(&known.table, &kind.table))
@@ -61,15 +61,15 @@ fn have_same_shapes(a: &Table, b: &Table) -> bool {
         && random(a) == random(b)
 }
 
-impl Kind {
-    fn join(&mut self, other: &Kind) {
+impl CodeKind {
+    fn join(&mut self, other: &CodeKind) {
         let (own, theirs) = (self.ranks.iter().zip(0..), other.ranks.iter().zip(0..));
         let own = own.map(|(rank, at): (&RankId, usize)| (*rank, false, at));
         let mut order: Vec<(RankId, bool, usize)> =
             own.chain(theirs.map(|(rank, at): (&RankId, usize)| (*rank, true, at))).collect();
         order.sort_unstable();
         self.ranks = order.iter().map(|it| it.0).collect();
-        let joined = Joined { order: &order };
+        let joined = MergedRanks { order: &order };
         joined.all(self.numbers.iter_mut().zip(&other.numbers));
         let (table, theirs) = (&mut self.table, &other.table);
         joined
@@ -85,11 +85,11 @@ impl Kind {
 }
 
 /// In which order two lists of ranks are one: of each rank whose it is, and where in its list.
-struct Joined<'a> {
+struct MergedRanks<'a> {
     order: &'a [(RankId, bool, usize)],
 }
 
-impl Joined<'_> {
+impl MergedRanks<'_> {
     fn all<'c, T: PartialEq + Clone + 'c>(
         &self,
         columns: impl Iterator<Item = (&'c mut PerRank<T>, &'c PerRank<T>)>,
@@ -102,8 +102,8 @@ impl Joined<'_> {
     }
 }
 
-fn punch(kind: Kind) -> Role {
-    let Kind { ranks, mut body, mut table, numbers } = kind;
+fn punch(kind: CodeKind) -> Role {
+    let CodeKind { ranks, mut body, mut table, numbers } = kind;
     let mut holes: Vec<(String, PerRank<i64>)> = vec![];
     let mut numbers = numbers.into_iter();
     visit(&mut body, &mut |arg, name| {

@@ -18,13 +18,13 @@ use crate::param_sharding::{self, Arrives, Divided, ParamShardings};
 use crate::recompute::{self, Recomputed};
 use crate::reshard_steps;
 use crate::segments::Segments;
-use crate::uses::{Context, Reader, UseId, Uses};
+use crate::uses::{Context, TensorReader, UseId, Uses};
 
 /// Moves one after another, each with the layout that it makes.
 type Moves = Rc<[(LayoutId, Rc<Move>)]>;
 
 /// What is to be scheduled.
-pub struct Asked<'a> {
+pub struct ScheduleInput<'a> {
     pub cx: &'a Context<'a>,
     pub uses: &'a Uses,
     pub param_shardings: &'a ParamShardings,
@@ -82,8 +82,12 @@ impl Leaves {
     }
 }
 
-pub fn schedule(asked: &Asked<'_>, interner: &mut Interner, groupings: IndexSet<Grouping>) -> Schedule {
-    let Asked { cx, param_shardings, segments, .. } = *asked;
+pub fn schedule(
+    asked: &ScheduleInput<'_>,
+    interner: &mut Interner,
+    groupings: IndexSet<Grouping>,
+) -> Schedule {
+    let ScheduleInput { cx, param_shardings, segments, .. } = *asked;
     let mut it = Schedule { groupings, ..Schedule::default() };
     it.end_code(0, Pass::Begin, gathers::once(cx, param_shardings));
     it.forward(asked, interner);
@@ -109,7 +113,7 @@ fn updated_in(cx: &Context<'_>, uses: &Uses, (value, number): (TensorId, usize))
     let Some(old) = cx.graph.held(&cx.graph.updates[number].0) else { return maker };
     let readers = uses.of[old.index()].iter().flat_map(|id| &uses.get(*id).readers);
     let blocks = readers.filter_map(|reader| match reader {
-        Reader::Op(op, _) => Some(cx.plan.block(*op)),
+        TensorReader::Op(op, _) => Some(cx.plan.block(*op)),
         _ => None,
     });
     blocks.fold(maker, u32::max)
@@ -122,8 +126,8 @@ impl Schedule {
         }
     }
 
-    fn forward(&mut self, asked: &Asked<'_>, interner: &mut Interner) {
-        let Asked { cx, uses, segments, .. } = *asked;
+    fn forward(&mut self, asked: &ScheduleInput<'_>, interner: &mut Interner) {
+        let ScheduleInput { cx, uses, segments, .. } = *asked;
         // What leaves each block, after its last segment.
         let mut leaving: BTreeMap<u32, Vec<Event>> = BTreeMap::new();
         for block in 0..cx.plan.block_count() {
@@ -151,7 +155,7 @@ impl Schedule {
     fn updates(&mut self, cx: &Context<'_>, uses: &Uses, block: u32) {
         for (index, it) in uses.all.iter().enumerate() {
             for reader in &it.readers {
-                if let Reader::Update(number) = reader {
+                if let TensorReader::Update(number) = reader {
                     if updated_in(cx, uses, (it.tensor, *number)) == block {
                         self.events.push(Event::Update { id: UseId::new(index), number: *number });
                     }
@@ -329,8 +333,8 @@ impl Schedule {
         Some(ExchangeId::new(self.exchanges.len() - 1))
     }
 
-    fn backward(&mut self, asked: &Asked<'_>, interner: &mut Interner) {
-        let Asked { cx, uses, segments, .. } = *asked;
+    fn backward(&mut self, asked: &ScheduleInput<'_>, interner: &mut Interner) {
+        let ScheduleInput { cx, uses, segments, .. } = *asked;
         let mut recomputed = Recomputed::new(segments.all.len());
         let recomputes = segments.all.iter().any(|segment| segment.forgets);
         let ways = if recomputes { ways(&self.codes) } else { HashMap::new() };
@@ -374,12 +378,12 @@ impl Schedule {
 
     fn backward_move(
         &mut self,
-        asked: &Asked<'_>,
+        asked: &ScheduleInput<'_>,
         (id, block): (UseId, u32),
         interner: &mut Interner,
         (buckets, end): (&mut Buckets, &mut Buckets),
     ) {
-        let Asked { cx, uses, param_shardings, segments } = *asked;
+        let ScheduleInput { cx, uses, param_shardings, segments } = *asked;
         let it = uses.get(id);
         if !it.carries_grad || it.direct {
             return;
@@ -435,7 +439,7 @@ impl Schedule {
     /// The gradient of a parameter that is divided goes to its parts.
     fn reduce_to_parts(
         &mut self,
-        asked: &Asked<'_>,
+        asked: &ScheduleInput<'_>,
         (id, divided): (UseId, &Divided),
         interner: &mut Interner,
         buckets: &mut Buckets,
@@ -468,7 +472,7 @@ impl Schedule {
     /// How the gradient that a use gives back gets to the parts, if there is a pattern.
     fn arrives(
         &mut self,
-        asked: &Asked<'_>,
+        asked: &ScheduleInput<'_>,
         (id, divided): (UseId, &Divided),
         interner: &Interner,
     ) -> Option<Arrives> {

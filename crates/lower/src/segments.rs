@@ -10,7 +10,7 @@ use graph::{OpId, Source};
 use crate::layout::{Interner, bytes};
 use crate::param_sharding::{ParamShardings, layer};
 use crate::spans::{self, Inside};
-use crate::uses::{Context, Reader, UseId, Uses};
+use crate::uses::{Context, TensorReader, UseId, Uses};
 
 /// Gradients of parameters are reduced in buckets of about this many bytes.
 pub const BUCKET: u64 = 25 << 20;
@@ -132,7 +132,7 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, param_shardings: &ParamShardings, inte
         all[segment].ops.push(op);
         of[op.index()] = segment;
     }
-    let leaves = |id: &UseId| uses.get(*id).readers.iter().any(|r| !matches!(r, Reader::Op(..)));
+    let leaves = |id: &UseId| uses.get(*id).readers.iter().any(|r| !matches!(r, TensorReader::Op(..)));
     let after = (0..uses.all.len()).map(UseId::new).filter(|id| leaves(id) && !moved[id.index()]).collect();
     all.retain(|s| !s.ops.is_empty());
     let reading = |segment: &Segment| spans::reads_recomputed(cx, &spans, &segment.ops);

@@ -10,13 +10,13 @@ use crate::layout::Middle;
 /// Shards that are asked for those which have some of a region.
 pub struct Sources<'m> {
     middle: &'m [Middle],
-    parts: BTreeMap<u32, Part<'m>>,
+    parts: BTreeMap<u32, ValuePart<'m>>,
     world: u32,
 }
 
 /// The shards of one part of the value.
 #[derive(Default)]
-struct Part<'m> {
+struct ValuePart<'m> {
     /// The regions, with the shards that are copies of them, from the one on that begins first along a factor.
     copies: Vec<(&'m Region, Vec<usize>)>,
     /// The factor that has most beginnings, if there is any.
@@ -36,7 +36,7 @@ impl<'m> Sources<'m> {
         for (at, entry) in middle.iter().map(|it| &it.entry).enumerate() {
             copies.entry(entry.part).or_default().entry(&entry.region).or_default().push(at);
         }
-        let part = |(part, copies)| (part, Part::of(middle, copies));
+        let part = |(part, copies)| (part, ValuePart::of(middle, copies));
         Self { middle, parts: copies.into_iter().map(part).collect(), world }
     }
 
@@ -66,7 +66,7 @@ impl<'m> Sources<'m> {
     }
 }
 
-impl<'m> Part<'m> {
+impl<'m> ValuePart<'m> {
     fn of(middle: &'m [Middle], copies: BTreeMap<&'m Region, Vec<usize>>) -> Self {
         let factors = copies.keys().next().map_or(0, |region| region.0.len());
         let beginnings = |factor: usize| {

@@ -19,7 +19,7 @@ graph::id!(
 );
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader {
+pub enum TensorReader {
     /// An operator, and the position among its inputs.
     Op(OpId, usize),
     /// The result of the program with this number.
@@ -33,7 +33,7 @@ pub struct Use {
     pub tensor: TensorId,
     pub ports: PortsId,
     pub carries_grad: bool,
-    pub readers: Vec<Reader>,
+    pub readers: Vec<TensorReader>,
     /// Readers take what the producer wrote, and what they give back is what it needs.
     pub direct: bool,
 }
@@ -56,8 +56,9 @@ impl Uses {
             return false;
         }
         let all = self.of[tensor.index()].iter().map(|id| self.get(*id));
-        let block =
-            |reader: &Reader| if let Reader::Op(op, _) = reader { Some(cx.plan.block(*op)) } else { None };
+        let block = |reader: &TensorReader| {
+            if let TensorReader::Op(op, _) = reader { Some(cx.plan.block(*op)) } else { None }
+        };
         let blocks: BTreeSet<u32> = all.flat_map(|it| &it.readers).filter_map(block).collect();
         blocks.len() > 1
     }
@@ -108,19 +109,19 @@ pub fn owners(cx: &Context<'_>, block: u32) -> BTreeSet<RankId> {
 }
 
 pub fn find(cx: &Context<'_>, interner: &mut Interner) -> Uses {
-    let mut grouped: IndexMap<(TensorId, PortsId, bool), Vec<Reader>> = IndexMap::new();
+    let mut grouped: IndexMap<(TensorId, PortsId, bool), Vec<TensorReader>> = IndexMap::new();
     for &op in cx.order {
         let reads = &cx.placements[op.index()].inputs;
         for (position, (tensor, read)) in cx.graph.op(op).inputs().into_iter().zip(reads).enumerate() {
             let key = (tensor, read.ports, read.carries_grad);
-            grouped.entry(key).or_default().push(Reader::Op(op, position));
+            grouped.entry(key).or_default().push(TensorReader::Op(op, position));
         }
     }
     for (number, tensor) in cx.graph.outputs.iter().enumerate() {
         if let (Some(tensor), Some(places)) = (tensor, leaving(cx, number, interner)) {
             let ports = interner.ports(Ports::whole(places));
             let key = (*tensor, ports, cx.needs_grad[tensor.index()]);
-            grouped.entry(key).or_default().push(Reader::Output(number));
+            grouped.entry(key).or_default().push(TensorReader::Output(number));
         }
     }
     let shared = share(cx, &mut grouped, interner);
@@ -151,7 +152,7 @@ pub fn find(cx: &Context<'_>, interner: &mut Interner) -> Uses {
 /// Lets operators that give back nothing read what others are given that do: it is moved once for both.
 fn share(
     cx: &Context<'_>,
-    grouped: &mut IndexMap<(TensorId, PortsId, bool), Vec<Reader>>,
+    grouped: &mut IndexMap<(TensorId, PortsId, bool), Vec<TensorReader>>,
     interner: &Interner,
 ) -> HashMap<(TensorId, PortsId), PortsId> {
     let made = |tensor: TensorId| matches!(cx.graph.tensor(tensor).source, Source::Op { .. });
@@ -166,7 +167,7 @@ fn share(
         let others = carrying.get(&tensor).into_iter().flatten();
         let same = others.copied().find(|other| interner.get_ports(*other).reads_as(reads));
         let readers = &grouped[&(tensor, ports, false)];
-        if let Some(other) = same.filter(|_| readers.iter().all(|r| matches!(r, Reader::Op(..)))) {
+        if let Some(other) = same.filter(|_| readers.iter().all(|r| matches!(r, TensorReader::Op(..)))) {
             let readers = grouped.shift_remove(&(tensor, ports, false)).unwrap_or_default();
             grouped[&(tensor, other, true)].extend(readers);
             shared.insert((tensor, ports), other);
@@ -205,14 +206,14 @@ fn one_a_rank<'a>(places: impl Iterator<Item = (RankId, &'a Region)>) -> Vec<(Ra
 }
 
 /// Of what tensors of some sizes are held: as all their uses read it, or all of it.
-type Held = HashMap<(Vec<i64>, Vec<PortsId>, bool), LayoutId>;
+type HeldUses = HashMap<(Vec<i64>, Vec<PortsId>, bool), LayoutId>;
 
 fn written(
     cx: &Context<'_>,
     uses: &Uses,
     tensor: TensorId,
     interner: &mut Interner,
-    known: &mut Held,
+    known: &mut HeldUses,
 ) -> LayoutId {
     match &cx.graph.tensor(tensor).source {
         Source::Op { op, output } => {
@@ -291,7 +292,7 @@ fn add_updates(cx: &Context<'_>, uses: &mut Uses, interner: &mut Interner) {
         let places: Vec<(RankId, Region)> = held.entries.into_iter().map(place).collect();
         let ports = interner.ports(Ports::whole(places));
         uses.of[value.index()].push(UseId::new(uses.all.len()));
-        let readers = vec![Reader::Update(number)];
+        let readers = vec![TensorReader::Update(number)];
         uses.all.push(Use { tensor: *value, ports, carries_grad: false, readers, direct: false });
     }
 }

@@ -28,7 +28,7 @@ mod whole;
 pub use bounds::makespan_bound;
 pub use figure::figure;
 pub use loops::{loops, loops_of_step, timetable, timetables};
-pub use pipeline::{Costs, of_pipeline};
+pub use pipeline::{BlockCosts, of_pipeline};
 pub use problem::{Block, Problem};
 pub use repetend::{Limits, Repetend, repetend};
 pub use shapes::{SHAPES, named};

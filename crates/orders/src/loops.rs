@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use schedule::{Loop, Orders, Task};
+use schedule::{Orders, ShapeLoop, Task};
 
 use crate::problem::Problem;
 use crate::repetend::Repetend;
@@ -41,7 +41,7 @@ pub fn loops(problem: &Problem, repetend: &Repetend) -> Option<Orders> {
         let further =
             |(_, at, task): (i64, i64, Task)| Some(Task { at: i32::try_from(at - least).ok()?, ..task });
         let tasks = found.into_iter().map(further).collect::<Option<_>>()?;
-        Some(vec![Loop { every: u32::try_from(group).ok()?, iterations: None, tasks }])
+        Some(vec![ShapeLoop { every: u32::try_from(group).ok()?, iterations: None, tasks }])
     };
     Some((0..problem.devices()).map(|device| of(device).unwrap_or_default()).collect())
 }
@@ -59,7 +59,7 @@ pub fn loops_of_step(problem: &Problem, starts: &[Vec<i64>]) -> Option<Orders> {
         let task =
             |(_, batch, at): (i64, usize, usize)| Some(Task { at: i32::try_from(batch).ok()?, ..tasks[at] });
         let tasks: Vec<Task> = own.into_iter().map(task).collect::<Option<_>>()?;
-        Some(if tasks.is_empty() { vec![] } else { vec![Loop { every, iterations: None, tasks }] })
+        Some(if tasks.is_empty() { vec![] } else { vec![ShapeLoop { every, iterations: None, tasks }] })
     };
     (0..problem.devices()).map(of).collect()
 }

@@ -44,12 +44,12 @@ fn reversed(problem: &Problem) -> Problem {
 }
 
 /// What a device runs, by time: from when to when, and what it keeps.
-type Lane = Vec<(i64, i64, i64)>;
+type DeviceLane = Vec<(i64, i64, i64)>;
 
 fn pack(problem: &Problem, order: &[(usize, usize)]) -> Option<Starts> {
     let batches = order.iter().map(|it| it.0 + 1).max().unwrap_or(0);
     let mut starts = vec![vec![-1; problem.blocks.len()]; batches];
-    let mut lanes: Vec<Lane> = vec![vec![]; problem.devices()];
+    let mut lanes: Vec<DeviceLane> = vec![vec![]; problem.devices()];
     for &(batch, at) in order {
         let block = &problem.blocks[at];
         let mut early = 0;
@@ -71,7 +71,7 @@ fn pack(problem: &Problem, order: &[(usize, usize)]) -> Option<Starts> {
 }
 
 /// From when on a device can keep so much more, for good.
-fn with_room(lane: &Lane, memory: i64, room: Option<i64>) -> Option<i64> {
+fn with_room(lane: &DeviceLane, memory: i64, room: Option<i64>) -> Option<i64> {
     let Some(room) = room.filter(|_| memory > 0) else { return Some(0) };
     let mut kept: i64 = lane.iter().map(|it| it.2).sum();
     if kept + memory > room {
@@ -87,7 +87,7 @@ fn with_room(lane: &Lane, memory: i64, room: Option<i64>) -> Option<i64> {
 }
 
 /// The first time that all devices of a block have.
-fn free(lanes: &[Lane], block: &Block, early: i64) -> i64 {
+fn free(lanes: &[DeviceLane], block: &Block, early: i64) -> i64 {
     let mut start = early;
     loop {
         let in_the_way = block.devices.iter().filter_map(|device| {

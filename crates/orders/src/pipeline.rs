@@ -5,7 +5,7 @@ use schedule::{Pass, Shape};
 use crate::problem::{Block, Problem};
 
 /// What blocks cost.
-pub struct Costs<'c> {
+pub struct BlockCosts<'c> {
     /// How long a pass of a block takes.
     pub time: &'c dyn Fn(usize, Pass) -> i64,
     /// What a block keeps from its forward on, until nothing of its backward is left.
@@ -15,7 +15,7 @@ pub struct Costs<'c> {
 }
 
 /// Each pass of a block is a block. Where one is not trained, nothing is kept.
-pub fn of_pipeline(shape: &Shape, costs: &Costs<'_>, room: Vec<Option<i64>>) -> Problem {
+pub fn of_pipeline(shape: &Shape, costs: &BlockCosts<'_>, room: Vec<Option<i64>>) -> Problem {
     let passes = |block: usize| match (shape.blocks[block].trains, costs.split_backward) {
         (false, _) => vec![Pass::Forward],
         (true, false) => vec![Pass::Forward, Pass::Backward],

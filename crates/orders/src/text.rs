@@ -20,7 +20,7 @@ use crate::problem::{Block, MOST_BLOCKS, MOST_DEVICES, MOST_TIME, Problem};
 /// Reads a problem.
 pub fn parse(text: &str) -> Result<Problem> {
     let mut lines = (1..).zip(text.lines()).filter_map(|(number, whole)| {
-        let line = Line { number, whole, rest: whole.split('#').next().unwrap_or("").trim_end() };
+        let line = FileLine { number, whole, rest: whole.split('#').next().unwrap_or("").trim_end() };
         (!line.rest.trim().is_empty()).then_some(line)
     });
     match lines.next() {
@@ -31,7 +31,7 @@ pub fn parse(text: &str) -> Result<Problem> {
                 .fix("the first line must be `shardwright-blocks 1`"));
         }
     }
-    let mut reader = Reader::default();
+    let mut reader = OrderReader::default();
     for line in lines {
         reader.line(line)?;
     }
@@ -65,13 +65,13 @@ pub fn print(problem: &Problem) -> String {
 
 /// A line of the file, and what is not read yet of it.
 #[derive(Clone, Copy)]
-struct Line<'t> {
+struct FileLine<'t> {
     number: usize,
     whole: &'t str,
     rest: &'t str,
 }
 
-impl<'t> Line<'t> {
+impl<'t> FileLine<'t> {
     /// Where the rest begins.
     fn place(&self) -> String {
         let rest = self.rest.trim_start();
@@ -116,7 +116,7 @@ impl<'t> Line<'t> {
     }
 
     /// Until a sign or the end.
-    fn words(&mut self) -> Vec<(Line<'t>, &'t str)> {
+    fn words(&mut self) -> Vec<(FileLine<'t>, &'t str)> {
         let mut found = vec![];
         loop {
             let before = *self;
@@ -164,16 +164,16 @@ impl<'t> Line<'t> {
 }
 
 #[derive(Default)]
-struct Reader<'t> {
+struct OrderReader<'t> {
     room: Vec<Option<i64>>,
     blocks: Vec<Block>,
     numbers: BTreeMap<&'t str, usize>,
     /// What blocks wait for, by name, which may stand further below.
-    after: Vec<(usize, Line<'t>, &'t str)>,
+    after: Vec<(usize, FileLine<'t>, &'t str)>,
 }
 
-impl<'t> Reader<'t> {
-    fn line(&mut self, mut line: Line<'t>) -> Result<()> {
+impl<'t> OrderReader<'t> {
+    fn line(&mut self, mut line: FileLine<'t>) -> Result<()> {
         let before = line;
         match line.word() {
             "devices" if self.room.is_empty() => {
@@ -192,7 +192,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn memory(&mut self, mut line: Line<'t>) -> Result<()> {
+    fn memory(&mut self, mut line: FileLine<'t>) -> Result<()> {
         let room = line.number("memory", 0, MOST_TIME)?;
         let devices = match line.rest.trim() {
             "" => (0..self.room.len()).collect(),
@@ -205,7 +205,7 @@ impl<'t> Reader<'t> {
         line.end()
     }
 
-    fn keyword(&self, line: &mut Line<'t>, wanted: &str) -> Result<()> {
+    fn keyword(&self, line: &mut FileLine<'t>, wanted: &str) -> Result<()> {
         let before = *line;
         match line.word() {
             word if word == wanted => Ok(()),
@@ -213,7 +213,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn block(&mut self, mut line: Line<'t>) -> Result<()> {
+    fn block(&mut self, mut line: FileLine<'t>) -> Result<()> {
         let before = line;
         let name = line.word();
         let number = self.blocks.len();
@@ -245,7 +245,7 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    fn property(&mut self, line: &mut Line<'t>, block: &mut Block) -> Result<()> {
+    fn property(&mut self, line: &mut FileLine<'t>, block: &mut Block) -> Result<()> {
         let before = *line;
         match line.word() {
             "time" => block.time = line.number("time", 1, MOST_TIME)?,

@@ -1,7 +1,7 @@
 //! What is found goes to devices as loops, and devices that run these loops take as long as it says.
 
 use orders::{
-    Costs, Limits, SHAPES, figure, loops, loops_of_step, named, of_pipeline, repetend, timetables, whole,
+    BlockCosts, Limits, SHAPES, figure, loops, loops_of_step, named, of_pipeline, repetend, timetables, whole,
 };
 use schedule::{Block, Pass, Shape, Times, not_in_turn, simulate};
 
@@ -28,7 +28,7 @@ fn devices_take_as_long_as_was_found() {
     ] {
         let (shape, count) = (pipeline(&devices), devices.iter().flatten().max().unwrap() + 1);
         let time = |_, pass| i64::try_from(Times::EQUAL.of(pass)).unwrap();
-        let costs = Costs { time: &time, kept: &|_| 1, split_backward };
+        let costs = BlockCosts { time: &time, kept: &|_| 1, split_backward };
         let problem = of_pipeline(&shape, &costs, vec![Some(room); count]);
         let repetend = repetend(&problem, &Limits::default()).unwrap();
         assert!(repetend.is_shortest());

@@ -4,7 +4,7 @@ use crate::state::Tail;
 
 /// A part of a row of elements: so many, or all of a tail, by its number.
 #[derive(Clone, Copy)]
-enum Piece {
+enum TailPiece {
     Plain(i64),
     Tail(usize),
 }
@@ -21,19 +21,19 @@ pub(crate) fn reshaped(from: &[i64], tails: &[Tail], to: &[i64]) -> Option<Vec<T
         let (mut need, mut outer, mut last) = (size, 1, None);
         while need > 1 {
             let taken = match left.pop()? {
-                Piece::Tail(which) if last.is_none() && need % tails[which].long == 0 => {
+                TailPiece::Tail(which) if last.is_none() && need % tails[which].long == 0 => {
                     last = Some(which);
                     found[which] = Some(Tail { dim, outer, inner: 1, ..tails[which].clone() });
                     need /= tails[which].long;
                     continue;
                 }
-                Piece::Tail(_) => return None,
-                Piece::Plain(count) if need % count == 0 => count,
-                Piece::Plain(count) if count % need == 0 => {
-                    left.push(Piece::Plain(count / need));
+                TailPiece::Tail(_) => return None,
+                TailPiece::Plain(count) if need % count == 0 => count,
+                TailPiece::Plain(count) if count % need == 0 => {
+                    left.push(TailPiece::Plain(count / need));
                     need
                 }
-                Piece::Plain(_) => return None,
+                TailPiece::Plain(_) => return None,
             };
             need /= taken;
             match last {
@@ -46,13 +46,13 @@ pub(crate) fn reshaped(from: &[i64], tails: &[Tail], to: &[i64]) -> Option<Vec<T
 }
 
 /// All elements, those that lie together without a tail as one piece.
-fn pieces(shape: &[i64], tails: &[Tail]) -> Vec<Piece> {
+fn pieces(shape: &[i64], tails: &[Tail]) -> Vec<TailPiece> {
     let mut all = vec![];
     for (dim, &size) in shape.iter().enumerate() {
         match tails.iter().position(|tail| tail.dim == dim) {
             Some(which) => {
                 put(&mut all, tails[which].outer);
-                all.push(Piece::Tail(which));
+                all.push(TailPiece::Tail(which));
                 put(&mut all, tails[which].inner);
             }
             None => put(&mut all, size),
@@ -61,9 +61,9 @@ fn pieces(shape: &[i64], tails: &[Tail]) -> Vec<Piece> {
     all
 }
 
-fn put(all: &mut Vec<Piece>, count: i64) {
+fn put(all: &mut Vec<TailPiece>, count: i64) {
     match all.last_mut() {
-        Some(Piece::Plain(before)) => *before *= count,
-        _ => all.push(Piece::Plain(count)),
+        Some(TailPiece::Plain(before)) => *before *= count,
+        _ => all.push(TailPiece::Plain(count)),
     }
 }

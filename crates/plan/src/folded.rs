@@ -10,7 +10,7 @@ use crate::select::{Selector, folded_path, with_numbers_as};
 use crate::{On, OpPlan, Plan, dim_names, text};
 
 /// Operators of one kind at paths that differ in numbers only.
-struct Group {
+struct FoldedGroup {
     path: String,
     target: String,
     /// Which of the operators of this target at its path.
@@ -18,7 +18,7 @@ struct Group {
     ops: Vec<OpId>,
 }
 
-impl Group {
+impl FoldedGroup {
     fn named<'s>(&'s self, path: &'s str, nth: Option<usize>) -> Selector<'s> {
         Selector { path, target: &self.target, nth }
     }
@@ -38,8 +38,8 @@ pub fn print_folded(plan: &Plan, graph: &Graph, analysis: &Analysis) -> String {
     }
 }
 
-fn groups(graph: &Graph) -> Vec<Group> {
-    let mut groups: Vec<Group> = vec![];
+fn groups(graph: &Graph) -> Vec<FoldedGroup> {
+    let mut groups: Vec<FoldedGroup> = vec![];
     let mut place = std::collections::BTreeMap::new();
     let mut seen = std::collections::BTreeMap::new();
     for op in graph.op_ids() {
@@ -49,7 +49,7 @@ fn groups(graph: &Graph) -> Vec<Group> {
         *count += 1;
         let path = folded_path(&it.module);
         let at = *place.entry((path.clone(), &it.target, nth)).or_insert_with(|| {
-            groups.push(Group { path, target: it.target.clone(), nth, ops: vec![] });
+            groups.push(FoldedGroup { path, target: it.target.clone(), nth, ops: vec![] });
             groups.len() - 1
         });
         groups[at].ops.push(op);
@@ -58,7 +58,7 @@ fn groups(graph: &Graph) -> Vec<Group> {
 }
 
 /// Whether no other operator at its path has its target.
-fn is_alone(group: &Group, groups: &[Group]) -> bool {
+fn is_alone(group: &FoldedGroup, groups: &[FoldedGroup]) -> bool {
     groups.iter().all(|g| g.nth == 0 || (&g.path, &g.target) != (&group.path, &group.target))
 }
 
@@ -72,7 +72,7 @@ struct Printer<'g> {
 impl Printer<'_> {
     /// One line if they are decided alike. Else one for each run of layers, if that is one for each way to decide; and
     /// else what most of them do, and the runs of the others.
-    fn lines(&self, group: &Group, alone: bool) -> String {
+    fn lines(&self, group: &FoldedGroup, alone: bool) -> String {
         let nth = (!alone).then_some(group.nth);
         let numbers = with_numbers_as("?", &self.graph.op(group.ops[0]).module);
         let means = |path: &str, ops: &[OpId]| group.named(path, nth).select(self.graph) == ops;

@@ -27,13 +27,13 @@ use crate::select::{clip, folded_path, glob, numbers_of};
 use crate::{MOST, OpPlan, Plan, no_device};
 
 /// The devices of each group in the order of their parts.
-pub type Groups = Arc<[Vec<u32>]>;
+pub type DeviceGroups = Arc<[Vec<u32>]>;
 
 /// How one parameter is divided among devices that would hold the same of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParamSharding {
     /// No device is in two.
-    pub groups: Groups,
+    pub groups: DeviceGroups,
     /// The dim that is cut; else the first that divides evenly, or the longest.
     pub dim: Option<usize>,
     pub gather: Gather,
@@ -75,7 +75,7 @@ pub(crate) struct Said {
 
 impl ParamSharding {
     /// In neighbourhoods of `size` devices that are `stride` apart.
-    pub fn over(devices: u32, size: u32, stride: u32) -> Groups {
+    pub fn over(devices: u32, size: u32, stride: u32) -> DeviceGroups {
         let first = (0..devices).filter(|device| device / stride % size == 0);
         first.map(|first| (0..size).map(|i| first + i * stride).collect()).collect()
     }
@@ -236,7 +236,7 @@ pub(crate) fn validate(plan: &Plan) -> Result<()> {
 
 /// The homes of several units of devices.
 pub(crate) fn repeated(param_shardings: &ParamShardings, unit: u32, units: u32) -> ParamShardings {
-    let moved = |sharding: &ParamSharding| -> Groups {
+    let moved = |sharding: &ParamSharding| -> DeviceGroups {
         let all = (0..units).flat_map(|u| sharding.groups.iter().map(move |group| (u * unit, group)));
         all.map(|(by, group)| group.iter().map(|device| device + by).collect()).collect()
     };
@@ -281,7 +281,7 @@ pub(crate) fn read(line: &str, graph: &Graph, devices: u32) -> Result<Said> {
     Ok(said)
 }
 
-fn read_place(place: &str, devices: u32) -> Option<(Option<usize>, Groups)> {
+fn read_place(place: &str, devices: u32) -> Option<(Option<usize>, DeviceGroups)> {
     let (dim, over) = match place.strip_prefix("dim ") {
         Some(rest) => {
             let (dim, over) = rest.trim().split_once(' ')?;
@@ -387,7 +387,7 @@ fn lives(sharding: &ParamSharding, devices: u32) -> String {
     format!("{dim}over {over}, gather {}, reduce {}", sharding.gather.name(), sharding.reduce.name())
 }
 
-fn regular(groups: &Groups, devices: u32) -> Option<String> {
+fn regular(groups: &DeviceGroups, devices: u32) -> Option<String> {
     let first = groups.first()?;
     let size = u32::try_from(first.len()).ok()?;
     let stride = first.get(1).map_or(Some(1), |second| second.checked_sub(first[0]))?;

@@ -215,7 +215,7 @@ impl<'g> Draft<'g> {
     }
 
     /// What a device runs, one loop after the other.
-    pub fn timetable(&mut self, device: u32, loops: Vec<schedule::Loop>) {
+    pub fn timetable(&mut self, device: u32, loops: Vec<schedule::ShapeLoop>) {
         self.decided.timetables.insert(device, loops);
     }
 

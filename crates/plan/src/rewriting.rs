@@ -129,10 +129,10 @@ fn pieces(plan: &Plan, origins: &[Origin]) -> Vec<Vec<OpId>> {
 
 /// Where a dim of the original operator stands in a piece: a dim of the piece's rule, and the original's dims that
 /// are outside of it there.
-type Place = (DimId, Vec<String>);
+type DimPlace = (DimId, Vec<String>);
 
 /// The names of the original operator's dims on the dims of a piece's rule.
-fn labelled(new: &Graph, op: OpId, labels: &str) -> HashMap<String, Place> {
+fn labelled(new: &Graph, op: OpId, labels: &str) -> HashMap<String, DimPlace> {
     let Some(rule) = families::rule_of(View::new(new, op)) else { return HashMap::new() };
     let (left, right) = labels.split_once("->").expect("labels of a rewriting have `->`");
     let terms = |side: &str| -> Vec<Vec<Vec<String>>> { side.split(',').map(products).collect() };
@@ -175,7 +175,7 @@ fn exchanged(
     (analysis, from): (&Analysis, OpId),
     (tokens, experts): (usize, usize),
     (fresh, op): (&Analysis, OpId),
-    labels: Option<&HashMap<String, Place>>,
+    labels: Option<&HashMap<String, DimPlace>>,
 ) -> On {
     let by_experts = same_loop((analysis, from, experts), (fresh, op), labels);
     if by_experts != On::Copies {
@@ -189,7 +189,7 @@ fn exchanged(
 fn same_loop(
     (analysis, from, index): (&Analysis, OpId, usize),
     (fresh, op): (&Analysis, OpId),
-    labels: Option<&HashMap<String, Place>>,
+    labels: Option<&HashMap<String, DimPlace>>,
 ) -> On {
     let old = analysis.op(from);
     let wanted = &old.loops[index];

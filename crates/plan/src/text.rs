@@ -56,7 +56,7 @@ pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32
             .fix("the first line must be `shardwright-plan 1`"));
     };
     let count = devices.map_or_else(|| stated_devices(rest), Ok)?;
-    let mut reader = Reader {
+    let mut reader = PlanReader {
         graph,
         analysis,
         draft: Draft::new(graph, analysis, stated_name(rest), count),
@@ -150,14 +150,14 @@ fn stated_name<'t>(lines: &[(usize, &'t str)]) -> &'t str {
     lines.iter().find_map(|(_, l)| l.strip_prefix("name ")).map_or("plan", |n| n.trim().trim_matches('"'))
 }
 
-struct Reader<'g> {
+struct PlanReader<'g> {
     graph: &'g Graph,
     analysis: &'g Analysis,
     draft: Draft<'g>,
     devices: u32,
 }
 
-impl Reader<'_> {
+impl PlanReader<'_> {
     fn line(&mut self, line: &str) -> Result<()> {
         let line = line.split_once("  #").map_or(line, |(code, _)| code).trim();
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));

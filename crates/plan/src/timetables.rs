@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use diag::{Error, Result};
-use schedule::{Loop, Task};
+use schedule::{ShapeLoop, Task};
 
 use crate::Plan;
 use crate::select::clip;
 
 /// For each device that has a timetable of its own: its loops.
-pub type Timetables = BTreeMap<u32, Vec<Loop>>;
+pub type Timetables = BTreeMap<u32, Vec<ShapeLoop>>;
 
 /// The most micro-batches that a timetable may tell apart.
 const MOST: u32 = 256;
@@ -44,7 +44,7 @@ pub fn mixed_order() -> Error {
 }
 
 /// The loops that a line says: `F0+1 B0`, `by 2: ...`, `F0 | B0`.
-pub fn loops(by: Option<&str>, text: &str) -> Result<Vec<Loop>> {
+pub fn loops(by: Option<&str>, text: &str) -> Result<Vec<ShapeLoop>> {
     let every = by.map_or(Some(1), |by| by.trim().parse().ok().filter(|every| (1..=MOST).contains(every)));
     let every = every.ok_or_else(|| {
         Error::new("SW0329", "a timetable cannot advance by this number of micro-batches")
@@ -56,7 +56,7 @@ pub fn loops(by: Option<&str>, text: &str) -> Result<Vec<Loop>> {
             return Err(Error::new("SW0329", "a timetable without tasks")
                 .fix("name what the device runs: `timetable 0: F0+1 B0`"));
         }
-        Ok(Loop { every, iterations: None, tasks })
+        Ok(ShapeLoop { every, iterations: None, tasks })
     };
     text.split('|').map(one).collect()
 }
@@ -88,7 +88,7 @@ fn blocks_of(count: u32) -> String {
 
 pub(crate) fn print(before: &[(Task, Task)], timetables: &Timetables) -> String {
     let mut text: String = before.iter().map(|(first, then)| format!("order {first} < {then}\n")).collect();
-    let mut same: Vec<(Range<u32>, &Vec<Loop>)> = vec![];
+    let mut same: Vec<(Range<u32>, &Vec<ShapeLoop>)> = vec![];
     for (device, loops) in timetables {
         match same.last_mut() {
             Some((devices, same)) if *same == loops && devices.end == *device => devices.end += 1,
@@ -99,7 +99,7 @@ pub(crate) fn print(before: &[(Task, Task)], timetables: &Timetables) -> String 
         let whose = if devices.len() == 1 { devices.start.to_string() } else { format!("{devices:?}") };
         let every = loops.first().map_or(1, |it| it.every);
         let by = if every == 1 { String::new() } else { format!(" by {every}") };
-        let one = |it: &Loop| it.tasks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let one = |it: &ShapeLoop| it.tasks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         let all = loops.iter().map(one).collect::<Vec<_>>().join(" | ");
         text += &format!("timetable {whose}{by}: {all}\n");
     }

@@ -133,9 +133,9 @@ fn same_loop(
         })
 }
 
-type Operand<'a> = (TensorId, &'a Vec<Option<usize>>);
+type TokenOperand<'a> = (TensorId, &'a Vec<Option<usize>>);
 
-fn operands<'a>(graph: &Graph, analysis: &'a Analysis, op: OpId) -> Vec<Operand<'a>> {
+fn operands<'a>(graph: &Graph, analysis: &'a Analysis, op: OpId) -> Vec<TokenOperand<'a>> {
     let (it, dims) = (graph.op(op), analysis.op(op));
     let read = it.inputs().into_iter().zip(&dims.inputs);
     let made = it.outputs.iter().zip(&dims.outputs).filter_map(|(id, carried)| Some(((*id)?, carried)));

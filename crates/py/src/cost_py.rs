@@ -8,15 +8,15 @@ use pyo3::prelude::*;
 use crate::model::Model;
 
 /// A shard: its tensor's name, its shape, its type, and whether a gradient flows to or from it.
-type Shard = (String, Vec<i64>, &'static str, bool);
+type CostShard = (String, Vec<i64>, &'static str, bool);
 
 /// What one part of an operator costs.
 #[pyclass(frozen, get_all, module = "shardwright._core")]
 pub(crate) struct Cost {
     /// What it executes, its inputs being `x0`, `x1`.
     call: String,
-    inputs: Vec<Shard>,
-    outputs: Vec<Option<Shard>>,
+    inputs: Vec<CostShard>,
+    outputs: Vec<Option<CostShard>>,
     flops: u64,
     /// For each input the FLOPs of its gradient.
     gradients: Vec<u64>,

@@ -2,14 +2,14 @@
 
 use pyo3::prelude::*;
 use rules::Rule;
-use rules::discovered::{self, Held, Place, Proposed, Split, kind_of, places, splits};
+use rules::discovered::{self, FactorPlace, Proposed, Split, ValidSplit, kind_of, places, splits};
 use rules::families::registered::with_sizes;
 
 use crate::guard::{Evidence, guarded, sound};
 
 type Shapes = Vec<Vec<i64>>;
 /// Which tensor, which of its dims, and how many elements of the dim lie outside of the factor.
-type At = (usize, usize, i64);
+type DimPlace = (usize, usize, i64);
 
 /// A function's tensors, and the splits of them that are to be tried or are known to hold.
 #[pyclass(module = "shardwright._core")]
@@ -35,17 +35,18 @@ impl Discovery {
     }
 
     /// The next split to try: its size, what of the inputs it cuts, and which argument is its size.
-    fn next(&mut self) -> Option<(i64, Vec<At>, Option<usize>)> {
+    fn next(&mut self) -> Option<(i64, Vec<DimPlace>, Option<usize>)> {
         self.tried = self.left.find(|split| self.known.is_open(split));
         self.tried.as_ref().map(|split| (split.size, split.inputs.iter().map(at).collect(), split.argument))
     }
 
     /// The one that was tried holds: its mark, where the outputs have it, the inputs that only one part is given.
     #[expect(clippy::needless_pass_by_value, reason = "what comes from Python is owned")]
-    fn hold(&mut self, mark: &str, outputs: Vec<At>, once: Vec<usize>) -> bool {
+    fn hold(&mut self, mark: &str, outputs: Vec<DimPlace>, once: Vec<usize>) -> bool {
         let (Some(split), Some(kind)) = (self.tried.take(), kind_of(mark)) else { return false };
-        let outputs = outputs.iter().map(|at| Place { operand: at.0, dim: at.1, outer: at.2 }).collect();
-        self.known.hold(Held { split, kind, outputs, once })
+        let outputs =
+            outputs.iter().map(|at| FactorPlace { operand: at.0, dim: at.1, outer: at.2 }).collect();
+        self.known.hold(ValidSplit { split, kind, outputs, once })
     }
 
     /// One of those that hold does not.
@@ -55,7 +56,7 @@ impl Discovery {
 
     /// What none of them divides, with its size: of the inputs, and of the outputs.
     #[expect(clippy::type_complexity, reason = "plain data for Python")]
-    fn gaps(&self) -> PyResult<(Vec<(At, i64)>, Vec<(At, i64)>)> {
+    fn gaps(&self) -> PyResult<(Vec<(DimPlace, i64)>, Vec<(DimPlace, i64)>)> {
         sound(Evidence::none(), || {
             let plain = |gaps: Vec<discovered::Gap>| gaps.iter().map(|gap| (at(&gap.0), gap.1)).collect();
             let (inputs, outputs) = self.known.gaps();
@@ -84,7 +85,7 @@ impl Discovery {
     }
 }
 
-fn at(place: &Place) -> At {
+fn at(place: &FactorPlace) -> DimPlace {
     (place.operand, place.dim, place.outer)
 }
 

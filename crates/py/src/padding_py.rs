@@ -12,7 +12,7 @@ use crate::guard::{Evidence, guarded};
 
 /// A tensor by its name, its tails (dim, rows, blocks in both graphs, elements of a block), and for each set of them what
 /// stands there: `wild`, `low`, `mixed` or `within` two numbers.
-type Known = (String, Vec<(usize, i64, i64, i64, i64)>, Vec<(&'static str, f64, f64)>);
+type KnownTail = (String, Vec<(usize, i64, i64, i64, i64)>, Vec<(&'static str, f64, f64)>);
 
 /// Refuses a model that mixes in what a batch is filled up with, or says what is known of its tensors. It was captured with
 /// a batch of the length that is filled up to, and with a shorter one. `lengths` says for each what is filled up: the
@@ -23,7 +23,7 @@ pub(crate) fn prove_filled(
     short: &Graph,
     lengths: Vec<Vec<(usize, usize, f64)>>,
     others: Vec<String>,
-) -> PyResult<Vec<Known>> {
+) -> PyResult<Vec<KnownTail>> {
     let others: BTreeSet<String> = others.into_iter().collect();
     let (long, short) = (Arc::clone(&long.model), Arc::clone(&short.model));
     guarded(Evidence::of(&long), || {

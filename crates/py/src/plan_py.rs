@@ -24,7 +24,7 @@ pub(crate) struct Plan {
 
 /// Operations of the model, of each device, those that it repeats for backward; and what several devices
 /// compute alike: module, operations, why.
-type Work = (f64, Vec<f64>, Vec<f64>, Vec<(String, f64, String)>);
+type WorkCounts = (f64, Vec<f64>, Vec<f64>, Vec<(String, f64, String)>);
 
 impl Plan {
     /// A plan that was made for a graph.
@@ -94,7 +94,7 @@ impl Plan {
     /// Operations of the model in a step, those of each device, and what devices repeat: the operator's
     /// module, the operations beyond an even share, and the reason.
     #[getter]
-    fn work(&self) -> PyResult<Work> {
+    fn work(&self) -> PyResult<WorkCounts> {
         let (graph, analysis) = (&self.model.graph, &self.model.analysis);
         let reason = |op: graph::OpId| self.reasons.get(op.index()).cloned().flatten();
         sound(self.evidence(), || {

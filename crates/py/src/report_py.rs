@@ -6,7 +6,7 @@ use plan::{Gather, Reduce};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use report::page::{About, Candidate, Compared, Subject};
-use report::{Amount, Kept, Lack, Row, Unruled};
+use report::{Amount, KeptParams, Lack, Row, Unruled};
 
 use crate::graph_py::Graph;
 use crate::guard::{Evidence, guarded, sound};
@@ -57,7 +57,7 @@ type ParamSharding = (usize, &'static str, &'static str, usize, u64);
 /// reduced, how many, and their bytes.
 #[pyfunction]
 pub(crate) fn plan_homes(plan: &Plan) -> PyResult<Vec<ParamSharding>> {
-    let of = |kept: Kept| {
+    let of = |kept: KeptParams| {
         (kept.over, Gather::name(kept.gather), Reduce::name(kept.reduce), kept.count, kept.bytes)
     };
     sound(plan.evidence(), || report::kept(&plan.model.graph, &plan.plan).into_iter().map(of).collect())

@@ -162,8 +162,8 @@ impl Found {
 /// A way, and what it takes: seconds more, in which devices work, wait and update, in which parameters are sent, bytes; and
 /// what would have to change.
 type AlternativeRow = (String, f64, (f64, f64, f64, f64), f64, Option<String>);
-type Block = (usize, usize, (u32, u32));
-type Explained = (String, Option<Block>, usize, Vec<AlternativeRow>);
+type PyBlock = (usize, usize, (u32, u32));
+type Explained = (String, Option<PyBlock>, usize, Vec<AlternativeRow>);
 
 fn explained(candidate: &Evaluated, why: &search::Why, limit: u64) -> Explained {
     let ways = &why.explanation.ways;

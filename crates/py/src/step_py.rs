@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use compiler::{Setting, Step};
+use compiler::{Setting, SimulatedStep};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -14,7 +14,7 @@ use crate::search_py::cluster_of;
 /// A step of a program on a cluster, as it was simulated.
 #[pyclass(frozen, module = "shardwright._core")]
 pub(crate) struct Simulated {
-    inner: Step,
+    inner: SimulatedStep,
     /// For each rank the memory of its device.
     /// Of each device its memory, and what of its host's is its own.
     there: Vec<(u64, u64)>,
@@ -99,7 +99,8 @@ impl Simulated {
     fn held(&self) -> Vec<HeldOver> {
         let (held, seconds) = (&self.inner.held, self.seconds());
         let most = held.iter().flat_map(|it| &it.over).map(|it| it.bytes).max().unwrap_or(0);
-        let over = |it: &simulate::Held| it.over.iter().map(|it| (it.start, it.end, it.bytes)).collect();
+        let over =
+            |it: &simulate::HeldMemory| it.over.iter().map(|it| (it.start, it.end, it.bytes)).collect();
         held.iter().map(|it| (it.rank.0, over(it), it.drawn(seconds, most))).collect()
     }
 

@@ -29,7 +29,7 @@ pub struct Comparison<'m, 'a> {
     pub tally: Tally,
 }
 
-type Found = Result<(), Difference>;
+type Compared = Result<(), Difference>;
 
 impl Comparison<'_, '_> {
     fn part(
@@ -39,7 +39,7 @@ impl Comparison<'_, '_> {
         tensor: TensorId,
         region: &Region,
         (got, wanted): (&Value, Option<&Value>),
-    ) -> Found {
+    ) -> Compared {
         let factors = &self.machine.program.factors[tensor.index()];
         let tensor = self.machine.graph.tensor(tensor);
         let places = regions::places(&regions::whole(&factors.concat()), region);
@@ -62,7 +62,7 @@ impl Comparison<'_, '_> {
     }
 
     /// The gradients of a rank's parameters at the end of a step.
-    pub fn gradients(&mut self, rank: &Rank<'_>, gradients: &[Value], expected: &Expected) -> Found {
+    pub fn gradients(&mut self, rank: &Rank<'_>, gradients: &[Value], expected: &Expected) -> Compared {
         for (shard, got) in rank.role.table.shards.iter().zip(gradients) {
             if is_trained(self.machine, shard.tensor) {
                 let wanted = expected.gradients.get(&self.machine.graph.tensor(shard.tensor).name);
@@ -79,7 +79,7 @@ impl Comparison<'_, '_> {
     }
 
     /// What buffers have become, and parameters that the model itself changes.
-    pub fn buffers(&mut self, rank: &Rank<'_>, expected: &Expected) -> Found {
+    pub fn buffers(&mut self, rank: &Rank<'_>, expected: &Expected) -> Compared {
         for (shard, got) in rank.role.table.shards.iter().zip(&rank.shards) {
             let key = name(&self.machine.graph.tensor(shard.tensor).source);
             if let Some(wanted) = key.and_then(|key| expected.updated.get(key)) {
@@ -95,7 +95,7 @@ impl Comparison<'_, '_> {
         Ok(())
     }
 
-    pub fn outputs(&mut self, ranks: &[Rank<'_>], when: When, expected: &Expected) -> Found {
+    pub fn outputs(&mut self, ranks: &[Rank<'_>], when: When, expected: &Expected) -> Compared {
         for (number, tensor) in self.machine.graph.outputs.iter().enumerate() {
             let wanted = expected.outputs[when.batch as usize][number].as_ref();
             let (Some(tensor), Some(asked)) = (tensor, self.machine.program.boundary.outputs.get(number))
@@ -135,7 +135,7 @@ impl Comparison<'_, '_> {
     }
 
     /// The gradients of inputs.
-    pub fn of_inputs(&mut self, rank: &Rank<'_>, when: When, expected: &Expected) -> Found {
+    pub fn of_inputs(&mut self, rank: &Rank<'_>, when: When, expected: &Expected) -> Compared {
         for (number, tensor) in rank.role.body.gradients.iter().enumerate() {
             let Some(got) = rank.of_inputs.get(&(when, number)) else { continue };
             let taken = rank.role.body.inputs.iter().position(|other| other == tensor);
@@ -153,7 +153,7 @@ impl Comparison<'_, '_> {
     }
 
     /// Somebody gives the gradient of each input that has one.
-    pub fn inputs_have_theirs(&self, ranks: &[Rank<'_>], when: When, expected: &Expected) -> Found {
+    pub fn inputs_have_theirs(&self, ranks: &[Rank<'_>], when: When, expected: &Expected) -> Compared {
         for tensor in self.machine.graph.tensor_ids() {
             let name = &self.machine.graph.tensor(tensor).name;
             let given = |rank: &Rank<'_>| {
@@ -171,7 +171,7 @@ impl Comparison<'_, '_> {
     }
 
     /// Every element of every trained parameter is somewhere.
-    pub fn held(&self, ranks: &[Rank<'_>]) -> Found {
+    pub fn held(&self, ranks: &[Rank<'_>]) -> Compared {
         let mut covered: BTreeMap<TensorId, HashSet<usize>> = BTreeMap::new();
         for rank in ranks {
             for shard in &rank.role.table.shards {

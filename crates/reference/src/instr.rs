@@ -8,7 +8,7 @@ use crate::number::Num;
 use crate::ops::{self, Draws};
 use crate::regions;
 use crate::state::{Job, Rank, Saved};
-use crate::tape::{Kind, T, Tape, Value};
+use crate::tape::{ElementKind, T, Tape, Value};
 
 /// A call on the tape of its own.
 struct Ran {
@@ -213,7 +213,7 @@ impl<'a> Machine<'a> {
         let gradient = |at: usize| {
             let x = &ran.inputs[at];
             Value {
-                kind: Kind::Float,
+                kind: ElementKind::Float,
                 shape: x.shape.clone(),
                 data: x.at.iter().map(|at| all[*at as usize]).collect(),
             }
@@ -319,21 +319,21 @@ fn argument(
     arg: &Arg,
     rank: &Rank<'_>,
     found: &std::collections::HashMap<BufId, T>,
-) -> Result<ops::Arg, Trouble> {
+) -> Result<ops::OpArg, Trouble> {
     Ok(match arg {
-        Arg::None => ops::Arg::None,
-        Arg::Bool(value) => ops::Arg::Bool(*value),
-        Arg::Int(value) => ops::Arg::Int(*value),
-        Arg::Hole(_) => ops::Arg::Int(number(rank, arg)?),
-        Arg::Float(value) => ops::Arg::Float(*value),
-        Arg::Str(text) => ops::Arg::Str(text.clone()),
-        Arg::Dtype(dtype) => ops::Arg::Dtype(*dtype),
+        Arg::None => ops::OpArg::None,
+        Arg::Bool(value) => ops::OpArg::Bool(*value),
+        Arg::Int(value) => ops::OpArg::Int(*value),
+        Arg::Hole(_) => ops::OpArg::Int(number(rank, arg)?),
+        Arg::Float(value) => ops::OpArg::Float(*value),
+        Arg::Str(text) => ops::OpArg::Str(text.clone()),
+        Arg::Dtype(dtype) => ops::OpArg::Dtype(*dtype),
         Arg::Buf(buf) => {
             let missing =
                 || Trouble::fault(format!("reads `{}`, which is not there", rank.role.body.buf(*buf).name));
-            ops::Arg::Tensor(found.get(buf).cloned().ok_or_else(missing)?)
+            ops::OpArg::Tensor(found.get(buf).cloned().ok_or_else(missing)?)
         }
-        Arg::List(items) => ops::Arg::List(
+        Arg::List(items) => ops::OpArg::List(
             items.iter().map(|item| argument(item, rank, found)).collect::<Result<_, Trouble>>()?,
         ),
     })

@@ -122,7 +122,7 @@ pub fn compare(model: &Graph, program: &Program, seed: u64, batches: u32) -> Res
     }
     let batches = batches.max(step::least_batches(program));
     let sources = Sources::new(model, seed);
-    let run = Run { model, rewritten: &rewritten, program, sources: &sources, seed, batches };
+    let run = Execution { model, rewritten: &rewritten, program, sources: &sources, seed, batches };
     Ok(run.verdict())
 }
 
@@ -131,7 +131,7 @@ fn fault(what: &str, place: &str) -> Difference {
     Difference { what, tensor: String::new(), rank: 0, element: None, text: "so it does not run".into() }
 }
 
-struct Run<'r> {
+struct Execution<'r> {
     model: &'r Graph,
     rewritten: &'r Rewritten<'r>,
     program: &'r Program,
@@ -140,7 +140,7 @@ struct Run<'r> {
     batches: u32,
 }
 
-impl<'r> Run<'r> {
+impl<'r> Execution<'r> {
     fn env(&self) -> Env<'r> {
         Env {
             seed: self.seed,

@@ -7,7 +7,7 @@ use program::{GroupingId, Instr, Pass, Program, RankId};
 
 use crate::ops::{Env, Stop};
 use crate::sources::{Sources, When};
-use crate::state::{Does, Job, Rank, Run};
+use crate::state::{Does, Job, MicroBatchState, Rank};
 use crate::tape::Value;
 
 /// Why a program does not run to its end.
@@ -46,13 +46,13 @@ pub struct Machine<'a> {
     pub needs: Vec<bool>,
     pub env: Env<'a>,
     /// What the members of groups have handed over, by group and how often they met.
-    pub open: HashMap<(GroupingId, usize, u64), Rendezvous>,
+    pub open: HashMap<(GroupingId, usize, u64), Awaited>,
     /// Pieces on their way, by table, occasion, sender and receiver.
     pub messages: HashMap<(u32, u64, usize, usize), Vec<Value>>,
 }
 
 #[derive(Default)]
-pub struct Rendezvous {
+pub struct Awaited {
     pub what: String,
     pub given: Vec<Option<Vec<Value>>>,
 }
@@ -142,7 +142,7 @@ impl<'a> Machine<'a> {
         rank.bufs.clear();
         let code = &rank.role.body.codes[job.code];
         let shards = rank.shards.clone();
-        let run: &mut Run = rank.runs.entry(job.when).or_default();
+        let run: &mut MicroBatchState = rank.runs.entry(job.when).or_default();
         match code.pass {
             Pass::Forward => {
                 run.seen.insert(code.block, shards);

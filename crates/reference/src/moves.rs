@@ -8,7 +8,7 @@ use crate::machine::{Machine, Trouble};
 use crate::number::Num;
 use crate::regions;
 use crate::state::{Job, Rank};
-use crate::tape::{Kind, Value};
+use crate::tape::{ElementKind, Value};
 
 impl<'a> Machine<'a> {
     pub fn communicate(&mut self, rank: &mut Rank<'a>, job: &Job, instr: &'a Instr) -> Result<bool, Trouble> {
@@ -174,7 +174,7 @@ impl<'a> Machine<'a> {
                     .ok_or_else(|| Trouble::fault("gathers parts that do not fit"))?;
             }
             let shape = regions::shape(region, &self.program.factors[tensor.index()]);
-            rank.copies[*copy] = Some(Value::new(Kind::Float, shape, data));
+            rank.copies[*copy] = Some(Value::new(ElementKind::Float, shape, data));
         }
         Ok(true)
     }

@@ -88,8 +88,8 @@ impl Single<'_> {
     fn operator(&self, env: &mut Env<'_>, tape: &mut Tape, found: &mut [Option<T>], at: usize) -> Made<()> {
         let op = &self.graph.ops[at];
         let read = |id: TensorId| found[id.index()].clone();
-        let arg = |arg: &graph::Arg| argument(arg, &read, &ops::Arg::Tensor);
-        let args: Option<Vec<ops::Arg>> = op.args.iter().map(arg).collect();
+        let arg = |arg: &graph::Arg| argument(arg, &read, &ops::OpArg::Tensor);
+        let args: Option<Vec<ops::OpArg>> = op.args.iter().map(arg).collect();
         let kwargs = op.kwargs.iter().map(|(name, value)| Some((name.clone(), arg(value)?)));
         let (Some(args), Some(kwargs)) = (args, kwargs.collect::<Option<Vec<_>>>()) else {
             return wrong(format!("{}: reads what is not there", op.target));
@@ -99,7 +99,7 @@ impl Single<'_> {
                 let tensor = self.graph.tensor(*id);
                 (kind(tensor.dtype), tensor.shape.iter().map(|size| *size as usize).collect())
             }
-            None => (crate::tape::Kind::Float, vec![0]),
+            None => (crate::tape::ElementKind::Float, vec![0]),
         };
         env.makes = op.outputs.iter().map(made).collect();
         env.op = Some(self.numbers[at]);

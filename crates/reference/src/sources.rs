@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use graph::{Graph, Source, Tensor, TensorId};
 
 use crate::number::{Num, hash, hash_text};
-use crate::ops::{Arg, kind};
-use crate::tape::{Kind, Value};
+use crate::ops::{OpArg, kind};
+use crate::tape::{ElementKind, Value};
 
 /// Classes and tokens are numbers below this; whoever indexes takes them modulo what there is.
 const NUMBERS: u64 = 997;
@@ -63,10 +63,10 @@ impl Sources {
         let element = |at: usize| {
             let key = hash(&[self.seed, name, moment, at as u64]);
             match (kind(tensor.dtype), ignored) {
-                (Kind::Float, _) => Num::table(&[key]),
-                (Kind::Bool, _) => Num::of_bool(key & 1 == 1),
-                (Kind::Int, Some(ignored)) if key >> 40 & 0xff < 256 / IGNORED => Num::int(*ignored),
-                (Kind::Int, _) => Num::int((key % NUMBERS) as i64),
+                (ElementKind::Float, _) => Num::table(&[key]),
+                (ElementKind::Bool, _) => Num::of_bool(key & 1 == 1),
+                (ElementKind::Int, Some(ignored)) if key >> 40 & 0xff < 256 / IGNORED => Num::int(*ignored),
+                (ElementKind::Int, _) => Num::int((key % NUMBERS) as i64),
             }
         };
         let count: usize = shape.iter().product();
@@ -78,7 +78,7 @@ impl Sources {
         let shape: Vec<usize> = tensor.shape.iter().map(|size| (*size).max(0) as usize).collect();
         let element = |at: usize| Num::table(&[self.seed, 0x6eed, output as u64, when.key(), at as u64]);
         let count: usize = shape.iter().product();
-        Value::new(Kind::Float, shape, (0..count).map(element).collect())
+        Value::new(ElementKind::Float, shape, (0..count).map(element).collect())
     }
 
     /// By what the caller of a step multiplies its losses.
@@ -108,18 +108,18 @@ fn behind_views(model: &Graph, mut id: TensorId) -> TensorId {
 pub fn argument<V: Clone>(
     arg: &graph::Arg,
     tensor: &impl Fn(TensorId) -> Option<V>,
-    made: &impl Fn(V) -> Arg,
-) -> Option<Arg> {
+    made: &impl Fn(V) -> OpArg,
+) -> Option<OpArg> {
     Some(match arg {
-        graph::Arg::None => Arg::None,
-        graph::Arg::Bool(value) => Arg::Bool(*value),
-        graph::Arg::Int(value) => Arg::Int(*value),
-        graph::Arg::Float(value) => Arg::Float(*value),
-        graph::Arg::Str(text) => Arg::Str(text.clone()),
-        graph::Arg::Dtype(dtype) => Arg::Dtype(*dtype),
+        graph::Arg::None => OpArg::None,
+        graph::Arg::Bool(value) => OpArg::Bool(*value),
+        graph::Arg::Int(value) => OpArg::Int(*value),
+        graph::Arg::Float(value) => OpArg::Float(*value),
+        graph::Arg::Str(text) => OpArg::Str(text.clone()),
+        graph::Arg::Dtype(dtype) => OpArg::Dtype(*dtype),
         graph::Arg::Tensor(id) => made(tensor(*id)?),
         graph::Arg::List(items) => {
-            Arg::List(items.iter().map(|item| argument(item, tensor, made)).collect::<Option<_>>()?)
+            OpArg::List(items.iter().map(|item| argument(item, tensor, made)).collect::<Option<_>>()?)
         }
     })
 }

@@ -16,7 +16,7 @@ pub struct Rank<'a> {
     pub copies: Vec<Option<Value>>,
     /// By step, since several may be under way.
     pub gradients: HashMap<u32, Gradients>,
-    pub runs: HashMap<When, Run>,
+    pub runs: HashMap<When, MicroBatchState>,
     pub jobs: Vec<Job>,
     pub job: usize,
     pub instr: usize,
@@ -39,7 +39,7 @@ pub struct Gradients {
 
 /// What is kept of a micro-batch.
 #[derive(Default)]
-pub struct Run {
+pub struct MicroBatchState {
     /// The shards as each block's forward saw them.
     pub seen: HashMap<u32, Vec<Value>>,
     pub saved: HashMap<CallId, Saved>,

@@ -7,7 +7,7 @@ use crate::number::Num;
 
 /// What its elements are, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ElementKind {
     Float,
     Int,
     Bool,
@@ -16,7 +16,7 @@ pub enum Kind {
 /// A tensor between codes.
 #[derive(Clone, Debug)]
 pub struct Value {
-    pub kind: Kind,
+    pub kind: ElementKind,
     pub shape: Vec<usize>,
     pub data: Rc<[Num]>,
 }
@@ -24,7 +24,7 @@ pub struct Value {
 /// A tensor inside of one: the places of its numbers on the tape.
 #[derive(Clone, Debug)]
 pub struct T {
-    pub kind: Kind,
+    pub kind: ElementKind,
     pub shape: Vec<usize>,
     pub at: Rc<[u32]>,
 }
@@ -41,14 +41,14 @@ pub struct Tape {
 }
 
 impl Value {
-    pub fn new(kind: Kind, shape: Vec<usize>, data: Vec<Num>) -> Self {
+    pub fn new(kind: ElementKind, shape: Vec<usize>, data: Vec<Num>) -> Self {
         debug_assert_eq!(shape.iter().product::<usize>(), data.len());
         Self { kind, shape, data: data.into() }
     }
 
     pub fn zeros(shape: Vec<usize>) -> Self {
         let count = shape.iter().product();
-        Self::new(Kind::Float, shape, vec![Num::ZERO; count])
+        Self::new(ElementKind::Float, shape, vec![Num::ZERO; count])
     }
 
     pub fn map(&self, f: impl Fn(Num) -> Num) -> Self {
@@ -64,7 +64,7 @@ impl Value {
 }
 
 impl T {
-    pub fn new(kind: Kind, shape: Vec<usize>, at: Vec<u32>) -> Self {
+    pub fn new(kind: ElementKind, shape: Vec<usize>, at: Vec<u32>) -> Self {
         debug_assert_eq!(shape.iter().product::<usize>(), at.len());
         Self { kind, shape, at: at.into() }
     }
@@ -139,7 +139,7 @@ impl Tape {
     }
 
     pub fn enter(&mut self, value: &Value, needs: bool) -> T {
-        let needs = needs && value.kind == Kind::Float;
+        let needs = needs && value.kind == ElementKind::Float;
         let at = value.data.iter().map(|x| self.leaf(*x, needs)).collect();
         T { kind: value.kind, shape: value.shape.clone(), at }
     }

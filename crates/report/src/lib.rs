@@ -18,7 +18,7 @@ use simulate::{Share, Shares};
 
 pub use coverage::{Amount, Coverage, Lack, Planned, Unruled, coverage};
 pub use decided::Decided;
-pub use param_sharding::{Kept, kept};
+pub use param_sharding::{KeptParams, kept};
 
 use modules::Module;
 

@@ -7,7 +7,7 @@ use plan::{Gather, Plan, Reduce};
 
 /// Parameters of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptParams {
     /// Among how many devices each is divided.
     pub over: usize,
     pub gather: Gather,
@@ -17,7 +17,7 @@ pub struct Kept {
 }
 
 /// Those that are divided, by how; all others are where they are read.
-pub fn kept(graph: &Graph, plan: &Plan) -> Vec<Kept> {
+pub fn kept(graph: &Graph, plan: &Plan) -> Vec<KeptParams> {
     let mut found: BTreeMap<(usize, Gather, Reduce), (usize, u64)> = BTreeMap::new();
     for tensor in &graph.tensors {
         let Source::Param { names, .. } = &tensor.source else { continue };
@@ -29,6 +29,6 @@ pub fn kept(graph: &Graph, plan: &Plan) -> Vec<Kept> {
         entry.0 += 1;
         entry.1 += tensor.numel().unsigned_abs() * tensor.dtype.bytes() as u64;
     }
-    let of = |((over, gather, reduce), (count, bytes))| Kept { over, gather, reduce, count, bytes };
+    let of = |((over, gather, reduce), (count, bytes))| KeptParams { over, gather, reduce, count, bytes };
     found.into_iter().map(of).collect()
 }

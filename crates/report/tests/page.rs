@@ -2,18 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use compiler::{Masters, Setting, Step};
+use compiler::{Masters, Setting, SimulatedStep};
 use graph::Graph;
 use report::page::{About, Candidate, Compared, Subject, data, html};
 use rules::Analysis;
 use serde_json::Value;
 
 /// A GPT under a plan on four devices, and what was simulated.
-fn page(plan: &str, batches: u32) -> (Value, Step) {
+fn page(plan: &str, batches: u32) -> (Value, SimulatedStep) {
     page_of(include_str!("../../../tests/python/golden/gpt.graph"), (plan, 4), ("h200:4", batches))
 }
 
-fn page_of(text: &str, (plan, devices): (&str, u32), (cluster, batches): (&str, u32)) -> (Value, Step) {
+fn page_of(
+    text: &str,
+    (plan, devices): (&str, u32),
+    (cluster, batches): (&str, u32),
+) -> (Value, SimulatedStep) {
     let graph: Graph = text.parse().expect("a graph");
     let analysis = Analysis::of(&graph);
     let plan = plan::sets::named(plan, &graph, &analysis, devices).expect("a plan");

@@ -258,11 +258,11 @@ pub struct Sketch {
 #[derive(Clone, Copy)]
 struct Need {
     of: Option<usize>,
-    what: Value,
+    what: CostValue,
 }
 
 #[derive(Clone, Copy)]
-enum Value {
+enum CostValue {
     Operand(usize),
     Result(usize),
 }
@@ -303,14 +303,14 @@ impl Sketch {
 
     /// A further operand or none, that is kept where any gradient flows.
     pub fn keeps_operand(mut self, operand: Option<usize>) -> Self {
-        self.needs.extend(operand.map(|at| Need { of: None, what: Value::Operand(at) }));
+        self.needs.extend(operand.map(|at| Need { of: None, what: CostValue::Operand(at) }));
         self
     }
 
     /// A result, or its bytes where nothing reads it.
     pub fn keeps_result(mut self, call: &Call<'_>, result: usize, bytes: u64) -> Self {
         match call.results.get(result) {
-            Some(Some(_)) => self.needs.push(Need { of: None, what: Value::Result(result) }),
+            Some(Some(_)) => self.needs.push(Need { of: None, what: CostValue::Result(result) }),
             _ => self.more += bytes,
         }
         self
@@ -380,8 +380,8 @@ impl Sketch {
         let mut kept = Kept { more: self.more, ..Kept::default() };
         for need in self.needs.iter().filter(|need| need.of.is_none_or(|at| call.learns(at))) {
             match need.what {
-                Value::Operand(at) => kept.inputs.extend(call.first_of(at)),
-                Value::Result(at) => kept.outputs.push(at),
+                CostValue::Operand(at) => kept.inputs.extend(call.first_of(at)),
+                CostValue::Result(at) => kept.outputs.push(at),
             }
         }
         kept.inputs.sort_unstable();
@@ -438,7 +438,7 @@ fn not_linear(call: &Call<'_>) -> Vec<Need> {
     let all = || call.operands.iter().enumerate();
     let others = |(of, one)| {
         let other = move |(_, other): &(usize, &Operand)| !call.jointly(one, other);
-        all().filter(other).map(move |(at, _)| Need { of: Some(of), what: Value::Operand(at) })
+        all().filter(other).map(move |(at, _)| Need { of: Some(of), what: CostValue::Operand(at) })
     };
     all().flat_map(others).collect()
 }
@@ -447,8 +447,8 @@ fn needs((of, values): (&str, &str)) -> Vec<Need> {
     let number = |text: &str| text.parse::<usize>().expect("a position");
     let of = Some(of.trim()).filter(|of| *of != "*").map(number);
     let value = |text: &str| match text.strip_prefix('r') {
-        Some(result) => Value::Result(number(result)),
-        None => Value::Operand(number(text)),
+        Some(result) => CostValue::Result(number(result)),
+        None => CostValue::Operand(number(text)),
     };
     values.split_whitespace().map(|text| Need { of, what: value(text) }).collect()
 }

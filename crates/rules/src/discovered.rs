@@ -13,7 +13,7 @@ pub use text::Proposed;
 
 /// A factor of a tensor's dim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct FactorPlace {
     /// Which of the inputs, or of the outputs.
     pub operand: usize,
     pub dim: usize,
@@ -22,15 +22,15 @@ pub struct Place {
 }
 
 /// Place and size of what is left of a dim.
-pub type Gap = (Place, i64);
+pub type Gap = (FactorPlace, i64);
 
 /// A split that holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct ValidSplit {
     pub split: Split,
     pub kind: Kind,
     /// Where the outputs have the dim, if they do.
-    pub outputs: Vec<Place>,
+    pub outputs: Vec<FactorPlace>,
     /// Inputs that only the first part is given.
     pub once: Vec<usize>,
 }
@@ -40,7 +40,7 @@ pub struct Held {
 pub struct Discovery {
     pub inputs: Vec<Vec<i64>>,
     pub outputs: Vec<Vec<i64>>,
-    pub held: Vec<Held>,
+    pub held: Vec<ValidSplit>,
 }
 
 impl Discovery {
@@ -48,15 +48,15 @@ impl Discovery {
     pub fn is_open(&self, split: &Split) -> bool {
         self.held.iter().all(|held| {
             let apart =
-                |place: &Place| held.split.inputs.iter().all(|other| held.apart(*other, *place, split));
+                |place: &FactorPlace| held.split.inputs.iter().all(|other| held.apart(*other, *place, split));
             let argument = held.split.argument.is_none() || held.split.argument != split.argument;
             argument && split.inputs.iter().all(apart)
         })
     }
 
     /// Takes it up, if its outputs are apart from those of others.
-    pub fn hold(&mut self, held: Held) -> bool {
-        let apart = |other: &Held| {
+    pub fn hold(&mut self, held: ValidSplit) -> bool {
+        let apart = |other: &ValidSplit| {
             let outputs = held.outputs.iter();
             outputs
                 .flat_map(|place| other.outputs.iter().map(move |own| (place, own)))
@@ -71,40 +71,40 @@ impl Discovery {
 
     /// What no split that holds divides, of the inputs and of the outputs.
     pub fn gaps(&self) -> (Vec<Gap>, Vec<Gap>) {
-        let of = |shapes: &[Vec<i64>], side: Side| {
+        let of = |shapes: &[Vec<i64>], side: SplitSide| {
             let dims = |(operand, shape): (usize, &Vec<i64>)| {
                 (0..shape.len()).map(move |dim| (operand, dim)).collect::<Vec<_>>()
             };
             let terms = shapes.iter().enumerate().flat_map(dims).flat_map(|(operand, dim)| {
                 self.terms(side, operand, dim).into_iter().filter_map(|term| match term {
-                    Term::Gap(gap) => Some(gap),
-                    Term::Held(_) => None,
+                    SplitTerm::Gap(gap) => Some(gap),
+                    SplitTerm::ValidSplit(_) => None,
                 })
             });
             terms.collect()
         };
-        (of(&self.inputs, Side::Inputs), of(&self.outputs, Side::Outputs))
+        (of(&self.inputs, SplitSide::Inputs), of(&self.outputs, SplitSide::Outputs))
     }
 
     /// What a dim is a product of, outer to inner.
-    fn terms(&self, side: Side, operand: usize, dim: usize) -> Vec<Term> {
-        let shape = if side == Side::Inputs { &self.inputs } else { &self.outputs };
+    fn terms(&self, side: SplitSide, operand: usize, dim: usize) -> Vec<SplitTerm> {
+        let shape = if side == SplitSide::Inputs { &self.inputs } else { &self.outputs };
         let size = shape[operand][dim];
         let mut cuts: Vec<(i64, usize)> = vec![];
         for (id, held) in self.held.iter().enumerate() {
-            let places = if side == Side::Inputs { &held.split.inputs } else { &held.outputs };
+            let places = if side == SplitSide::Inputs { &held.split.inputs } else { &held.outputs };
             let here = places.iter().filter(|place| (place.operand, place.dim) == (operand, dim));
             cuts.extend(here.map(|place| (place.outer, id)));
         }
         cuts.sort_unstable();
         let (mut terms, mut done) = (vec![], 1);
         let gap = |done: i64, until: i64| {
-            let gap = (Place { operand, dim, outer: done }, until / done);
-            (gap.1 > 1).then_some(Term::Gap(gap))
+            let gap = (FactorPlace { operand, dim, outer: done }, until / done);
+            (gap.1 > 1).then_some(SplitTerm::Gap(gap))
         };
         for (outer, id) in cuts {
             terms.extend(gap(done, outer));
-            terms.push(Term::Held(id));
+            terms.push(SplitTerm::ValidSplit(id));
             done = outer * self.held[id].split.size;
         }
         terms.extend(gap(done, size));
@@ -113,20 +113,20 @@ impl Discovery {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+enum SplitSide {
     Inputs,
     Outputs,
 }
 
 #[derive(Clone, Copy)]
-enum Term {
-    Held(usize),
+enum SplitTerm {
+    ValidSplit(usize),
     Gap(Gap),
 }
 
-impl Held {
+impl ValidSplit {
     /// Whether `own`, one of its places, and `place` of `split` share nothing: one lies in the other's elements.
-    fn apart(&self, own: Place, place: Place, split: &Split) -> bool {
+    fn apart(&self, own: FactorPlace, place: FactorPlace, split: &Split) -> bool {
         let inside = |outer: i64, size: i64, inner: i64| inner % (outer * size) == 0;
         (own.operand, own.dim) != (place.operand, place.dim)
             || inside(own.outer, self.split.size, place.outer)

@@ -1,19 +1,19 @@
 //! What may be tried of a function, and the text of what holds.
 
 use rules::Kind;
-use rules::discovered::{Discovery, Held, Place, Split, kind_of, splits};
+use rules::discovered::{Discovery, FactorPlace, Split, ValidSplit, kind_of, splits};
 
-fn place((operand, dim, outer): (usize, usize, i64)) -> Place {
-    Place { operand, dim, outer }
+fn place((operand, dim, outer): (usize, usize, i64)) -> FactorPlace {
+    FactorPlace { operand, dim, outer }
 }
 
 fn split(size: i64, inputs: &[(usize, usize, i64)], argument: Option<usize>) -> Split {
     Split { size, inputs: inputs.iter().copied().map(place).collect(), argument }
 }
 
-fn held(split: Split, mark: &str, outputs: &[(usize, usize, i64)]) -> Held {
+fn held(split: Split, mark: &str, outputs: &[(usize, usize, i64)]) -> ValidSplit {
     let outputs = outputs.iter().copied().map(place).collect();
-    Held { split, kind: kind_of(mark).unwrap(), outputs, once: vec![] }
+    ValidSplit { split, kind: kind_of(mark).unwrap(), outputs, once: vec![] }
 }
 
 /// Every gap is a dim of its own.
@@ -25,7 +25,7 @@ fn text(discovery: &Discovery, linear: &[Vec<usize>]) -> String {
     format!("{}{}{}", proposed.rule, if given.is_empty() { "" } else { " ; size" }, given.concat())
 }
 
-fn of(inputs: &[&[i64]], outputs: &[&[i64]], all: &[Held]) -> Discovery {
+fn of(inputs: &[&[i64]], outputs: &[&[i64]], all: &[ValidSplit]) -> Discovery {
     let shapes = |of: &[&[i64]]| of.iter().map(|shape| shape.to_vec()).collect();
     let mut discovery = Discovery { inputs: shapes(inputs), outputs: shapes(outputs), held: vec![] };
     for held in all {
@@ -69,7 +69,7 @@ fn dims_that_are_left_stay_whole() {
 
 #[test]
 fn sums_are_marked_and_operands_that_only_one_part_is_given() {
-    let k = Held { once: vec![2], ..held(split(6, &[(0, 1, 1), (1, 1, 1)], None), "+", &[]) };
+    let k = ValidSplit { once: vec![2], ..held(split(6, &[(0, 1, 1), (1, 1, 1)], None), "+", &[]) };
     let n = held(split(5, &[(1, 0, 1), (2, 0, 1)], None), "", &[(0, 1, 1)]);
     let rows = held(split(4, &[(0, 0, 1)], None), "", &[(0, 0, 1)]);
     let all = of(&[&[4, 6], &[5, 6], &[5]], &[&[4, 5]], &[k, n, rows]);
@@ -93,7 +93,7 @@ fn sizes_that_nothing_tells_are_in_the_text() {
         (proposed.rule.without_sizes().as_str(), proposed.given),
         ("(a^ b) -> (a^ b)", vec![("a".into(), 2)])
     );
-    let told = Held { split: Split { argument: Some(0), ..half.split.clone() }, ..half };
+    let told = ValidSplit { split: Split { argument: Some(0), ..half.split.clone() }, ..half };
     let proposed = of(&[&[6]], &[&[6]], &[told]).propose(&(vec![0], vec![0]), &[]);
     assert_eq!((proposed.told, proposed.given), (vec![("b".into(), 3)], vec![]));
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::shape::{Loop, Shape, Task};
+use crate::shape::{Shape, ShapeLoop, Task};
 use crate::simulate::{Lane, Stuck, Times, simulate};
 
 /// A forward is one column, a whole backward two.
@@ -11,7 +11,12 @@ const TIMES: Times = Times::EQUAL;
 const WIDE: usize = 150;
 
 /// Rows with names. `F0` is the forward of micro-batch 0; where a device has several blocks, the block stands before it.
-pub fn figure(shape: &Shape, names: &[String], orders: &[Vec<Loop>], batches: u32) -> Result<String, Stuck> {
+pub fn figure(
+    shape: &Shape,
+    names: &[String],
+    orders: &[Vec<ShapeLoop>],
+    batches: u32,
+) -> Result<String, Stuck> {
     let lanes = simulate(shape, orders, batches, TIMES)?;
     let named = names.iter().map(String::len).max().unwrap_or(0);
     let several = (0..shape.devices()).any(|device| shape.of(device).nth(1).is_some());

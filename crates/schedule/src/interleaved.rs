@@ -1,6 +1,6 @@
 //! Several blocks on each device, in turns round all of them, as many micro-batches together as there are devices.
 
-use crate::shape::{Loop, Orders, Pass, Shape, Task};
+use crate::shape::{Orders, Pass, Shape, ShapeLoop, Task};
 
 /// None where devices do not take turns, or not more than once.
 pub(crate) fn interleaved(shape: &Shape) -> Option<Orders> {
@@ -22,7 +22,7 @@ pub(crate) fn interleaved(shape: &Shape) -> Option<Orders> {
 
 /// One forward, one backward, of all levels. The first device begins backward when the first micro-batch is back from the
 /// last one; each further device is so much nearer.
-fn of(device: usize, devices: usize, levels: usize) -> Loop {
+fn of(device: usize, devices: usize, levels: usize) -> ShapeLoop {
     let ahead = 2 * (devices - 1 - device) + (levels - 1) * devices;
     let forward = |number: usize| {
         let (level, batch) = nth(number + ahead, devices, levels);
@@ -33,7 +33,7 @@ fn of(device: usize, devices: usize, levels: usize) -> Loop {
         Task { block: (levels - 1 - level) * devices + device, pass: Pass::Backward, at: batch }
     };
     let tasks = (0..devices * levels).flat_map(|number| [forward(number), backward(number)]);
-    Loop { every: u32::try_from(devices).unwrap_or(u32::MAX), iterations: None, tasks: tasks.collect() }
+    ShapeLoop { every: u32::try_from(devices).unwrap_or(u32::MAX), iterations: None, tasks: tasks.collect() }
 }
 
 /// The level and micro-batch of the task with a number.

@@ -18,5 +18,5 @@ mod zb_v;
 
 pub use figure::figure;
 pub use named::Schedule;
-pub use shape::{Block, Loop, Orders, Pass, Shape, Step, Task, comes_before, not_in_turn};
+pub use shape::{Block, Orders, Pass, Shape, ShapeLoop, ShapeStep, Task, comes_before, not_in_turn};
 pub use simulate::{Lane, Stuck, Times, simulate};

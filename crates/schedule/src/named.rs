@@ -2,7 +2,7 @@
 
 use crate::interleaved::interleaved;
 use crate::placing::{Placing, backwards, forwards};
-use crate::shape::{Loop, Orders, Pass, Shape, Step, Task, comes_before};
+use crate::shape::{Orders, Pass, Shape, ShapeLoop, ShapeStep, Task, comes_before};
 use crate::simulate::{Times, simulate};
 use crate::two_bw::two_bw;
 use crate::zb_v::zb_v;
@@ -89,7 +89,7 @@ fn keep(orders: &Orders, before: &[(Task, Task)]) -> bool {
 
 /// Whether nothing runs before what is kept for it is there.
 fn hand_on(orders: &Orders, shape: &Shape) -> bool {
-    let task = |(block, pass): Step| Task { block, pass, at: 0 };
+    let task = |(block, pass): ShapeStep| Task { block, pass, at: 0 };
     let handed = || shape.handed.iter().map(|(first, then)| (task(*first), task(*then)));
     handed().all(|(first, then)| orders.iter().all(|loops| comes_before(loops, first, then)))
 }
@@ -110,7 +110,7 @@ fn phases(shape: &Shape, phases: &[Vec<(usize, Pass)>], before: &[(Task, Task)])
 /// In a step that is long enough for the steady state to count.
 fn quickest(shape: &Shape, [first, second]: [Orders; 2]) -> Orders {
     let batches = 4 * u32::try_from(shape.blocks.len()).unwrap_or(1);
-    let end = |order: &[Vec<Loop>]| {
+    let end = |order: &[Vec<ShapeLoop>]| {
         let lanes = simulate(shape, order, batches, Times::EQUAL).ok();
         lanes.map_or(u64::MAX, |lanes| lanes.iter().map(|lane| lane.end).max().unwrap_or(0))
     };

@@ -7,7 +7,7 @@
 //! all tasks have found a place. A device then runs its tasks in the order of their places within a span, each for the
 //! micro-batch whose it is at that time.
 
-use crate::shape::{Loop, Pass, Shape, Task};
+use crate::shape::{Pass, Shape, ShapeLoop, Task};
 
 /// The tasks of a micro-batch, in time.
 pub(crate) struct Placing<'s> {
@@ -111,7 +111,7 @@ impl<'s> Placing<'s> {
     }
 
     /// What a device runs.
-    pub fn of(&self, device: usize) -> Option<Loop> {
+    pub fn of(&self, device: usize) -> Option<ShapeLoop> {
         let own = || self.tasks.iter().filter(|task| self.shape.blocks[task.block].devices.contains(&device));
         let first = own().next()?.time;
         let place = |task: &Placed| {
@@ -123,7 +123,7 @@ impl<'s> Placing<'s> {
         found.sort_by_key(|(place, _)| *place);
         let least = found.iter().map(|(_, task)| task.at).min()?;
         let tasks = found.into_iter().map(|(_, task)| Task { at: task.at - least, ..task }).collect();
-        Some(Loop { every: 1, iterations: None, tasks })
+        Some(ShapeLoop { every: 1, iterations: None, tasks })
     }
 }
 

@@ -9,11 +9,11 @@ pub struct Shape {
     /// Of one micro-batch, passes of blocks of which a device keeps something of the first for the second, besides what blocks
     /// read of each other: what two blocks of a device read is received in the first of them, and what both give back is
     /// sent in the last.
-    pub handed: Vec<(Step, Step)>,
+    pub handed: Vec<(ShapeStep, ShapeStep)>,
 }
 
 /// A pass of a block.
-pub type Step = (usize, Pass);
+pub type ShapeStep = (usize, Pass);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
@@ -38,7 +38,7 @@ pub enum Pass {
 /// Tasks for `b` = ..., -every, 0, every, ...: those for what is no micro-batch are left out, and those that have run
 /// in an earlier loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loop {
+pub struct ShapeLoop {
     pub every: u32,
     /// So many turns, from `b` = 0 on; without that, all that there are.
     pub iterations: Option<u32>,
@@ -46,7 +46,7 @@ pub struct Loop {
 }
 
 /// The loops of each device, one after the other.
-pub type Orders = Vec<Vec<Loop>>;
+pub type Orders = Vec<Vec<ShapeLoop>>;
 
 /// A pass of a block, for the micro-batch that is `at` further than `b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +73,8 @@ impl Shape {
 
     /// Blocks of which one keeps something for another on a device, where that does not follow from what they read.
     #[must_use]
-    pub fn handing_on(mut self, all: impl IntoIterator<Item = (Step, Step)>) -> Self {
-        let new: Vec<(Step, Step)> =
+    pub fn handing_on(mut self, all: impl IntoIterator<Item = (ShapeStep, ShapeStep)>) -> Self {
+        let new: Vec<(ShapeStep, ShapeStep)> =
             all.into_iter().filter(|(first, then)| !self.waits(*then, *first)).collect();
         self.handed.extend(new);
         self.handed.sort_unstable();
@@ -83,7 +83,7 @@ impl Shape {
     }
 
     /// Whether a task waits for another one of the same micro-batch.
-    pub fn waits(&self, (block, pass): Step, (other, done): Step) -> bool {
+    pub fn waits(&self, (block, pass): ShapeStep, (other, done): ShapeStep) -> bool {
         let reads = |reader: usize, of: usize| self.blocks[reader].reads.contains(&of);
         if self.handed.contains(&((other, done), (block, pass))) {
             return true;
@@ -104,7 +104,7 @@ impl Shape {
 }
 
 /// Whether the first task comes before the second one for every micro-batch, if both are there.
-pub fn comes_before(loops: &[Loop], first: Task, then: Task) -> bool {
+pub fn comes_before(loops: &[ShapeLoop], first: Task, then: Task) -> bool {
     let places = |wanted: Task| {
         let all = loops.iter().enumerate().flat_map(|(number, it)| {
             it.tasks.iter().enumerate().map(move |(place, task)| (number, i64::from(it.every), place, *task))
@@ -125,11 +125,11 @@ pub fn comes_before(loops: &[Loop], first: Task, then: Task) -> bool {
 }
 
 /// A task that is not for each micro-batch once, or not in their order.
-pub fn not_in_turn(loops: &[Loop]) -> Option<Task> {
+pub fn not_in_turn(loops: &[ShapeLoop]) -> Option<Task> {
     let all =
         || loops.iter().enumerate().flat_map(|(at, it)| it.tasks.iter().map(move |task| (at, it, task)));
-    let wrong = |(at, it, task): &(usize, &Loop, &Task)| {
-        let same = |(other, _, own): &(usize, &Loop, &Task)| {
+    let wrong = |(at, it, task): &(usize, &ShapeLoop, &Task)| {
+        let same = |(other, _, own): &(usize, &ShapeLoop, &Task)| {
             ((own.block, own.pass) == (task.block, task.pass)).then_some((*other, i64::from(own.at)))
         };
         let own: Vec<(usize, i64)> = all().filter_map(|row| same(&row)).collect();
@@ -144,13 +144,13 @@ pub fn not_in_turn(loops: &[Loop]) -> Option<Task> {
 }
 
 /// What loops run of a step of so many micro-batches: tasks, and the micro-batch of each.
-pub(crate) fn tasks(loops: &[Loop], batches: u32) -> Vec<(Task, u32)> {
+pub(crate) fn tasks(loops: &[ShapeLoop], batches: u32) -> Vec<(Task, u32)> {
     let mut run = HashSet::new();
     let all = loops.iter().flat_map(|it| it.tasks(batches));
     all.filter(|(task, batch)| run.insert((task.block, task.pass, *batch))).collect()
 }
 
-impl Loop {
+impl ShapeLoop {
     fn tasks(&self, batches: u32) -> Vec<(Task, u32)> {
         let (every, batches) = (i64::from(self.every), i64::from(batches));
         let far = self.tasks.iter().map(|task| i64::from(task.at).abs()).max().unwrap_or(0) / every + 1;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::shape::{Loop, Pass, Shape, Task, tasks};
+use crate::shape::{Pass, Shape, ShapeLoop, Task, tasks};
 
 /// How long each pass of a block takes. What is sent is there at once.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,12 @@ impl Lane {
 pub type Stuck = Vec<(usize, Task, u32)>;
 
 /// What devices do, if they come to their ends.
-pub fn simulate(shape: &Shape, orders: &[Vec<Loop>], batches: u32, times: Times) -> Result<Vec<Lane>, Stuck> {
+pub fn simulate(
+    shape: &Shape,
+    orders: &[Vec<ShapeLoop>],
+    batches: u32,
+    times: Times,
+) -> Result<Vec<Lane>, Stuck> {
     let steps: Vec<Vec<(Task, u32)>> = orders.iter().map(|loops| tasks(loops, batches)).collect();
     let mut lanes = vec![Lane::default(); steps.len()];
     let mut done: BTreeMap<(usize, Pass, u32), u64> = BTreeMap::new();

@@ -1,14 +1,14 @@
 //! One block on each device, and steps that follow each other without a pause: one forward, one backward, also over the
 //! ends of steps. A stage is as many micro-batches behind with its backwards as stages follow it.
 
-use crate::shape::{Loop, Orders, Pass, Shape, Task};
+use crate::shape::{Orders, Pass, Shape, ShapeLoop, Task};
 
 /// None where a device has several blocks.
 pub(crate) fn two_bw(shape: &Shape) -> Option<Orders> {
     (0..shape.devices()).map(|device| of(shape, device)).collect()
 }
 
-fn of(shape: &Shape, device: usize) -> Option<Vec<Loop>> {
+fn of(shape: &Shape, device: usize) -> Option<Vec<ShapeLoop>> {
     let mut own = shape.of(device);
     let Some(block) = own.next() else { return Some(vec![]) };
     let behind = i32::try_from(shape.blocks.len() - 1 - block).ok()?;
@@ -16,5 +16,5 @@ fn of(shape: &Shape, device: usize) -> Option<Vec<Loop>> {
     let backward = Task { block, pass: Pass::Backward, at: -behind };
     let trains = shape.blocks[block].trains.then_some(backward);
     let tasks = std::iter::once(forward).chain(trains).collect();
-    own.next().is_none().then(|| vec![Loop { every: 1, iterations: None, tasks }])
+    own.next().is_none().then(|| vec![ShapeLoop { every: 1, iterations: None, tasks }])
 }

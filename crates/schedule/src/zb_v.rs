@@ -5,7 +5,7 @@
 //! `1f1b`, and no device waits. In the steady state fewer are under way, as a micro-batch is sooner back, and in their
 //! place gradients of parameters are kept for the end: the last device in the V, whose gradients all others wait for, keeps the most.
 
-use crate::shape::{Loop, Orders, Pass, Shape, Task};
+use crate::shape::{Orders, Pass, Shape, ShapeLoop, Task};
 
 /// None where blocks do not lie in a V.
 pub(crate) fn zb_v(shape: &Shape) -> Option<Orders> {
@@ -29,7 +29,7 @@ pub(crate) fn zb_v(shape: &Shape) -> Option<Orders> {
 
 /// The loops of a stage: until its first gradients are there, until those of its first block are there, and from then on.
 /// What the first two need of other stages runs in the first two of these.
-fn of(stage: i32, stages: i32) -> Vec<Loop> {
+fn of(stage: i32, stages: i32) -> Vec<ShapeLoop> {
     use Pass::{Forward, Inputs, Weights};
     let (behind, half) = (stages - 1 - stage, (stage + 1) / 2);
     let first = |pass: Pass, at: i32| Task { block: stage as usize, pass, at };
@@ -46,10 +46,10 @@ fn of(stage: i32, stages: i32) -> Vec<Loop> {
         _ => vec![down, late, back[0], back[1], up, own],
     };
     let iterations =
-        |count: i32, tasks: Vec<Task>| Loop { every: 1, iterations: u32::try_from(count).ok(), tasks };
+        |count: i32, tasks: Vec<Task>| ShapeLoop { every: 1, iterations: u32::try_from(count).ok(), tasks };
     vec![
         iterations(stages + behind, forwards),
         iterations(behind, gradients),
-        Loop { every: 1, iterations: None, tasks: all },
+        ShapeLoop { every: 1, iterations: None, tasks: all },
     ]
 }

@@ -1,6 +1,6 @@
 //! Each schedule has in simulation the bubble that its formula says, and keeps no more than it may.
 
-use schedule::{Block, Lane, Loop, Pass, Schedule, Shape, Task, Times, simulate};
+use schedule::{Block, Lane, Pass, Schedule, Shape, ShapeLoop, Task, Times, simulate};
 
 const TIMES: Times = Times::EQUAL;
 
@@ -139,7 +139,7 @@ fn what_is_no_v_or_must_keep_an_order_has_another_schedule() {
 
 #[test]
 fn a_device_that_begins_earlier_runs_more_of_the_beginning_in_loops_of_its_own() {
-    let iterations = |loops: &Vec<Loop>| loops.iter().map(|it| it.iterations).collect::<Vec<_>>();
+    let iterations = |loops: &Vec<ShapeLoop>| loops.iter().map(|it| it.iterations).collect::<Vec<_>>();
     let orders = Schedule::ZbV.order(&in_a_v(3), &[]).expect("an order");
     let found: Vec<_> = orders.iter().map(iterations).collect();
     assert_eq!(found, [vec![Some(5), Some(2), None], vec![Some(4), Some(1), None], vec![Some(3), None]]);
@@ -232,7 +232,7 @@ fn task(word: &str) -> Task {
 }
 
 /// The place of a task among those of its device.
-fn place(shape: &Shape, orders: &[Vec<Loop>], of: &str, batch: u32) -> usize {
+fn place(shape: &Shape, orders: &[Vec<ShapeLoop>], of: &str, batch: u32) -> usize {
     let lanes = simulate(shape, orders, 8, TIMES).expect("it comes to its end");
     let is =
         |row: &(Task, u32, u64)| (row.0.block, row.0.pass, row.1) == (task(of).block, task(of).pass, batch);
@@ -287,7 +287,7 @@ fn a_block_without_gradients_leaves_interleaved_as_it_is() {
 fn tasks_that_are_not_for_each_micro_batch_once_are_seen() {
     let wrong = |every: u32, words: &str| {
         let tasks = words.split(' ').map(task).collect();
-        schedule::not_in_turn(&[Loop { every, iterations: None, tasks }]).map(|task| task.to_string())
+        schedule::not_in_turn(&[ShapeLoop { every, iterations: None, tasks }]).map(|task| task.to_string())
     };
     assert_eq!(wrong(1, "F0+3 B0"), None);
     assert_eq!(wrong(2, "F0+3 F0+4 B0 B0+1"), None);
@@ -300,8 +300,9 @@ fn tasks_that_are_not_for_each_micro_batch_once_are_seen() {
 #[test]
 fn which_of_two_tasks_comes_first_is_seen_from_loops() {
     let is = |every: u32, words: &str, first: &str, then: &str| {
-        let one = |words: &str| Loop { every, iterations: None, tasks: words.split(' ').map(task).collect() };
-        let loops: Vec<Loop> = words.split(" | ").map(one).collect();
+        let one =
+            |words: &str| ShapeLoop { every, iterations: None, tasks: words.split(' ').map(task).collect() };
+        let loops: Vec<ShapeLoop> = words.split(" | ").map(one).collect();
         schedule::comes_before(&loops, task(first), task(then))
     };
     assert!(is(1, "F0+1 B0", "F0", "B0") && is(1, "F0 | B0", "F0", "B0"));

@@ -351,9 +351,9 @@ impl<'q, 'w> Search<'q, 'w> {
             }
             let found = sets::named_of(&fallback.names[fallback.at], &self.model, self.question.devices);
             let Ok(plan) = found.and_then(|plan| self.question.respected(plan)) else { continue };
-            let least = if fallback.is_own { Ok(fallback.least) } else { self.leasts.of(&plan) };
-            let may = least.is_ok_and(|least| {
-                least.seconds <= limit && (self.looks_at_all() || least.kept.max(least.memory) <= most)
+            let bound = if fallback.is_own { Ok(fallback.least) } else { self.leasts.of(&plan) };
+            let may = bound.is_ok_and(|bound| {
+                bound.seconds <= limit && (self.looks_at_all() || bound.kept.max(bound.memory) <= most)
             });
             plans.extend((may && !self.ahead.contains_key(&plan.name)).then_some(plan));
         }
@@ -495,7 +495,9 @@ impl<'q, 'w> Search<'q, 'w> {
 
 /// Whose turn comes first.
 fn before(a: &Fallback, b: &Fallback) -> Ordering {
-    a.least.seconds.total_cmp(&b.least.seconds).then(a.place.cmp(&b.place))
+    let key = |fallback: &Fallback| (fallback.least.seconds, fallback.place);
+    let ((a, first), (b, second)) = (key(a), key(b));
+    a.total_cmp(&b).then(first.cmp(&second))
 }
 
 fn is_usual(name: &PlanName) -> bool {

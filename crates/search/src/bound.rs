@@ -49,7 +49,7 @@ pub(crate) fn kinds(cluster: &Cluster, devices: u32) -> Vec<&Device> {
 }
 
 /// Something that is done so many times in a step.
-struct Work {
+struct RepeatedWork {
     op_cost: OpCost,
     dtype: Dtype,
     times: f64,
@@ -57,7 +57,7 @@ struct Work {
     may_be_offloaded: bool,
 }
 
-impl Work {
+impl RepeatedWork {
     /// Without what it takes to start it, which several devices may do at once.
     fn on(&self, device: &Device) -> f64 {
         let here = (device.seconds(self.op_cost, self.dtype) - device.overhead).max(0.0);
@@ -66,7 +66,7 @@ impl Work {
     }
 }
 
-fn work(question: &Question<'_>) -> Result<Vec<Work>> {
+fn work(question: &Question<'_>) -> Result<Vec<RepeatedWork>> {
     let graph = question.graph;
     let needs_grad = arriving(question);
     let wanted = compiler::wanted(graph, question.boundary);
@@ -79,14 +79,19 @@ fn work(question: &Question<'_>) -> Result<Vec<Work>> {
         let mut add = |operations: u64, bytes: compiler::Bytes| {
             let bytes = share * (bytes.read + bytes.written) as f64;
             let op_cost = OpCost { operations: share * operations as f64, bytes };
-            found.push(Work { op_cost, dtype, times: f64::from(question.batches), may_be_offloaded: false });
+            found.push(RepeatedWork {
+                op_cost,
+                dtype,
+                times: f64::from(question.batches),
+                may_be_offloaded: false,
+            });
         };
         add(cost.flops, cost.forward);
         add(cost.gradients.iter().sum(), cost.backward);
     }
     let bytes = updated(trained(graph, question.masters, &needs_grad), question.optimizer)? as f64;
     let op_cost = OpCost { operations: 0.0, bytes };
-    found.push(Work { op_cost, dtype: Dtype::F32, times: 1.0, may_be_offloaded: true });
+    found.push(RepeatedWork { op_cost, dtype: Dtype::F32, times: 1.0, may_be_offloaded: true });
     Ok(found)
 }
 

@@ -365,7 +365,7 @@ impl Evaluations {
         watch: &mut dyn FnMut(&str),
     ) -> Result<()> {
         let mut plans = plans.peekable();
-        while plans.peek().is_some() && !(question.stop.is_late() && !self.rows.is_empty()) {
+        while plans.peek().is_some() && (!question.stop.is_late() || self.rows.is_empty()) {
             // Where it is late, it is late for all but the first.
             let count = if question.stop.is_late() { 1 } else { question.threads.max(1) };
             let some: Vec<Own> = plans.by_ref().take(count).collect();

@@ -60,7 +60,7 @@ fn ordered(
     found: &mut Evaluations,
     watch: &mut dyn FnMut(&str),
 ) -> Result<()> {
-    let Some(blocks) = Blocks::of(question, candidate) else { return Ok(()) };
+    let Some(blocks) = OrderedBlocks::of(question, candidate) else { return Ok(()) };
     let mut room = blocks.room(question, candidate);
     // Of all orders, whatever was found not to fit of them.
     let mut bound = None;
@@ -100,7 +100,7 @@ fn quicker(rows: &[Evaluated], below: f64) -> Option<&Evaluated> {
 }
 
 /// The blocks of a pipeline, on devices of which those are one that run the same.
-struct Blocks {
+struct OrderedBlocks {
     shape: Shape,
     devices: Vec<Vec<u32>>,
     /// What passes take, and what comes to them.
@@ -110,7 +110,7 @@ struct Blocks {
     split_backward: bool,
 }
 
-impl Blocks {
+impl OrderedBlocks {
     /// None where passes are not those that a plan's blocks have.
     fn of(question: &Question<'_>, candidate: &Evaluated) -> Option<Self> {
         let (plan, passes) = (&candidate.plan, &candidate.estimate.passes);
@@ -142,7 +142,7 @@ impl Blocks {
     fn problem(&self, room: &[Option<i64>]) -> Problem {
         let time =
             |block: usize, pass: Pass| self.units(self.times.get(&(block, pass)).map_or(0.0, |it| it.0));
-        let costs = orders::Costs { time: &time, kept: &|_| 1, split_backward: self.split_backward };
+        let costs = orders::BlockCosts { time: &time, kept: &|_| 1, split_backward: self.split_backward };
         let mut problem = orders::of_pipeline(&self.shape, &costs, room.to_vec());
         self.with_links(&mut problem);
         problem

@@ -11,7 +11,7 @@ pub type Along = Detailed<Reduction, usize>;
 
 /// How a hop goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum HopKind {
     /// Each device takes a part of what it has.
     Slice,
     /// Each device takes a whole value as one of several partial results: the first along the axes as it is,
@@ -28,7 +28,7 @@ pub enum Kind {
 /// `from` is on; the pieces of a group follow its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
-    pub kind: Kind,
+    pub kind: HopKind,
     /// Empty for a slice, a permutation and a sending.
     pub axes: Vec<Axis>,
     pub from: Sharding,
@@ -37,24 +37,24 @@ pub struct Hop {
     pub bytes: u64,
 }
 
-impl Kind {
+impl HopKind {
     /// The elements that a device sends or receives in a group of so many, given how many it holds
     /// before and after.
     pub fn elements(self, group: u32, before: u64, after: u64) -> u64 {
         let others = |elements: u64| (elements * u64::from(group - 1)).div_ceil(u64::from(group));
         match self {
-            Kind::Slice | Kind::Share => 0,
-            Kind::Collective(Along::AllReduce(_)) => others(2 * before),
-            Kind::Collective(Along::ReduceScatter(_)) => others(before),
-            Kind::Collective(Along::AllGather(_)) => others(after),
-            Kind::Collective(Along::AllToAll { .. }) => others(before.max(after)),
-            Kind::Permute | Kind::Send => after,
+            HopKind::Slice | HopKind::Share => 0,
+            HopKind::Collective(Along::AllReduce(_)) => others(2 * before),
+            HopKind::Collective(Along::ReduceScatter(_)) => others(before),
+            HopKind::Collective(Along::AllGather(_)) => others(after),
+            HopKind::Collective(Along::AllToAll { .. }) => others(before.max(after)),
+            HopKind::Permute | HopKind::Send => after,
         }
     }
 
     /// Whether no device needs another one for it, whatever the axes.
     pub fn is_local(self) -> bool {
-        matches!(self, Kind::Slice | Kind::Share)
+        matches!(self, HopKind::Slice | HopKind::Share)
     }
 }
 

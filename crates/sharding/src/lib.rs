@@ -28,7 +28,7 @@ mod text;
 mod uses;
 
 pub use greedy::{By, Step, greedy, is_regular};
-pub use hop::{Along, Hop, Kind};
+pub use hop::{Along, Hop, HopKind};
 pub use mesh::{Axis, Mesh};
 pub use operands::{Placed, Read};
 pub use pieces::Pieces;

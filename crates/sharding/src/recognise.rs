@@ -20,7 +20,7 @@ impl Sharding {
             return None;
         }
         let on = Mesh::of(&devices)?;
-        let rows = Rows::new(sizes, &shards, shares)?;
+        let rows = ShardRows::new(sizes, &shards, shares)?;
         let mut axes = on.axes().to_vec();
         axes.push(Axis::new(u32::try_from(chunks).ok()?, 0));
         rows.sharding(on.base(), &axes, reduction)
@@ -28,20 +28,20 @@ impl Sharding {
 }
 
 /// Each shard as numbers: of the piece of each factor, and of the share.
-struct Rows {
+struct ShardRows {
     pieces: Vec<Pieces>,
     shares: u32,
     numbers: Vec<Vec<u32>>,
 }
 
 /// A part of an axis along which one of the numbers rises in equal steps, or none does.
-struct Part {
+struct AxisPart {
     axis: Axis,
     rises: Option<(usize, u32)>,
 }
 
-impl Rows {
-    fn new(sizes: &[i64], shards: &[Shard], shares: u32) -> Option<Rows> {
+impl ShardRows {
+    fn new(sizes: &[i64], shards: &[Shard], shares: u32) -> Option<ShardRows> {
         let mut numbers = vec![Vec::with_capacity(sizes.len() + 1); shards.len()];
         let mut pieces = vec![];
         for (factor, &size) in sizes.iter().enumerate() {
@@ -60,7 +60,7 @@ impl Rows {
             pieces.push(known);
         }
         numbers.iter_mut().zip(shards).for_each(|(row, shard)| row.push(shard.share));
-        Some(Rows { pieces, shares, numbers })
+        Some(ShardRows { pieces, shares, numbers })
     }
 
     fn sharding(&self, base: u32, axes: &[Axis], reduction: Reduction) -> Option<Sharding> {
@@ -92,7 +92,7 @@ impl Rows {
     }
 
     /// The parts of an axis whose next device is `weight` rows further, innermost first.
-    fn parts(&self, axis: Axis, weight: usize) -> Option<Vec<Part>> {
+    fn parts(&self, axis: Axis, weight: usize) -> Option<Vec<AxisPart>> {
         let mut found = vec![];
         let mut unit = 1;
         while unit < axis.size {
@@ -110,14 +110,14 @@ impl Rows {
                 return None;
             }
             let stride = axis.stride * unit;
-            found.push(Part { axis: Axis::new(run, stride), rises });
+            found.push(AxisPart { axis: Axis::new(run, stride), rises });
             unit *= run;
         }
         Some(found)
     }
 
     /// Whether every row is what the parts, innermost first, say.
-    fn agree(&self, parts: &[Part]) -> bool {
+    fn agree(&self, parts: &[AxisPart]) -> bool {
         let expected = |mut index: usize| {
             let mut row = self.numbers[0].clone();
             for part in parts {

@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 
 use hashing::Map;
 
-use crate::hop::{Hop, Kind};
+use crate::hop::{Hop, HopKind};
 use crate::mesh::Axis;
 use crate::sharding::Sharding;
 use crate::state::{Chain, Codec, MOST, State};
@@ -18,7 +18,7 @@ use crate::steps::{Step, Steps};
 
 /// What a hop costs, given how it goes, along which axes, and the most bytes that a device sends or
 /// receives. Never less than these bytes.
-pub type Price<'p> = &'p dyn Fn(Kind, &[Axis], u64) -> u64;
+pub type Price<'p> = &'p dyn Fn(HopKind, &[Axis], u64) -> u64;
 
 /// The hops with the fewest bytes, and of those the fewest communications. `width` is the bytes of an element. `None` if
 /// the shardings are not of one tensor, or have more axes than any cluster.
@@ -36,7 +36,7 @@ pub fn route_by(from: &Sharding, to: &Sharding, width: u64, price: Price<'_>) ->
     }
     let (codec, start, goal) = Codec::new(from, to)?;
     let needed = held(&codec, &goal).0;
-    let mut search = Search {
+    let mut search = RouteSearch {
         codec,
         goal,
         needed,
@@ -52,23 +52,23 @@ pub fn route_by(from: &Sharding, to: &Sharding, width: u64, price: Price<'_>) ->
 /// What was paid: the price, the communications, the hops.
 type Paid = (u64, u32, u32);
 
-struct Node {
+struct RouteNode {
     state: State,
     paid: Paid,
     by: Option<By>,
 }
 
 /// The node before, how the hop from there goes, along which axes, and its bytes.
-type By = (usize, Kind, Chain, u64);
+type By = (usize, HopKind, Chain, u64);
 
-struct Search<'a, 'p> {
+struct RouteSearch<'a, 'p> {
     codec: Codec<'a>,
     goal: State,
     /// The elements that a device holds in the end.
     needed: u64,
     width: u64,
     price: Price<'p>,
-    nodes: Vec<Node>,
+    nodes: Vec<RouteNode>,
     best: Map<State, Paid>,
     /// What the best way that was found costs.
     bound: Paid,
@@ -77,7 +77,7 @@ struct Search<'a, 'p> {
 /// What is open: the least that a route over it costs, whether its permutations are meant, and which it is.
 type Open = Reverse<(Paid, bool, usize)>;
 
-impl Search<'_, '_> {
+impl RouteSearch<'_, '_> {
     fn run(&mut self, start: State) -> Option<usize> {
         let mut open: BinaryHeap<Open> = BinaryHeap::new();
         self.reach(&mut open, start, (0, 0, 0), None);
@@ -90,7 +90,7 @@ impl Search<'_, '_> {
                 continue;
             }
             if !late {
-                let bytes = self.bytes(&state, Kind::Permute, Chain::default(), &state);
+                let bytes = self.bytes(&state, HopKind::Permute, Chain::default(), &state);
                 let permuted = (paid.0.saturating_add(bytes + self.left(&state)), paid.1 + 1, paid.2 + 1);
                 open.push(Reverse((permuted.max(least), true, index)));
             }
@@ -109,7 +109,7 @@ impl Search<'_, '_> {
         None
     }
 
-    fn pay(&self, paid: Paid, kind: Kind, state: &State, axes: Chain, bytes: u64) -> Paid {
+    fn pay(&self, paid: Paid, kind: HopKind, state: &State, axes: Chain, bytes: u64) -> Paid {
         if kind.is_local() || bytes == 0 {
             return (paid.0, paid.1, paid.2 + 1);
         }
@@ -133,7 +133,7 @@ impl Search<'_, '_> {
             self.bound = least;
         }
         self.best.insert(state, paid);
-        self.nodes.push(Node { state, paid, by });
+        self.nodes.push(RouteNode { state, paid, by });
         open.push(Reverse((least, false, self.nodes.len() - 1)));
     }
 
@@ -144,9 +144,9 @@ impl Search<'_, '_> {
         (u32::from(!by_cutting && state.side == self.goal.side), u32::from(*state != self.goal))
     }
 
-    fn bytes(&self, state: &State, kind: Kind, axes: Chain, next: &State) -> u64 {
+    fn bytes(&self, state: &State, kind: HopKind, axes: Chain, next: &State) -> u64 {
         let in_turn = axes.inwards().any(|a| self.codec.axis(state.side, a).in_turn());
-        if in_turn || kind == Kind::Send && self.stays(state, next) {
+        if in_turn || kind == HopKind::Send && self.stays(state, next) {
             return 0;
         }
         let all = |state: &State| {
@@ -190,7 +190,7 @@ impl Search<'_, '_> {
             let state = &self.nodes[before].state;
             let from = if before == 0 { self.codec.from.clone() } else { self.codec.sharding(state) };
             let axes = match kind {
-                Kind::Slice => vec![],
+                HopKind::Slice => vec![],
                 _ => axes.outermost_first().into_iter().map(|a| self.codec.axis(state.side, a)).collect(),
             };
             hops.push(Hop { kind, axes, from: from.clone(), to, bytes });
@@ -199,7 +199,7 @@ impl Search<'_, '_> {
         hops.reverse();
         // Slices of slices are one.
         hops.dedup_by(|next, hop| {
-            let both = next.kind == Kind::Slice && hop.kind == Kind::Slice;
+            let both = next.kind == HopKind::Slice && hop.kind == HopKind::Slice;
             if both {
                 hop.to = next.to.clone();
             }

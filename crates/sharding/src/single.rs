@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use rules::{Interval, Reduction, Region};
 
-use crate::hop::{Along, Hop, Kind};
+use crate::hop::{Along, Hop, HopKind};
 use crate::sharding::{Shard, Sharding};
 
 /// Shards of a tensor in the order of devices: any.
@@ -134,7 +134,7 @@ pub fn single(source: &List<'_>, target: &List<'_>) -> Option<(Method, Vec<Get>)
 impl Hop {
     /// The same for a hop that is a slice or a collective, if each device has one shard before and one after it.
     pub fn method(&self, before: &List<'_>, after: &List<'_>) -> (Method, Vec<Get>) {
-        let Kind::Collective(how) = self.kind else {
+        let HopKind::Collective(how) = self.kind else {
             return (Method::Local, (0..after.shards.len()).map(Get::Of).collect());
         };
         let groups = self.groups();
@@ -162,9 +162,9 @@ impl Hop {
 }
 
 /// How, and where each shard of the target comes from.
-type Found = Option<(Method, Vec<Get>)>;
+type FoundHop = Option<(Method, Vec<Get>)>;
 
-fn all_reduce(source: &List<'_>, target: &List<'_>) -> Found {
+fn all_reduce(source: &List<'_>, target: &List<'_>) -> FoundHop {
     let groups = partial_groups(source)?;
     let mut members = BTreeMap::new();
     for &index in groups.iter().flatten() {
@@ -195,7 +195,7 @@ fn all_reduce(source: &List<'_>, target: &List<'_>) -> Found {
 }
 
 /// Of devices that have several shards each, those with shards of the same regions reduce all of them together.
-fn all_reduce_each(source: &List<'_>, target: &List<'_>) -> Found {
+fn all_reduce_each(source: &List<'_>, target: &List<'_>) -> FoundHop {
     let same = |wanted: &ShardRef<'_>| {
         source.on(wanted.device).find(|&i| source.shards[i].region == wanted.region).map(Get::Reduced)
     };
@@ -284,7 +284,7 @@ fn by_copies(mut items: Vec<(Interval, usize)>) -> Option<Vec<Vec<(Interval, usi
     Some((0..copies).map(|copy| items.iter().skip(copy).step_by(copies).copied().collect()).collect())
 }
 
-fn all_gather(source: &List<'_>, target: &List<'_>) -> Found {
+fn all_gather(source: &List<'_>, target: &List<'_>) -> FoundHop {
     let mut factor = None;
     let mut wanted: BTreeMap<&Region, Vec<(Interval, usize)>> = BTreeMap::new();
     for (index, goal) in target.shards.iter().enumerate() {
@@ -321,7 +321,7 @@ fn all_gather(source: &List<'_>, target: &List<'_>) -> Found {
     Some((Method::Collective(Along::AllGather(factor), participants), gets))
 }
 
-fn reduce_scatter(source: &List<'_>, target: &List<'_>) -> Found {
+fn reduce_scatter(source: &List<'_>, target: &List<'_>) -> FoundHop {
     if source.reduction != Reduction::Sum || target.shards.len() != source.shards.len() {
         return None;
     }
@@ -362,7 +362,7 @@ fn reduce_scatter(source: &List<'_>, target: &List<'_>) -> Found {
     Some((Method::Collective(Along::ReduceScatter(factor?), participants), gets))
 }
 
-fn all_to_all(source: &List<'_>, target: &List<'_>) -> Found {
+fn all_to_all(source: &List<'_>, target: &List<'_>) -> FoundHop {
     if target.shards.len() != source.shards.len() {
         return None;
     }

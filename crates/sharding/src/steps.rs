@@ -2,12 +2,12 @@
 
 use rules::Reduction;
 
-use crate::hop::{Along, Kind};
+use crate::hop::{Along, HopKind};
 use crate::state::{Chain, Codec, Held, State};
 
 /// A hop without its cost: how it goes, along which axes, and where it leads.
 pub(crate) struct Step {
-    pub(crate) kind: Kind,
+    pub(crate) kind: HopKind,
     pub(crate) axes: Chain,
     pub(crate) next: State,
 }
@@ -33,11 +33,11 @@ impl Steps<'_, '_> {
             let axes = Chain::default().push(axis);
             for factor in 0..self.codec.factors.len() {
                 if let Some(held) = self.finer(state, factor, axes) {
-                    self.add(Kind::Slice, axes, with(state, factor, held));
+                    self.add(HopKind::Slice, axes, with(state, factor, held));
                 }
             }
             if state.as_goal && state.side == self.goal.side && self.goal.partial >> axis & 1 == 1 {
-                self.add(Kind::Share, axes, State { partial: state.partial | 1 << axis, ..*state });
+                self.add(HopKind::Share, axes, State { partial: state.partial | 1 << axis, ..*state });
             }
         }
         if state.side + 1 < self.codec.frame.sides.len() {
@@ -58,10 +58,10 @@ impl Steps<'_, '_> {
     }
 
     fn collective(&mut self, how: Along, axes: Chain, next: State) {
-        self.add(Kind::Collective(how), axes, next);
+        self.add(HopKind::Collective(how), axes, next);
     }
 
-    fn add(&mut self, kind: Kind, axes: Chain, mut next: State) {
+    fn add(&mut self, kind: HopKind, axes: Chain, mut next: State) {
         next.as_goal |= next.partial == 0;
         self.found.push(Step { kind, axes, next });
     }
@@ -189,7 +189,7 @@ impl Steps<'_, '_> {
 
     fn relabelled(&mut self, state: &State, next: State) {
         if next != *state {
-            let kind = if next.side == state.side { Kind::Permute } else { Kind::Send };
+            let kind = if next.side == state.side { HopKind::Permute } else { HopKind::Send };
             let as_goal = state.as_goal;
             self.add(kind, Chain::default(), State { as_goal, ..next });
         }

@@ -3,7 +3,7 @@
 use collective::Collective;
 use rules::Reduction;
 use sharding::{
-    AXES, Along, Axis, By, COPIES, Cut, Get, Kind, List, Mesh, Method, PARTIAL, Shard, ShardRef, Sharding,
+    AXES, Along, Axis, By, COPIES, Cut, Get, HopKind, List, Mesh, Method, PARTIAL, Shard, ShardRef, Sharding,
     Step, Uses, greedy, is_regular, route, single,
 };
 
@@ -72,7 +72,7 @@ impl World {
         };
         let largest = |uses: &Uses| self.sharding(uses).largest().unsigned_abs();
         let group = step.axes.axes().map(|at| self.axes[at].size).product();
-        Kind::Collective(how).elements(group, largest(&step.before), largest(&step.after))
+        HopKind::Collective(how).elements(group, largest(&step.before), largest(&step.after))
     }
 
     /// All pairs whose target is complete.

@@ -10,7 +10,7 @@ use program::{Body, BufId, CallId, ExchangeId, Instr, Kind, Offloaded, Pass, Ran
 
 use crate::passes::lasting;
 use crate::price::{Groups, Price, prices};
-use crate::rank::{Rank, Tick};
+use crate::rank::{SimulatedRank, Tick};
 use crate::rendezvous::{Key, Rendezvous};
 use crate::{Lane, Scene, Simulation, Span, What};
 
@@ -28,7 +28,7 @@ pub(crate) struct Engine<'s> {
     prices: Vec<Rc<Vec<Price>>>,
     /// For each role what its calls read.
     inputs: Vec<BTreeMap<CallId, &'s [BufId]>>,
-    pub(crate) ranks: Vec<Rank<'s>>,
+    pub(crate) ranks: Vec<SimulatedRank<'s>>,
     /// Whether who does what when is told.
     pub(crate) is_noted: bool,
     /// The ranks of which it is, and whose turns are told apart.
@@ -49,10 +49,10 @@ pub(crate) struct Engine<'s> {
 
 impl<'s> Engine<'s> {
     pub(crate) fn new(scene: &Scene<'s>, is_noted: bool) -> Self {
-        let mut ranks: Vec<Rank<'s>> = scene
+        let mut ranks: Vec<SimulatedRank<'s>> = scene
             .rank_traces
             .iter()
-            .map(|rank_trace| Rank::new(scene.program, rank_trace, scene.batches))
+            .map(|rank_trace| SimulatedRank::new(scene.program, rank_trace, scene.batches))
             .collect();
         for rank in &mut ranks {
             rank.takes(scene.cluster.device(rank.rank_trace.rank.0).runtime.step);
@@ -91,13 +91,13 @@ impl<'s> Engine<'s> {
     }
 
     /// Each rank to the beginning of a turn; whether all of them come so far without what others do later.
-    pub(crate) fn goes_to(&mut self, tick: impl Fn(&Rank<'s>) -> usize) -> bool {
+    pub(crate) fn goes_to(&mut self, tick: impl Fn(&SimulatedRank<'s>) -> usize) -> bool {
         for (at, rank) in self.ranks.iter_mut().enumerate() {
             self.ready.extend(rank.is_at_its_end().then_some(at));
             rank.until = tick(rank);
         }
         self.go_on();
-        self.ranks.iter().all(Rank::is_at_its_end)
+        self.ranks.iter().all(SimulatedRank::is_at_its_end)
     }
 
     fn go_on(&mut self) {
@@ -326,7 +326,7 @@ fn call_inputs(body: &Body) -> BTreeMap<CallId, &[BufId]> {
 }
 
 /// The first rank of each role, and all where there are few.
-fn watched(ranks: &[Rank<'_>]) -> Vec<bool> {
+fn watched(ranks: &[SimulatedRank<'_>]) -> Vec<bool> {
     let mut roles = BTreeSet::new();
     let all = ranks.len() <= WATCHED;
     ranks.iter().map(|rank| roles.insert(rank.rank_trace.role) || all).collect()

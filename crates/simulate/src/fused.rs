@@ -28,12 +28,12 @@ const VIEWS: &str = "views";
 
 /// What of the bytes of each operator moves, from 0 to 1.
 pub(crate) fn moved(graph: &Graph, families: &[&str]) -> Vec<f64> {
-    let all = Joined::new(graph, families);
+    let all = JoinedMessages::new(graph, families);
     let mut read = BTreeSet::new();
     graph.op_ids().map(|op| all.share(op, &mut read)).collect()
 }
 
-struct Joined<'g> {
+struct JoinedMessages<'g> {
     graph: &'g Graph,
     families: &'g [&'g str],
     /// Of each operator.
@@ -42,7 +42,7 @@ struct Joined<'g> {
     readers: BTreeMap<TensorId, Vec<OpId>>,
 }
 
-impl<'g> Joined<'g> {
+impl<'g> JoinedMessages<'g> {
     fn new(graph: &'g Graph, families: &'g [&'g str]) -> Self {
         let mut made = Self { graph, families, stages: vec![], readers: BTreeMap::new() };
         for op in graph.op_ids() {

@@ -13,7 +13,7 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 
 /// The memory of a rank that was followed, one stretch after the other.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Held {
+pub struct HeldMemory {
     pub rank: RankId,
     pub over: Vec<Stretch>,
     /// The same in each instruction, of ranks that the check looked at closely.
@@ -50,11 +50,11 @@ pub struct Stretch {
 
 impl Simulation {
     /// Of ranks whose spans are known.
-    pub fn held(&self, ranks: &[Placing<'_>]) -> Vec<Held> {
+    pub fn held(&self, ranks: &[Placing<'_>]) -> Vec<HeldMemory> {
         let held = |of: &Placing<'_>| {
             let spans: Vec<&Span> = self.spans.iter().filter(|span| span.rank == of.rank).collect();
             let tasks: Vec<TaskSpans<'_>> = tasks(&spans, of.phases);
-            (!spans.is_empty()).then(|| Held {
+            (!spans.is_empty()).then(|| HeldMemory {
                 rank: of.rank,
                 over: tasks.iter().filter_map(|task| task.stretch(of)).collect(),
                 closely: tasks.iter().flat_map(|task| task.closely(of)).collect(),
@@ -141,7 +141,7 @@ fn more(a: [u64; Purpose::COUNT], b: [u64; Purpose::COUNT]) -> [u64; Purpose::CO
     if b.iter().sum::<u64>() > a.iter().sum() { b } else { a }
 }
 
-impl Held {
+impl HeldMemory {
     /// A bar for each part of the step, of which the highest are `most` bytes.
     pub fn drawn(&self, seconds: f64, most: u64) -> String {
         let width = seconds / WIDTH as f64;
@@ -164,13 +164,19 @@ mod tests {
     #[test]
     fn bars_are_as_high_as_what_is_held() {
         let stretch = |start: f64, end: f64, bytes| Stretch { start, end, bytes };
-        let held =
-            Held { rank: RankId(0), over: vec![stretch(0.0, 0.5, 1), stretch(0.5, 1.0, 8)], closely: vec![] };
+        let held = HeldMemory {
+            rank: RankId(0),
+            over: vec![stretch(0.0, 0.5, 1), stretch(0.5, 1.0, 8)],
+            closely: vec![],
+        };
         let drawn: Vec<char> = held.drawn(1.0, 8).chars().collect();
         assert_eq!((drawn.len(), drawn[0], drawn[31], drawn[32], drawn[63]), (64, '▁', '▁', '█', '█'));
         assert!(held.drawn(1.0, 16).ends_with('▄'));
-        let pause =
-            Held { rank: RankId(0), over: vec![stretch(0.0, 0.1, 8), stretch(0.9, 1.0, 1)], closely: vec![] };
+        let pause = HeldMemory {
+            rank: RankId(0),
+            over: vec![stretch(0.0, 0.1, 8), stretch(0.9, 1.0, 1)],
+            closely: vec![],
+        };
         assert_eq!(pause.drawn(1.0, 8).chars().nth(32), Some('█'), "what is held stays while a rank waits");
     }
 }

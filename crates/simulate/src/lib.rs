@@ -36,7 +36,7 @@ use diag::{Error, Result};
 use graph::{Dtype, OpId};
 use program::{Kind, Pass, Program, RankId};
 
-pub use held::{ByPurpose, Held, Placing, Stretch};
+pub use held::{ByPurpose, HeldMemory, Placing, Stretch};
 pub use kinds::Kinds;
 pub use manifest::{Scope, manifest};
 pub use passes::Lasts;
@@ -86,7 +86,7 @@ pub struct Simulation {
     pub spans: Vec<Span>,
     pub messages: Vec<Message>,
     /// Of each rank that was followed what it takes part in, in its order.
-    pub parts: Vec<Vec<Part>>,
+    pub parts: Vec<Vec<TakesPart>>,
 }
 
 /// What a rank does with its time. All of it is one of these.
@@ -144,7 +144,7 @@ pub struct Message {
 
 /// That a rank takes part in a communication.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct TakesPart {
     /// An index into [`Simulation::messages`].
     pub message: usize,
     pub kind: Kind,

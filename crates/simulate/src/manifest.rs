@@ -10,7 +10,7 @@ use program::{Pass, RankId};
 use rules::families::makes_rows;
 use serde_json::{Value, json};
 
-use crate::{Part, Scene, Simulation, What};
+use crate::{Scene, Simulation, TakesPart, What};
 
 const FORMAT: u32 = 1;
 
@@ -57,7 +57,7 @@ pub fn manifest(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, scope
     })
 }
 
-fn message(graph: &Graph, simulation: &Simulation, part: &Part, computed: &[Computed]) -> Value {
+fn message(graph: &Graph, simulation: &Simulation, part: &TakesPart, computed: &[Computed]) -> Value {
     let message = &simulation.messages[part.message];
     json!({
         "kind": part.kind.name(),

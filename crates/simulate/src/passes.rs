@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use program::Pass;
 
-use crate::rank::Rank;
+use crate::rank::SimulatedRank;
 
 /// A pass of a block, on that of its ranks on which it takes longest.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub struct Lasts {
 }
 
 /// The passes that run for each micro-batch, as they take least: in the first and the last one there may be more to do.
-pub(crate) fn lasting(ranks: &[Rank<'_>]) -> Vec<Lasts> {
+pub(crate) fn lasting(ranks: &[SimulatedRank<'_>]) -> Vec<Lasts> {
     let mut most: BTreeMap<(u32, Pass), (f64, f64)> = BTreeMap::new();
     for (of, (seconds, receives)) in ranks.iter().flat_map(least) {
         let known = most.entry(of).or_default();
@@ -28,7 +28,7 @@ pub(crate) fn lasting(ranks: &[Rank<'_>]) -> Vec<Lasts> {
     most.into_iter().filter(|((_, pass), _)| !matches!(pass, Pass::Begin | Pass::End)).map(lasts).collect()
 }
 
-fn least(rank: &Rank<'_>) -> BTreeMap<(u32, Pass), (f64, f64)> {
+fn least(rank: &SimulatedRank<'_>) -> BTreeMap<(u32, Pass), (f64, f64)> {
     let mut least = BTreeMap::new();
     for (tick, spent) in rank.iterations.iter().zip(&rank.spent) {
         let Some((seconds, receives)) = spent.by_itself() else { continue };

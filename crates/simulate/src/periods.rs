@@ -8,7 +8,7 @@ use diag::Result;
 use program::{Body, ExchangeId, Pass, Program, RankId};
 
 use crate::engine::Engine;
-use crate::rank::{Rank, Tick, iterations};
+use crate::rank::{SimulatedRank, Tick, iterations};
 use crate::{Lane, Scene, Simulation};
 
 /// So many periods are gone through, for ranks to come to stand to each other as they do ever after.
@@ -154,7 +154,7 @@ struct Stretch {
 impl Moment {
     /// Once so many micro-batches are over; none where something goes on but letters.
     fn of(engine: &Engine<'_>, batches: u32) -> Option<Self> {
-        if !engine.open.is_empty() || !engine.ranks.iter().all(Rank::is_free) {
+        if !engine.open.is_empty() || !engine.ranks.iter().all(SimulatedRank::is_free) {
             return None;
         }
         let mut ahead = vec![];

@@ -7,7 +7,7 @@ use program::{Body, BufId, ExchangeId, GroupingId, Of, Offloaded, Pass, Program}
 
 use crate::rendezvous::Key;
 use crate::spent::Spent;
-use crate::{Lane, Part};
+use crate::{Lane, TakesPart};
 
 /// A code that runs, for a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(crate) struct Tick {
     pub(crate) settles: bool,
 }
 
-pub(crate) struct Rank<'s> {
+pub(crate) struct SimulatedRank<'s> {
     pub(crate) rank_trace: &'s RankTrace,
     pub(crate) body: &'s Body,
     pub(crate) iterations: Vec<Tick>,
@@ -61,10 +61,10 @@ pub(crate) struct Rank<'s> {
     groups: BTreeMap<GroupingId, usize>,
     exchanges: BTreeMap<ExchangeId, usize>,
     pub(crate) lane: Lane,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<TakesPart>,
 }
 
-impl<'s> Rank<'s> {
+impl<'s> SimulatedRank<'s> {
     pub(crate) fn new(program: &'s Program, rank_trace: &'s RankTrace, batches: u32) -> Self {
         let role = &program.roles[rank_trace.role];
         let body = &role.body;

@@ -1,12 +1,12 @@
 //! Whether ranks that do the same along an axis take as long on a cluster: on devices of one kind, with links that are
 //! alike to all with whom they communicate. Then those that the check followed stand for all in a step, too, to the last bit.
 
-use check::Axis;
+use check::RankAxis;
 use cluster::Cluster;
 use program::{Program, RankId};
 
 /// Whether each rank is on the cluster what the one is that stands for it.
-pub fn symmetric(program: &Program, cluster: &Cluster, axis: Axis) -> bool {
+pub fn symmetric(program: &Program, cluster: &Cluster, axis: RankAxis) -> bool {
     if program.world > cluster.devices() {
         // Nothing is simulated.
         return true;

@@ -8,7 +8,7 @@ use check::InstrCost;
 use crate::engine::Engine;
 use crate::rank::Tick;
 use crate::rendezvous::{Key, Rendezvous};
-use crate::{Message, Part, What};
+use crate::{Message, TakesPart, What};
 
 impl<'s> Engine<'s> {
     /// Waits for what was sent ahead and is read now.
@@ -135,7 +135,7 @@ impl<'s> Engine<'s> {
         let rank = &mut self.ranks[at];
         let code = &rank.body.codes[tick.code];
         let (block, pass, instr) = (code.block, code.pass, rank.at.1);
-        rank.parts.push(Part { message, kind, block, pass, instr, batch: tick.batch, op, exposed: 0.0 });
+        rank.parts.push(TakesPart { message, kind, block, pass, instr, batch: tick.batch, op, exposed: 0.0 });
     }
 
     /// All ranks of an exchange.

@@ -5,13 +5,13 @@ use graph::{Graph, OpId};
 use program::Program;
 use serde_json::{Value, json};
 
-use crate::{Held, Scene, Simulation, Span, What};
+use crate::{HeldMemory, Scene, Simulation, Span, What};
 
 const COMPUTES: u32 = 0;
 const COMMUNICATES: u32 = 1;
 
 /// `graph` is the one that the program's numbers are of.
-pub fn trace(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, held: &[Held]) -> String {
+pub fn trace(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, held: &[HeldMemory]) -> String {
     let mut events = vec![];
     for (at, lane) in simulation.ranks.iter().enumerate() {
         let spans: Vec<&Span> = simulation.spans.iter().filter(|span| span.rank == lane.rank).collect();
@@ -51,7 +51,7 @@ pub fn trace(scene: &Scene<'_>, graph: &Graph, simulation: &Simulation, held: &[
 }
 
 /// What a rank holds, as a counter.
-fn counted(held: &Held) -> Vec<Value> {
+fn counted(held: &HeldMemory) -> Vec<Value> {
     let event = |stretch: &crate::Stretch| {
         json!({
             "name": "memory",

@@ -3,10 +3,10 @@
 use program::{BufId, Call, CallId, Grad, LocalOp, Offloaded, Which};
 
 use crate::calls::needing;
-use crate::held::Part;
+use crate::held::LocalPart;
 use crate::purpose::Purpose;
 
-use super::ledger::Block;
+use super::ledger::MemoryBlock;
 use super::lives;
 use super::split_backward::Waits;
 use super::walk::Walk;
@@ -33,7 +33,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Gives what autograd keeps of it.
-    fn operator(&mut self, local: &LocalOp, part: &Part, call: &Call) -> Vec<Block> {
+    fn operator(&mut self, local: &LocalOp, part: &LocalPart, call: &Call) -> Vec<MemoryBlock> {
         self.ledger.at.op = Some(part.op);
         let (cost, binding) = (self.cost(part), self.cx.finder.bindings.get(part.binding).clone());
         let buf_of = |input: usize| binding.iter().find(|(_, at)| *at == input).map(|(buf, _)| *buf);
@@ -52,8 +52,8 @@ impl<'a> Walk<'_, 'a> {
         let inputs = cost.kept.inputs.iter().filter_map(|input| buf_of(*input));
         let outputs = cost.kept.outputs.iter().filter_map(|output| local.outputs[*output]);
         let kept = inputs.chain(outputs).filter(|buf| !self.is_dropped(*buf, call));
-        let blocks: Vec<Block> = kept.filter_map(|buf| self.values[buf.index()]).collect();
-        let mut kept: Vec<Block> = blocks.into_iter().map(|block| self.ledger.keep(block)).collect();
+        let blocks: Vec<MemoryBlock> = kept.filter_map(|buf| self.values[buf.index()]).collect();
+        let mut kept: Vec<MemoryBlock> = blocks.into_iter().map(|block| self.ledger.keep(block)).collect();
         if cost.kept.more > 0 {
             let more = self.ledger.make(cost.kept.more, Purpose::Working);
             kept.push(self.ledger.keep(more));
@@ -108,12 +108,12 @@ impl<'a> Walk<'_, 'a> {
     /// One operator's backward; afterwards what was kept for it is free.
     fn back(
         &mut self,
-        (offset, local, part): (usize, &LocalOp, &Part),
-        saved: &mut Vec<Block>,
+        (offset, local, part): (usize, &LocalOp, &LocalPart),
+        saved: &mut Vec<MemoryBlock>,
         first_half: Option<&(CallId, Waits)>,
     ) {
         let left = first_half.map_or(vec![], |(_, waits)| self.left_of(waits, (local, part), saved));
-        let given: Vec<Option<Block>> =
+        let given: Vec<Option<MemoryBlock>> =
             local.outputs.iter().map(|buf| buf.and_then(|buf| self.arriving[buf.index()].take())).collect();
         let arrives = given.iter().any(Option::is_some);
         if !arrives && left.is_empty() {
@@ -145,7 +145,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// A gradient inside of a call. What nobody else holds is added to in place.
-    fn arrives(&mut self, buf: BufId, block: Block, first_half: Option<&(CallId, Waits)>) {
+    fn arrives(&mut self, buf: BufId, block: MemoryBlock, first_half: Option<&(CallId, Waits)>) {
         if let Some(leaf) = self.code().leaf_of.get(&buf).copied() {
             return match first_half {
                 Some((call, _)) => self.leave_gradient(*call, leaf, block),

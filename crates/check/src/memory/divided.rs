@@ -9,12 +9,12 @@ use crate::region::numel;
 
 use super::communication::TOGETHER;
 use super::gradients::symmetric;
-use super::ledger::Block;
+use super::ledger::MemoryBlock;
 use super::pending::{Gathering, Scattering};
 use super::walk::Walk;
 
 /// How a copy falls into the parts of ranks.
-struct Form {
+struct CopyForm {
     tensor: TensorId,
     shard: usize,
     parts: u64,
@@ -25,7 +25,7 @@ struct Form {
     flat: bool,
 }
 
-impl Form {
+impl CopyForm {
     /// Whether it travels by itself, or stays on its rank, where nothing is copied for a message.
     fn goes_alone(&self) -> bool {
         self.flat && (self.parts == 1 || self.width > TOGETHER.unsigned_abs())
@@ -47,7 +47,7 @@ impl Walk<'_, '_> {
         for copies in symmetric(copies.iter().copied(), |copy| self.read_as(copy)) {
             let mut gathering = Gathering { copies, sent: vec![], received: vec![] };
             for message in self.apart(&gathering.copies, |copy| copy) {
-                let forms: Vec<Form> = message.iter().map(|copy| self.form(*copy)).collect();
+                let forms: Vec<CopyForm> = message.iter().map(|copy| self.form(*copy)).collect();
                 if forms.iter().all(|form| form.parts == 1) {
                     gathering.sent.extend(self.bring(&message, &forms));
                     continue;
@@ -67,7 +67,7 @@ impl Walk<'_, '_> {
     }
 
     /// What is nowhere else than on this rank's host comes to where it belongs, as it is held there if it is read as a cast.
-    fn bring(&mut self, copies: &[usize], forms: &[Form]) -> Vec<Block> {
+    fn bring(&mut self, copies: &[usize], forms: &[CopyForm]) -> Vec<MemoryBlock> {
         copies.iter().for_each(|copy| self.fill(*copy));
         let casts = forms.iter().filter(|form| form.on_host && self.is_cast(form.tensor));
         let bytes: Vec<u64> = casts.map(|form| form.width * self.width_held(form.tensor)).collect();
@@ -76,7 +76,7 @@ impl Walk<'_, '_> {
 
     /// This rank's parts in one message. A single one is sent as it lies, if it is as read and as long; several are copied
     /// into it, from where they are held or from where they are brought to.
-    fn own_parts(&mut self, forms: &[Form]) -> Option<Block> {
+    fn own_parts(&mut self, forms: &[CopyForm]) -> Option<MemoryBlock> {
         let [form] = forms else {
             let all = forms.iter().map(|form| self.bytes_of_part(form)).sum();
             let joined = self.ledger.make(all, Purpose::Communication);
@@ -143,8 +143,8 @@ impl Walk<'_, '_> {
 
     /// One whose parts follow each other is sent as it lies; others are copied into one message.
     fn send_gradients(&mut self, leaves: &[usize], scattering: &mut Scattering) {
-        let gradients: Vec<Block> = leaves.iter().map(|leaf| self.give_up(*leaf)).collect();
-        let forms: Vec<Form> =
+        let gradients: Vec<MemoryBlock> = leaves.iter().map(|leaf| self.give_up(*leaf)).collect();
+        let forms: Vec<CopyForm> =
             leaves.iter().filter_map(|leaf| Some(self.form(self.copy_of(*leaf)?))).collect();
         let bytes: Vec<u64> = forms.iter().map(|form| form.width * self.width_held(form.tensor)).collect();
         let sent = match (&forms[..], &gradients[..]) {
@@ -164,7 +164,7 @@ impl Walk<'_, '_> {
         self.ledger.release(received);
     }
 
-    fn give_up(&mut self, leaf: usize) -> Block {
+    fn give_up(&mut self, leaf: usize) -> MemoryBlock {
         self.fill_in(leaf);
         self.gradients[leaf].take().expect("it was filled in")
     }
@@ -181,7 +181,7 @@ impl Walk<'_, '_> {
     }
 
     /// The first becomes the shard's, others are added in place. On the host if the shard is there.
-    pub(super) fn arrives_at_shard(&mut self, shard: usize, gradient: Block) {
+    pub(super) fn arrives_at_shard(&mut self, shard: usize, gradient: MemoryBlock) {
         if self.is_on_host(shard) {
             self.ledger.release(gradient);
             if self.arrived[shard].is_none() {
@@ -215,8 +215,9 @@ impl Walk<'_, '_> {
     pub(super) fn reduce_shards(&mut self, shards: &[usize]) {
         self.take_arrived(0);
         let there: Vec<usize> = shards.iter().copied().filter(|shard| self.is_on_host(*shard)).collect();
-        let brought: Vec<Block> = there.into_iter().map(|shard| self.gradient_of_shard(shard)).collect();
-        let sums: Vec<Block> = shards.iter().map(|shard| self.gradient_of_shard(*shard)).collect();
+        let brought: Vec<MemoryBlock> =
+            there.into_iter().map(|shard| self.gradient_of_shard(shard)).collect();
+        let sums: Vec<MemoryBlock> = shards.iter().map(|shard| self.gradient_of_shard(*shard)).collect();
         let numel = |shard: &usize| numel(&self.rank.own.shard(*shard).0);
         let small: Vec<&usize> =
             shards.iter().filter(|shard| numel(shard) <= TOGETHER.unsigned_abs()).collect();
@@ -233,7 +234,7 @@ impl Walk<'_, '_> {
         brought.into_iter().for_each(|block| self.ledger.release(block));
     }
 
-    pub(super) fn gradient_of_shard(&mut self, shard: usize) -> Block {
+    pub(super) fn gradient_of_shard(&mut self, shard: usize) -> MemoryBlock {
         let bytes = self.bytes_of_shard(shard);
         self.ledger.make(bytes, Purpose::Gradients)
     }
@@ -253,7 +254,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn bytes_of_part(&self, form: &Form) -> u64 {
+    fn bytes_of_part(&self, form: &CopyForm) -> u64 {
         form.width * self.width(form.tensor)
     }
 
@@ -261,12 +262,12 @@ impl Walk<'_, '_> {
         self.cx.facts.graph.tensor(self.form(copy).tensor).dtype
     }
 
-    fn form(&self, copy: usize) -> Form {
+    fn form(&self, copy: usize) -> CopyForm {
         let (it, region) = (&self.rank.own.table.copies[copy], &self.rank.own.copy(copy).0);
         let (parts, divided) = (u64::from(it.parts), region[it.factor].len().unsigned_abs());
         let others = numel(&region[..it.factor]) * numel(&region[it.factor + 1..]);
         let outermost = numel(&region[..it.factor]) == 1;
-        Form {
+        CopyForm {
             tensor: self.rank.own.table.shards[it.shard].tensor,
             shard: it.shard,
             parts,

@@ -5,7 +5,7 @@ use program::{ExchangeId, GroupingId, Instr, LeafId, Of};
 
 use crate::purpose::Purpose;
 
-use super::ledger::Block;
+use super::ledger::MemoryBlock;
 use super::walk::Walk;
 
 impl Walk<'_, '_> {
@@ -14,7 +14,7 @@ impl Walk<'_, '_> {
     }
 
     /// The first gradient becomes the leaf's, unless somebody else holds it or it is cast; others are added in place.
-    pub(super) fn arrives_at_leaf(&mut self, leaf: usize, block: Block) {
+    pub(super) fn arrives_at_leaf(&mut self, leaf: usize, block: MemoryBlock) {
         let fits = self.ledger.bytes(block) == self.bytes_of_gradient(leaf);
         if self.gradients[leaf].is_none() && fits && self.ledger.is_alone(block) {
             self.ledger.becomes(block, Purpose::Gradients);
@@ -49,7 +49,7 @@ impl Walk<'_, '_> {
     }
 
     /// Those of an earlier step may still be there.
-    fn messages_of(&mut self, index: usize, leaves: &[LeafId]) -> Vec<Block> {
+    fn messages_of(&mut self, index: usize, leaves: &[LeafId]) -> Vec<MemoryBlock> {
         match self.messages.get_mut(&index).map(Option::take) {
             None => vec![],
             Some(Some(known)) => known,
@@ -57,7 +57,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn new_messages(&mut self, leaves: &[LeafId]) -> Vec<Block> {
+    fn new_messages(&mut self, leaves: &[LeafId]) -> Vec<MemoryBlock> {
         let several = self.by_dtype(leaves).into_iter().filter(|own| own.len() > 1);
         let bytes = several.map(|own| own.iter().map(|leaf| self.bytes_of_gradient(*leaf)).sum());
         let bytes: Vec<u64> = bytes.collect();

@@ -5,7 +5,7 @@ use graph::OpId;
 use crate::purpose::Purpose;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Block(usize);
+pub(super) struct MemoryBlock(usize);
 
 /// The memory behind a value and all views of it. It is free once nobody holds it.
 struct State {
@@ -48,10 +48,10 @@ impl State {
 
 impl Ledger {
     /// A block with one holder.
-    pub(super) fn make(&mut self, bytes: u64, purpose: Purpose) -> Block {
+    pub(super) fn make(&mut self, bytes: u64, purpose: Purpose) -> MemoryBlock {
         self.blocks.push(State { bytes, purpose, holders: 1, kept: 0 });
         self.add(bytes, purpose);
-        Block(self.blocks.len() - 1)
+        MemoryBlock(self.blocks.len() - 1)
     }
 
     /// From now on the most is looked for anew.
@@ -65,12 +65,12 @@ impl Ledger {
         self.now[purpose as usize] -= bytes;
     }
 
-    pub(super) fn hold(&mut self, block: Block) -> Block {
+    pub(super) fn hold(&mut self, block: MemoryBlock) -> MemoryBlock {
         self.blocks[block.0].holders += 1;
         block
     }
 
-    pub(super) fn release(&mut self, block: Block) {
+    pub(super) fn release(&mut self, block: MemoryBlock) {
         let state = &mut self.blocks[block.0];
         state.holders -= 1;
         if state.holders == 0 {
@@ -79,18 +79,18 @@ impl Ledger {
     }
 
     /// Backward holds it, too.
-    pub(super) fn keep(&mut self, block: Block) -> Block {
+    pub(super) fn keep(&mut self, block: MemoryBlock) -> MemoryBlock {
         self.change(block, |state| state.kept += 1);
         self.hold(block)
     }
 
-    pub(super) fn drop_block(&mut self, block: Block) {
+    pub(super) fn drop_block(&mut self, block: MemoryBlock) {
         self.change(block, |state| state.kept -= 1);
         self.release(block);
     }
 
     /// Whether it is there only for what is computed and kept: nothing that a rank has anyway.
-    pub(super) fn can_go(&self, block: Block) -> bool {
+    pub(super) fn can_go(&self, block: MemoryBlock) -> bool {
         self.blocks[block.0].purpose == Purpose::Working
     }
 
@@ -101,31 +101,31 @@ impl Ledger {
     }
 
     /// They come from there into a block with one holder.
-    pub(super) fn bring(&mut self, bytes: u64) -> Block {
+    pub(super) fn bring(&mut self, bytes: u64) -> MemoryBlock {
         self.offloaded -= bytes;
         self.make(bytes, Purpose::Working)
     }
 
     /// It is for something else from now on.
-    pub(super) fn becomes(&mut self, block: Block, purpose: Purpose) {
+    pub(super) fn becomes(&mut self, block: MemoryBlock, purpose: Purpose) {
         self.change(block, |state| state.purpose = purpose);
     }
 
     /// The same memory is longer or shorter from now on, whoever holds it.
-    pub(super) fn resize(&mut self, block: Block, bytes: u64) {
+    pub(super) fn resize(&mut self, block: MemoryBlock, bytes: u64) {
         self.change(block, |state| state.bytes = bytes);
     }
 
-    pub(super) fn bytes(&self, block: Block) -> u64 {
+    pub(super) fn bytes(&self, block: MemoryBlock) -> u64 {
         self.blocks[block.0].bytes
     }
 
     /// Whether it has no other holder.
-    pub(super) fn is_alone(&self, block: Block) -> bool {
+    pub(super) fn is_alone(&self, block: MemoryBlock) -> bool {
         self.blocks[block.0].holders == 1
     }
 
-    fn change(&mut self, block: Block, change: impl FnOnce(&mut State)) {
+    fn change(&mut self, block: MemoryBlock, change: impl FnOnce(&mut State)) {
         let state = &mut self.blocks[block.0];
         self.now[state.shown() as usize] -= state.bytes;
         change(state);

@@ -6,14 +6,14 @@ use program::{Of, Pass};
 
 use crate::purpose::{Memory, Purpose};
 
-use super::ledger::Block;
+use super::ledger::MemoryBlock;
 use super::pending::OffloadedBytes;
-use super::walk::{Lane, Walk, batches};
+use super::walk::{BatchMemory, Walk, batches};
 
 /// Gradients of a step that add up: of leaves, and of shards.
 pub(super) struct AddUp {
-    gradients: Vec<Option<Block>>,
-    arrived: Vec<Option<Block>>,
+    gradients: Vec<Option<MemoryBlock>>,
+    arrived: Vec<Option<MemoryBlock>>,
 }
 
 impl Walk<'_, '_> {
@@ -24,7 +24,7 @@ impl Walk<'_, '_> {
         self.make_older();
         let (body, leaves) = (self.rank.body, self.values.clone());
         let batches = batches(self.cx.program, body, 1);
-        let mut lanes: BTreeMap<(u32, u32), Lane> = BTreeMap::new();
+        let mut lanes: BTreeMap<(u32, u32), BatchMemory> = BTreeMap::new();
         let mut others =
             AddUp { gradients: vec![None; self.gradients.len()], arrived: vec![None; self.arrived.len()] };
         for step in 0..2 {

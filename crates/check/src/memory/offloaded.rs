@@ -3,13 +3,13 @@
 use hashing::Map;
 use program::Offloaded;
 
-use super::ledger::Block;
+use super::ledger::MemoryBlock;
 use super::pending::Sent;
 use super::walk::Walk;
 
 impl Walk<'_, '_> {
     /// Sends blocks that backward keeps, of which the others stay.
-    pub(super) fn send<'b>(&mut self, what: Offloaded, kept: impl Iterator<Item = &'b Block>) {
+    pub(super) fn send<'b>(&mut self, what: Offloaded, kept: impl Iterator<Item = &'b MemoryBlock>) {
         let (mut sent, mut known) = (Sent::new(), Map::default());
         for block in kept.copied().filter(|block| self.ledger.can_go(*block)).collect::<Vec<_>>() {
             if known.insert(block, ()).is_none() {
@@ -24,8 +24,9 @@ impl Walk<'_, '_> {
 
     pub(super) fn fetch(&mut self, what: Offloaded) {
         let sent = self.offloaded.remove(&what).unwrap_or_default();
-        let back: Vec<Block> = sent.iter().map(|(_, bytes)| self.ledger.bring(*bytes)).collect();
-        let fresh: Map<Block, Block> = sent.iter().zip(&back).map(|((old, _), back)| (*old, *back)).collect();
+        let back: Vec<MemoryBlock> = sent.iter().map(|(_, bytes)| self.ledger.bring(*bytes)).collect();
+        let fresh: Map<MemoryBlock, MemoryBlock> =
+            sent.iter().zip(&back).map(|((old, _), back)| (*old, *back)).collect();
         let mut none = vec![];
         let kept = match what {
             Offloaded::Call(call) => self.saved.get_mut(&call.0),

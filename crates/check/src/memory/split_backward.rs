@@ -10,9 +10,9 @@ use hashing::Map;
 use program::{BufId, Call, CallId, Grad, LocalOp};
 use rules::families::{can_wait, needs_no_values, takes_all};
 
-use crate::held::Part;
+use crate::held::LocalPart;
 
-use super::ledger::Block;
+use super::ledger::MemoryBlock;
 use super::pending::Later;
 use super::walk::Walk;
 
@@ -61,12 +61,12 @@ impl Walk<'_, '_> {
     }
 
     /// The operator of the model that is computed.
-    fn target(&self, part: &Part) -> &str {
+    fn target(&self, part: &LocalPart) -> &str {
         &self.cx.facts.graph.op(part.op).target
     }
 
     /// The operands of an operator to which gradients flow.
-    fn learning(&self, part: &Part) -> Vec<BufId> {
+    fn learning(&self, part: &LocalPart) -> Vec<BufId> {
         let uses = &self.cx.facts.op(part.op).uses;
         let binding = self.cx.finder.bindings.get(part.binding);
         binding.iter().filter(|(_, at)| uses[*at].is_some()).map(|(buf, _)| *buf).collect()
@@ -76,8 +76,8 @@ impl Walk<'_, '_> {
     pub(super) fn left_of(
         &mut self,
         waits: &Waits,
-        (local, part): (&LocalOp, &Part),
-        saved: &[Block],
+        (local, part): (&LocalOp, &LocalPart),
+        saved: &[MemoryBlock],
     ) -> Vec<BufId> {
         let made = local.outputs.iter().flatten().any(|buf| waits.at(*buf));
         let found = self.learning(part).into_iter().filter(|buf| waits.at(*buf));
@@ -85,7 +85,7 @@ impl Walk<'_, '_> {
             () if made => found.collect(),
             () if can_wait(self.target(part)) => {
                 let found: Vec<BufId> = found.collect();
-                let gathered: Vec<Block> = self.gathered(saved).collect();
+                let gathered: Vec<MemoryBlock> = self.gathered(saved).collect();
                 let cost = self.cost(part);
                 let binding = self.cx.finder.bindings.get(part.binding);
                 let of = |buf: &BufId| binding.iter().find(|(it, _)| it == buf).map(|(_, at)| *at);
@@ -100,7 +100,7 @@ impl Walk<'_, '_> {
     }
 
     /// Of what is kept what is gathered.
-    fn gathered<'b>(&'b self, saved: &'b [Block]) -> impl Iterator<Item = Block> + 'b {
+    fn gathered<'b>(&'b self, saved: &'b [MemoryBlock]) -> impl Iterator<Item = MemoryBlock> + 'b {
         saved.iter().copied().filter(|block| self.copies.contains(block))
     }
 
@@ -109,15 +109,15 @@ impl Walk<'_, '_> {
         &mut self,
         call: CallId,
         (offset, bufs): (usize, Vec<BufId>),
-        given: &[Option<Block>],
-        saved: Vec<Block>,
+        given: &[Option<MemoryBlock>],
+        saved: Vec<MemoryBlock>,
     ) {
         let given = given.iter().map(|block| block.map(|block| self.ledger.keep(block))).collect();
         self.left.entry(call.0).or_default().ops.push(Later { offset, given, saved, bufs });
     }
 
     /// A gradient of a leaf that has arisen too early.
-    pub(super) fn leave_gradient(&mut self, call: CallId, leaf: usize, block: Block) {
+    pub(super) fn leave_gradient(&mut self, call: CallId, leaf: usize, block: MemoryBlock) {
         let kept = self.ledger.keep(block);
         self.ledger.release(block);
         let left = self.left.entry(call.0).or_default();
@@ -151,12 +151,12 @@ impl Walk<'_, '_> {
         self.release_arriving(call);
     }
 
-    fn back_later(&mut self, local: &LocalOp, part: &Part, later: Later) {
+    fn back_later(&mut self, local: &LocalOp, part: &LocalPart, later: Later) {
         self.ledger.at.op = Some(part.op);
-        let arrived: Vec<Block> =
+        let arrived: Vec<MemoryBlock> =
             local.outputs.iter().flatten().filter_map(|buf| self.arriving[buf.index()].take()).collect();
         let there = !arrived.is_empty() || later.given.iter().any(Option::is_some);
-        let made: Vec<(BufId, Block)> = { later.bufs.iter().filter(|_| there) }
+        let made: Vec<(BufId, MemoryBlock)> = { later.bufs.iter().filter(|_| there) }
             .map(|buf| (*buf, self.ledger.make(self.bytes(*buf), crate::purpose::Purpose::Working)))
             .collect();
         let meanwhile = self.cost(part).meanwhile.backward + self.stand_in(part, &later.saved);
@@ -173,7 +173,7 @@ impl Walk<'_, '_> {
     }
 
     /// Bytes in the place of a weight that is given up, for an operator that is handed it all the same.
-    fn stand_in(&self, part: &Part, saved: &[Block]) -> u64 {
+    fn stand_in(&self, part: &LocalPart, saved: &[MemoryBlock]) -> u64 {
         if !takes_all(self.target(part)) || self.gathered(saved).next().is_none() {
             return 0;
         }

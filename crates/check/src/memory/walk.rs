@@ -9,13 +9,13 @@ use program::{Arg, Body, BufId, Instr, Of, Offloaded, Pass, Program, Slice};
 use rules::{Cost, Interval, Region};
 
 use crate::cuts::extents;
-use crate::held::Part;
+use crate::held::LocalPart;
 use crate::purpose::{Memory, Moment, Phase, Purpose};
 use crate::region::numel;
-use crate::state::{Code, Context, Rank};
+use crate::state::{Context, Rank, RoleCode};
 use crate::timetable::enough;
 
-use super::ledger::{Block, Ledger};
+use super::ledger::{Ledger, MemoryBlock};
 use super::lives::Lives;
 use super::pending::{Gathering, Left, OffloadedBytes, Scattering, Sent};
 
@@ -30,35 +30,35 @@ pub(super) struct Walk<'w, 'a> {
     /// What was there in each instruction of the turn, if that is asked for.
     instrs: Option<Vec<(usize, [u64; Purpose::COUNT])>>,
     /// The memory of each buffer that has a value.
-    pub(super) values: Vec<Option<Block>>,
+    pub(super) values: Vec<Option<MemoryBlock>>,
     /// Of each shard that is held between steps.
-    pub(super) shards: Vec<Block>,
+    pub(super) shards: Vec<MemoryBlock>,
     /// Of each parameter that is gathered for a while; none while it is not there.
-    pub(super) copies: Vec<Block>,
+    pub(super) copies: Vec<MemoryBlock>,
     /// What is gathered and not yet read.
     pub(super) coming: Vec<Gathering>,
     /// Gradients on their way to shards.
     pub(super) leaving: Vec<Scattering>,
     /// Of each shard's gradient, once some of it has arrived.
-    pub(super) arrived: Vec<Option<Block>>,
+    pub(super) arrived: Vec<Option<MemoryBlock>>,
     /// Of each leaf's gradient, once it has one.
-    pub(super) gradients: Vec<Option<Block>>,
+    pub(super) gradients: Vec<Option<MemoryBlock>>,
     /// What autograd keeps of each operator of a call.
-    pub(super) saved: Map<u32, Vec<Vec<Block>>>,
+    pub(super) saved: Map<u32, Vec<Vec<MemoryBlock>>>,
     /// Of each call what is left for the second half of its backward.
     pub(super) left: Map<u32, Left>,
     /// What a message needs that runs beside the next instruction.
-    pub(super) in_flight: Option<Block>,
+    pub(super) in_flight: Option<MemoryBlock>,
     /// For each number the values that are kept as it.
-    pub(super) kept: Map<u32, Vec<Vec<Block>>>,
+    pub(super) kept: Map<u32, Vec<Vec<MemoryBlock>>>,
     /// What is on the host.
     pub(super) offloaded: BTreeMap<Offloaded, Sent>,
     /// What was sent there with the last micro-batch.
     pub(super) sent: OffloadedBytes,
     /// For each reduction of gradients, by its instruction, the messages that are kept from step to step, until they are used.
-    pub(super) messages: Map<usize, Option<Vec<Block>>>,
+    pub(super) messages: Map<usize, Option<Vec<MemoryBlock>>>,
     /// The gradients inside of a call, while its backward runs.
-    pub(super) arriving: Vec<Option<Block>>,
+    pub(super) arriving: Vec<Option<MemoryBlock>>,
     /// Room for [`super::lives::inside`].
     pub(super) seen: Vec<bool>,
 }
@@ -122,7 +122,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     fn iterations(&mut self, batches: u32) {
         let body = self.rank.body;
         let leaves = self.values.clone();
-        let mut lanes: BTreeMap<u32, Lane> = BTreeMap::new();
+        let mut lanes: BTreeMap<u32, BatchMemory> = BTreeMap::new();
         let once = |block: u32, pass: Pass| {
             body.codes.iter().position(|code| (code.block, code.pass) == (block, pass))
         };
@@ -184,7 +184,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// A micro-batch before its first code: what its codes are given.
-    pub(super) fn lane(&mut self, leaves: &[Option<Block>]) -> Lane {
+    pub(super) fn lane(&mut self, leaves: &[Option<MemoryBlock>]) -> BatchMemory {
         let mut values = leaves.to_vec();
         for code in &self.rank.body.codes {
             for buf in &code.takes {
@@ -192,16 +192,16 @@ impl<'w, 'a> Walk<'w, 'a> {
                 values[buf.index()] = Some(self.ledger.make(self.bytes(*buf), purpose));
             }
         }
-        Lane { values, ..Lane::default() }
+        BatchMemory { values, ..BatchMemory::default() }
     }
 
-    pub(super) fn enter(&mut self, lane: Lane) {
+    pub(super) fn enter(&mut self, lane: BatchMemory) {
         (self.values, self.saved, self.left) = (lane.values, lane.saved, lane.left);
         (self.kept, self.offloaded) = (lane.kept, lane.offloaded);
     }
 
-    pub(super) fn leave(&mut self) -> Lane {
-        Lane {
+    pub(super) fn leave(&mut self) -> BatchMemory {
+        BatchMemory {
             values: std::mem::take(&mut self.values),
             saved: std::mem::take(&mut self.saved),
             left: std::mem::take(&mut self.left),
@@ -234,7 +234,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// What a leaf is: a view of its shard, or a copy or cast of a part of it.
-    fn part_of_shard(&mut self, tensor: TensorId, shard: usize, region: &Region) -> Block {
+    fn part_of_shard(&mut self, tensor: TensorId, shard: usize, region: &Region) -> MemoryBlock {
         if self.is_part_of_shard(tensor, shard, region) {
             return self.ledger.hold(self.shards[shard]);
         }
@@ -270,7 +270,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             Instr::Update { shard, .. } => self.update(*shard),
             Instr::Keep { id, from, offloads } => {
                 let held = from.iter().filter_map(|buf| self.values[buf.index()]);
-                let kept: Vec<Block> = held.map(|block| self.ledger.keep(block)).collect();
+                let kept: Vec<MemoryBlock> = held.map(|block| self.ledger.keep(block)).collect();
                 if *offloads {
                     self.send(Offloaded::Kept(*id), kept.iter());
                 }
@@ -310,7 +310,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// A buffer gets a value, in memory that is there or in its own.
-    pub(super) fn write(&mut self, buf: BufId, there: Option<Block>) {
+    pub(super) fn write(&mut self, buf: BufId, there: Option<MemoryBlock>) {
         let block = match there {
             Some(block) => self.ledger.hold(block),
             None => self.ledger.make(self.bytes(buf), Purpose::Working),
@@ -326,11 +326,11 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    pub(super) fn cost(&mut self, part: &Part) -> Rc<Cost> {
+    pub(super) fn cost(&mut self, part: &LocalPart) -> Rc<Cost> {
         self.cx.finder.cost(self.cx.facts, &self.cx.store, part)
     }
 
-    pub(super) fn code(&self) -> &Code<'a> {
+    pub(super) fn code(&self) -> &RoleCode<'a> {
         &self.cx.codes[self.rank.role]
     }
 
@@ -426,11 +426,11 @@ impl<'w, 'a> Walk<'w, 'a> {
 
 /// What one micro-batch has while others run: values, what autograd keeps, and what codes keep for each other.
 #[derive(Default)]
-pub(super) struct Lane {
-    values: Vec<Option<Block>>,
-    saved: Map<u32, Vec<Vec<Block>>>,
+pub(super) struct BatchMemory {
+    values: Vec<Option<MemoryBlock>>,
+    saved: Map<u32, Vec<Vec<MemoryBlock>>>,
     left: Map<u32, Left>,
-    kept: Map<u32, Vec<Vec<Block>>>,
+    kept: Map<u32, Vec<Vec<MemoryBlock>>>,
     offloaded: BTreeMap<Offloaded, Sent>,
 }
 

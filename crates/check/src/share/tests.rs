@@ -11,9 +11,9 @@ fn at(lo: i64, hi: i64) -> Interval {
 }
 
 /// Lists and shares by what they are, each numbered when it is first asked for.
-struct Made(Store);
+struct Numbers(Store);
 
-impl Made {
+impl Numbers {
     fn new() -> Self {
         Self(Store::new())
     }
@@ -29,7 +29,7 @@ impl Made {
     }
 
     fn term(&mut self, op: usize, cut: &[Interval]) -> Term {
-        let (owner, cut) = (Owner::Part(OpId::new(op)), self.list(cut));
+        let (owner, cut) = (Owner::LocalPart(OpId::new(op)), self.list(cut));
         Term { owner, cut, mode: Mode::Plain, subs: 0, once: false, kind: Reduction::Sum }
     }
 
@@ -70,7 +70,7 @@ fn first(cuts: [&[Interval]; 3]) -> Option<Vec<Interval>> {
 
 #[test]
 fn what_is_the_same_has_one_number() {
-    let mut made = Made::new();
+    let mut made = Numbers::new();
     let (a, b) = (made.part(0, &[at(0, 1)]), made.part(0, &[at(1, 2)]));
     assert_eq!(made.part(0, &[at(0, 1)]), a);
     assert_ne!(a, b);
@@ -82,7 +82,7 @@ fn what_is_the_same_has_one_number() {
 
 #[test]
 fn a_share_is_put_into_a_larger_region() {
-    let mut made = Made::new();
+    let mut made = Numbers::new();
     let (a, b) = (made.part(0, &[at(0, 1)]), made.part(0, &[at(1, 2)]));
     let (whole, larger) = (made.list(&[at(0, 4)]), made.list(&[at(0, 8)]));
     let void = made.list(&[at(2, 2)]);
@@ -98,7 +98,7 @@ fn a_share_is_put_into_a_larger_region() {
 
 #[test]
 fn of_a_share_that_lies_in_some_rows_others_have_less() {
-    let mut made = Made::new();
+    let mut made = Numbers::new();
     let (a, b) = (made.part(0, &[at(0, 1)]), made.part(0, &[at(1, 2)]));
     let top = made.rows(b, at(0, 2), at(0, 4));
     let (mixed, both) = (made.both(a, top), made.both(a, b));
@@ -113,7 +113,7 @@ fn of_a_share_that_lies_in_some_rows_others_have_less() {
 
 #[test]
 fn what_holds_in_all_rows_holds_everywhere() {
-    let (mut made, all) = (Made::new(), at(0, 4));
+    let (mut made, all) = (Numbers::new(), at(0, 4));
     let (a, b) = (made.part(0, &[at(0, 1)]), made.part(0, &[at(1, 2)]));
     let both = made.both(a, b);
     let mut two = |share: ShareId| [at(0, 2), at(2, 4)].map(|rows| made.rows(share, rows, all));
@@ -137,7 +137,7 @@ fn what_holds_in_all_rows_holds_everywhere() {
 
 #[test]
 fn shares_are_combined_that_differ_in_cuts_only() {
-    let mut made = Made::new();
+    let mut made = Numbers::new();
     let [a, b, c] = [0, 1, 2].map(|lo| made.part(0, &[at(lo, lo + 1)]));
     let other = made.part(1, &[at(0, 1)]);
     for both in [false, true] {
@@ -163,7 +163,7 @@ fn shares_are_combined_that_differ_in_cuts_only() {
 
 #[test]
 fn what_lies_in_some_rows_is_combined_with_itself_only() {
-    let (mut made, all) = (Made::new(), at(0, 4));
+    let (mut made, all) = (Numbers::new(), at(0, 4));
     let shares = [0, 1, 2].map(|lo| made.part(0, &[at(lo, lo + 1)]));
     let [a, b, c] = shares.map(|share| made.rows(share, at(0, 2), all));
     assert_eq!(made.combine([a, a, a], false, &mut |_| None), Some(a));
@@ -173,7 +173,7 @@ fn what_lies_in_some_rows_is_combined_with_itself_only() {
 /// Numbers of terms say nothing: they are in the order in which ranks were followed.
 #[test]
 fn terms_are_combined_with_those_of_the_same_operator() {
-    let mut made = Made::new();
+    let mut made = Numbers::new();
     let mut cut = |op: usize, lo: i64| made.part(op, &[at(lo, lo + 1)]);
     let (p, q) = (cut(5, 0), cut(6, 0));
     let (q1, p1) = (cut(6, 1), cut(5, 1));
@@ -189,7 +189,7 @@ fn terms_are_combined_with_those_of_the_same_operator() {
 /// What may lie anywhere, and is the same in all three, would stand for its neighbour.
 #[test]
 fn what_may_lie_anywhere_stands_for_no_other() {
-    let mut made = Made::new();
+    let mut made = Numbers::new();
     let open = made.part(0, &[any(1, 4)]);
     let inside = made.passed(1, &[], open);
     for share in [open, inside] {
@@ -208,7 +208,7 @@ fn what_may_lie_anywhere_stands_for_no_other() {
 /// It lies elsewhere where something else of it moves on.
 #[test]
 fn what_may_lie_anywhere_moves_on_with_the_rest() {
-    let mut made = Made::new();
+    let mut made = Numbers::new();
     let moving = [0, 1, 2].map(|lo| made.part(0, &[any(1, 4), at(lo, lo + 1)]));
     assert_eq!(made.combine(moving, false, &mut first), Some(moving[0]));
     let shares = [0, 1, 2].map(|lo| made.part(1, &[at(lo, lo + 1)]));
@@ -221,7 +221,7 @@ fn what_may_lie_anywhere_moves_on_with_the_rest() {
 
 #[test]
 fn neighbours_of_one_operator_are_one() {
-    let mut made = Made::new();
+    let mut made = Numbers::new();
     let mut cut = |op: usize, lo: i64, hi: i64| made.part(op, &[at(lo, hi)]);
     let (last, one, two) = (cut(0, 2, 3), cut(0, 0, 1), cut(0, 1, 2));
     let (other, before, all) = (cut(1, 1, 2), cut(3, 0, 1), cut(0, 0, 3));
@@ -249,7 +249,7 @@ fn boxes_that_follow_each_other_are_one() {
 
 #[test]
 fn a_share_of_several_kinds_has_none() {
-    let mut made = Made::new();
+    let mut made = Numbers::new();
     let sum = made.part(0, &[at(0, 1)]);
     let term = made.term(0, &[at(1, 2)]);
     let largest = made.0.share(Term { kind: Reduction::Max, ..term });

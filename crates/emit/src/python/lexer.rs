@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use diag::{Error, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TokenKind {
     Name,
     Int,
     Float,
@@ -20,7 +20,7 @@ pub(crate) enum Kind {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Token<'a> {
-    pub(crate) kind: Kind,
+    pub(crate) kind: TokenKind,
     pub(crate) text: &'a str,
     pub(crate) line: u32,
 }
@@ -76,13 +76,13 @@ impl<'a> Lexer<'a, '_> {
         if self.depth > 0 {
             return Err(refuse(self.file, self.line, "a bracket is not closed"));
         }
-        if self.found.last().is_some_and(|t| t.kind != Kind::Newline) {
-            self.push(Kind::Newline, self.at);
+        if self.found.last().is_some_and(|t| t.kind != TokenKind::Newline) {
+            self.push(TokenKind::Newline, self.at);
         }
         for _ in 1..self.indents.len() {
-            self.push(Kind::Dedent, self.at);
+            self.push(TokenKind::Dedent, self.at);
         }
-        self.push(Kind::End, self.at);
+        self.push(TokenKind::End, self.at);
         Ok(())
     }
 
@@ -98,7 +98,7 @@ impl<'a> Lexer<'a, '_> {
         self.text.as_bytes().get(self.at + ahead).copied()
     }
 
-    fn push(&mut self, kind: Kind, start: usize) {
+    fn push(&mut self, kind: TokenKind, start: usize) {
         self.found.push(Token { kind, text: &self.text[start..self.at], line: self.line });
     }
 
@@ -126,12 +126,12 @@ impl<'a> Lexer<'a, '_> {
     fn indent(&mut self, width: usize) -> Result<()> {
         if width > *self.indents.last().unwrap_or(&0) {
             self.indents.push(width);
-            self.push(Kind::Indent, self.at);
+            self.push(TokenKind::Indent, self.at);
             return Ok(());
         }
         while width < *self.indents.last().unwrap_or(&0) {
             self.indents.pop();
-            self.push(Kind::Dedent, self.at);
+            self.push(TokenKind::Dedent, self.at);
         }
         if width == *self.indents.last().unwrap_or(&0) {
             return Ok(());
@@ -145,8 +145,8 @@ impl<'a> Lexer<'a, '_> {
             self.line += 1;
             return Ok(());
         }
-        if self.found.last().is_some_and(|t| t.kind != Kind::Newline) {
-            self.push(Kind::Newline, self.at - 1);
+        if self.found.last().is_some_and(|t| t.kind != TokenKind::Newline) {
+            self.push(TokenKind::Newline, self.at - 1);
         }
         self.line += 1;
         self.begin_line()
@@ -162,19 +162,19 @@ impl<'a> Lexer<'a, '_> {
         while self.peek(0).is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_') {
             self.at += 1;
         }
-        self.push(Kind::Name, start);
+        self.push(TokenKind::Name, start);
     }
 
     fn number(&mut self) {
         let start = self.at;
-        let mut kind = Kind::Int;
+        let mut kind = TokenKind::Int;
         while let Some(byte) = self.peek(0) {
             let exponent = matches!(byte, b'e' | b'E');
             if exponent && matches!(self.peek(1), Some(b'+' | b'-')) {
                 self.at += 1;
             }
             if exponent || byte == b'.' {
-                kind = Kind::Float;
+                kind = TokenKind::Float;
             } else if !byte.is_ascii_digit() {
                 break;
             }
@@ -204,7 +204,7 @@ impl<'a> Lexer<'a, '_> {
             }
         }
         self.at += quotes;
-        self.push(Kind::Str, start);
+        self.push(TokenKind::Str, start);
         Ok(())
     }
 
@@ -225,7 +225,7 @@ impl<'a> Lexer<'a, '_> {
         }
         let start = self.at;
         self.at += mark.len();
-        self.push(Kind::Mark, start);
+        self.push(TokenKind::Mark, start);
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use diag::Result;
 
-use super::lexer::{Kind, Token, refuse, tokens, unescape};
+use super::lexer::{Token, TokenKind, refuse, tokens, unescape};
 use super::{Expr, Function, KEYWORDS, OPERATORS, Place, Stmt, StmtKind, precedence};
 
 /// Deeper expressions are refused, so that neither reading nor dropping them exhausts the stack. Names and subscripts that
@@ -18,7 +18,7 @@ pub(crate) const IMPORTS: [&str; 3] =
 pub(crate) fn module<'a>(file: &str, text: &'a str) -> Result<Vec<Function<'a>>> {
     let mut parser = Parser { file, tokens: tokens(file, text)?, at: 0, depth: 0, template: false };
     let mut functions = vec![];
-    while parser.peek().kind != Kind::End {
+    while parser.peek().kind != TokenKind::End {
         match parser.peek().text {
             "import" | "from" if functions.is_empty() => parser.import()?,
             _ => functions.push(parser.function()?),
@@ -32,12 +32,12 @@ pub(crate) fn template(text: &str) -> Result<Expr<'_>> {
     let mut parser =
         Parser { file: "template", tokens: tokens("template", text)?, at: 0, depth: 0, template: true };
     let found = parser.expr()?;
-    parser.expect_kind(Kind::Newline, "the end")?;
+    parser.expect_kind(TokenKind::Newline, "the end")?;
     Ok(found)
 }
 
 /// Positional and keyword arguments.
-type Arguments<'a> = (Vec<Expr<'a>>, Vec<(&'a str, Expr<'a>)>);
+type PyArguments<'a> = (Vec<Expr<'a>>, Vec<(&'a str, Expr<'a>)>);
 
 struct Parser<'a, 'f> {
     file: &'f str,
@@ -51,7 +51,7 @@ impl<'a> Parser<'a, '_> {
     fn import(&mut self) -> Result<()> {
         let start = self.peek();
         let mut words = String::new();
-        while self.peek().kind != Kind::Newline {
+        while self.peek().kind != TokenKind::Newline {
             let token = self.next();
             let glued = token.text == "." || words.ends_with('.') || words.is_empty();
             words.push_str(if glued { "" } else { " " });
@@ -83,14 +83,14 @@ impl<'a> Parser<'a, '_> {
     }
 
     fn block_start(&mut self) -> Result<Vec<String>> {
-        self.expect_kind(Kind::Newline, "the end of the line")?;
-        self.expect_kind(Kind::Indent, "an indented line")?;
-        if self.peek().kind != Kind::Str {
+        self.expect_kind(TokenKind::Newline, "the end of the line")?;
+        self.expect_kind(TokenKind::Indent, "an indented line")?;
+        if self.peek().kind != TokenKind::Str {
             return Ok(vec![]);
         }
         let text = unescape(self.next().text).unwrap_or_default();
-        self.expect_kind(Kind::Newline, "the end of the line")?;
-        if self.peek().kind == Kind::Dedent {
+        self.expect_kind(TokenKind::Newline, "the end of the line")?;
+        if self.peek().kind == TokenKind::Dedent {
             return Err(self.unexpected("a statement"));
         }
         Ok(text.lines().map(str::to_owned).collect())
@@ -99,7 +99,7 @@ impl<'a> Parser<'a, '_> {
     /// The statements up to the end of the indentation.
     fn block(&mut self) -> Result<Vec<Stmt<'a>>> {
         let mut found = vec![];
-        while self.peek().kind != Kind::Dedent {
+        while self.peek().kind != TokenKind::Dedent {
             self.statement(&mut found)?;
         }
         self.next();
@@ -108,21 +108,21 @@ impl<'a> Parser<'a, '_> {
 
     fn statement(&mut self, found: &mut Vec<Stmt<'a>>) -> Result<()> {
         let Token { line, text, kind } = self.peek();
-        if kind == Kind::Name && matches!(text, "with" | "if" | "for") {
+        if kind == TokenKind::Name && matches!(text, "with" | "if" | "for") {
             return self.compound(found);
         }
         let kind = if self.eat("pass") {
-            self.expect_kind(Kind::Newline, "the end of the line")?;
+            self.expect_kind(TokenKind::Newline, "the end of the line")?;
             return Ok(());
         } else if self.eat("return") {
-            let bare = self.peek().kind == Kind::Newline;
+            let bare = self.peek().kind == TokenKind::Newline;
             StmtKind::Return(if bare { vec![] } else { self.results()? })
         } else if self.eat("yield") {
             StmtKind::Yield(self.results()?)
         } else {
             self.assignment()?
         };
-        self.expect_kind(Kind::Newline, "the end of the line")?;
+        self.expect_kind(TokenKind::Newline, "the end of the line")?;
         found.push(Stmt { line, comment: None, about: None, kind });
         Ok(())
     }
@@ -156,8 +156,8 @@ impl<'a> Parser<'a, '_> {
     fn below(&mut self) -> Result<Vec<Stmt<'a>>> {
         self.expect(":")?;
         self.nested(|parser| {
-            parser.expect_kind(Kind::Newline, "the end of the line")?;
-            parser.expect_kind(Kind::Indent, "an indented line")?;
+            parser.expect_kind(TokenKind::Newline, "the end of the line")?;
+            parser.expect_kind(TokenKind::Indent, "an indented line")?;
             parser.block()
         })
     }
@@ -219,7 +219,8 @@ impl<'a> Parser<'a, '_> {
         let mut left = self.unary()?;
         for _ in 0..MAX_CHAIN {
             let token = self.peek();
-            let found = OPERATORS.iter().find(|o| **o == token.text).filter(|_| token.kind == Kind::Mark);
+            let found =
+                OPERATORS.iter().find(|o| **o == token.text).filter(|_| token.kind == TokenKind::Mark);
             let Some(operator) = found.filter(|o| precedence(o) > above) else { return Ok(left) };
             self.next();
             let tight = precedence(operator);
@@ -234,12 +235,12 @@ impl<'a> Parser<'a, '_> {
 
     fn unary(&mut self) -> Result<Expr<'a>> {
         let token = self.peek();
-        if token.kind != Kind::Mark || !matches!(token.text, "-" | "~") {
+        if token.kind != TokenKind::Mark || !matches!(token.text, "-" | "~") {
             return self.power();
         }
         self.next();
         let digits = self.peek();
-        if token.text == "-" && digits.kind == Kind::Int && digits.text == "9223372036854775808" {
+        if token.text == "-" && digits.kind == TokenKind::Int && digits.text == "9223372036854775808" {
             self.next();
             return Ok(Expr::Int(i64::MIN));
         }
@@ -255,7 +256,7 @@ impl<'a> Parser<'a, '_> {
     /// `**` binds tighter than a sign on its left and looser than one on its right.
     fn power(&mut self) -> Result<Expr<'a>> {
         let base = self.postfix()?;
-        if self.peek().kind != Kind::Mark || !self.eat("**") {
+        if self.peek().kind != TokenKind::Mark || !self.eat("**") {
             return Ok(base);
         }
         if self.template && self.peek().text == ")" {
@@ -270,7 +271,7 @@ impl<'a> Parser<'a, '_> {
         let outer = self.depth;
         loop {
             let token = self.peek();
-            if token.kind != Kind::Mark || !matches!(token.text, "." | "(" | "[") {
+            if token.kind != TokenKind::Mark || !matches!(token.text, "." | "(" | "[") {
                 self.depth = outer;
                 return Ok(found);
             }
@@ -321,12 +322,14 @@ impl<'a> Parser<'a, '_> {
         Ok(Expr::Slice(Box::new(parts)))
     }
 
-    fn arguments(&mut self) -> Result<Arguments<'a>> {
+    fn arguments(&mut self) -> Result<PyArguments<'a>> {
         let (mut args, mut kwargs): (Vec<_>, Vec<(&str, Expr<'a>)>) = (vec![], vec![]);
         while !self.eat(")") {
-            if self.template && self.peek().kind == Kind::Mark && matches!(self.peek().text, "*" | "**") {
+            if self.template && self.peek().kind == TokenKind::Mark && matches!(self.peek().text, "*" | "**")
+            {
                 self.rest(&mut args, &mut kwargs)?;
-            } else if self.tokens.get(self.at + 1).is_some_and(|t| t.text == "=" && t.kind == Kind::Mark) {
+            } else if self.tokens.get(self.at + 1).is_some_and(|t| t.text == "=" && t.kind == TokenKind::Mark)
+            {
                 let name = self.name()?;
                 self.expect("=")?;
                 if kwargs.iter().any(|(other, _)| *other == name) {
@@ -351,7 +354,7 @@ impl<'a> Parser<'a, '_> {
             return Ok(());
         }
         self.next();
-        let most = self.expect_kind(Kind::Int, "the most arguments")?.text.parse().unwrap_or(0);
+        let most = self.expect_kind(TokenKind::Int, "the most arguments")?.text.parse().unwrap_or(0);
         args.push(Expr::Rest(most));
         Ok(())
     }
@@ -359,19 +362,19 @@ impl<'a> Parser<'a, '_> {
     fn atom(&mut self) -> Result<Expr<'a>> {
         let token = self.next();
         match (token.kind, token.text) {
-            (Kind::Name, "None") => Ok(Expr::None),
-            (Kind::Name, "True") => Ok(Expr::Bool(true)),
-            (Kind::Name, "False") => Ok(Expr::Bool(false)),
-            (Kind::Name, word) if !KEYWORDS.contains(&word) => Ok(Expr::Name(word)),
-            (Kind::Int, text) => self.int(text),
-            (Kind::Float, text) => self.float(text),
-            (Kind::Str, text) => match unescape(text) {
+            (TokenKind::Name, "None") => Ok(Expr::None),
+            (TokenKind::Name, "True") => Ok(Expr::Bool(true)),
+            (TokenKind::Name, "False") => Ok(Expr::Bool(false)),
+            (TokenKind::Name, word) if !KEYWORDS.contains(&word) => Ok(Expr::Name(word)),
+            (TokenKind::Int, text) => self.int(text),
+            (TokenKind::Float, text) => self.float(text),
+            (TokenKind::Str, text) => match unescape(text) {
                 Some(text) => Ok(Expr::Str(text)),
                 None => Err(self.refuse("a string holds an escape that is not read")),
             },
-            (Kind::Mark, "(") => self.parenthesis(),
-            (Kind::Mark, "[") => Ok(Expr::List(self.items("]")?.0)),
-            (Kind::Mark, "{") if self.template => self.place(),
+            (TokenKind::Mark, "(") => self.parenthesis(),
+            (TokenKind::Mark, "[") => Ok(Expr::List(self.items("]")?.0)),
+            (TokenKind::Mark, "{") if self.template => self.place(),
             _ => {
                 self.at -= 1;
                 Err(self.unexpected("an expression"))
@@ -420,7 +423,7 @@ impl<'a> Parser<'a, '_> {
 
     fn name(&mut self) -> Result<&'a str> {
         let token = self.peek();
-        if token.kind != Kind::Name || KEYWORDS.contains(&token.text) {
+        if token.kind != TokenKind::Name || KEYWORDS.contains(&token.text) {
             return Err(self.unexpected("a name"));
         }
         Ok(self.next().text)
@@ -437,7 +440,7 @@ impl<'a> Parser<'a, '_> {
     }
 
     fn eat(&mut self, text: &str) -> bool {
-        let found = self.peek().text == text && matches!(self.peek().kind, Kind::Mark | Kind::Name);
+        let found = self.peek().text == text && matches!(self.peek().kind, TokenKind::Mark | TokenKind::Name);
         self.at += usize::from(found);
         found
     }
@@ -446,7 +449,7 @@ impl<'a> Parser<'a, '_> {
         if self.eat(text) { Ok(()) } else { Err(self.unexpected(&format!("`{text}`"))) }
     }
 
-    fn expect_kind(&mut self, kind: Kind, what: &str) -> Result<Token<'a>> {
+    fn expect_kind(&mut self, kind: TokenKind, what: &str) -> Result<Token<'a>> {
         if self.peek().kind == kind { Ok(self.next()) } else { Err(self.unexpected(what)) }
     }
 
@@ -471,10 +474,10 @@ impl<'a> Parser<'a, '_> {
     fn unexpected(&self, wanted: &str) -> diag::Error {
         let token = self.peek();
         let found: String = match token.kind {
-            Kind::Newline => "the end of the line".to_owned(),
-            Kind::End => "the end of the file".to_owned(),
-            Kind::Indent => "more indentation".to_owned(),
-            Kind::Dedent => "less indentation".to_owned(),
+            TokenKind::Newline => "the end of the line".to_owned(),
+            TokenKind::End => "the end of the file".to_owned(),
+            TokenKind::Indent => "more indentation".to_owned(),
+            TokenKind::Dedent => "less indentation".to_owned(),
             _ => format!("`{}`", token.text.chars().take(40).collect::<String>().escape_debug()),
         };
         self.refuse(format!("expected {wanted}, found {found}"))

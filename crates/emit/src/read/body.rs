@@ -95,11 +95,11 @@ fn step<'a>(reader: &mut Reader<'a>) -> Result<Option<Function<'a>>> {
 }
 
 /// A code's function.
-type Found<'a> = ((u32, Pass), Function<'a>);
+type CodeFunction<'a> = ((u32, Pass), Function<'a>);
 
 /// The functions of codes, in the order of codes.
-fn codes<'a>(reader: &mut Reader<'a>) -> Result<Vec<Found<'a>>> {
-    let mut found: Vec<Found<'a>> = vec![];
+fn codes<'a>(reader: &mut Reader<'a>) -> Result<Vec<CodeFunction<'a>>> {
+    let mut found: Vec<CodeFunction<'a>> = vec![];
     for (name, pass) in [("begin", Pass::Begin), ("end", Pass::End)] {
         found.extend(reader.functions.remove(name).map(|(_, function)| ((0, pass), function)));
     }
@@ -137,7 +137,7 @@ fn group_sizes(program: &Program, role: &RoleTable) -> Vec<usize> {
 
 impl<'a> Reader<'a> {
     /// What forwards take: the inputs of the role, one code after the other.
-    fn make_inputs(&mut self, role: &RoleTable, codes: &[Found<'a>]) -> Result<()> {
+    fn make_inputs(&mut self, role: &RoleTable, codes: &[CodeFunction<'a>]) -> Result<()> {
         let mut tensors = role.inputs.iter();
         for ((block, pass), function) in codes.iter().filter(|(code, _)| code.1 == Pass::Forward) {
             for name in self.params(function, &PARAMS[..3], None)?.to_vec() {

@@ -12,12 +12,12 @@ use crate::rows::Row;
 
 /// The list of regions.
 pub(super) struct Regions {
-    all: Vec<Entry>,
+    all: Vec<TableEntry>,
     /// Columns as they were made for roles of so many ranks: equal ones are one in memory.
     made: RefCell<HashMap<(usize, usize), PerRank<Region>>>,
 }
 
-enum Entry {
+enum TableEntry {
     One(Region),
     /// For each factor the interval on the first rank, and how it moves on from there.
     Factors(Vec<(Interval, Option<Row>)>),
@@ -32,7 +32,7 @@ impl Regions {
 
     pub(super) fn one(&self, node: &Node<'_>) -> Result<Region> {
         match self.all.get(node.index()?) {
-            Some(Entry::One(region)) => Ok(region.clone()),
+            Some(TableEntry::One(region)) => Ok(region.clone()),
             Some(_) => Err(node.refuse("one region is expected here, not one for each rank")),
             None => Err(node.refuse("there is no region of this number")),
         }
@@ -52,10 +52,10 @@ impl Regions {
         Ok(per_rank)
     }
 
-    fn expanded(&self, entry: &Entry, ranks: usize) -> Option<PerRank<Region>> {
+    fn expanded(&self, entry: &TableEntry, ranks: usize) -> Option<PerRank<Region>> {
         let regions: Vec<Region> = match entry {
-            Entry::One(region) => return Some(PerRank::Same(region.clone())),
-            Entry::Factors(factors) => {
+            TableEntry::One(region) => return Some(PerRank::Same(region.clone())),
+            TableEntry::Factors(factors) => {
                 let moved = |(interval, row): &(Interval, Option<Row>)| match row {
                     None => Some(vec![*interval; ranks]),
                     Some(row) if row.count() == Some(ranks) => {
@@ -68,7 +68,7 @@ impl Regions {
                 let factors: Vec<Vec<Interval>> = factors.iter().map(moved).collect::<Option<_>>()?;
                 (0..ranks).map(|at| Region(factors.iter().map(|of_factor| of_factor[at]).collect())).collect()
             }
-            Entry::Named(of, row) => {
+            TableEntry::Named(of, row) => {
                 let at: Vec<usize> = match row {
                     None => (0..of.len()).collect(),
                     Some(row) if row.count() == Some(ranks) => {
@@ -77,7 +77,7 @@ impl Regions {
                     Some(_) => return None,
                 };
                 let one = |at: usize| match self.all.get(*of.get(at)?)? {
-                    Entry::One(region) => Some(region.clone()),
+                    TableEntry::One(region) => Some(region.clone()),
                     _ => None,
                 };
                 at.into_iter().map(one).collect::<Option<_>>()?
@@ -87,9 +87,9 @@ impl Regions {
     }
 }
 
-fn entry(node: &Node<'_>) -> Result<Entry> {
+fn entry(node: &Node<'_>) -> Result<TableEntry> {
     if node.is_object() {
-        return Ok(Entry::Named(
+        return Ok(TableEntry::Named(
             node.get("of")?.list(index)?,
             node.maybe("by")?.map(|by| row(0, &by)).transpose()?,
         ));
@@ -105,9 +105,9 @@ fn entry(node: &Node<'_>) -> Result<Entry> {
         Ok((ends(&lo, &hi)?, None))
     })?;
     if factors.iter().any(|(_, row)| row.is_some()) {
-        return Ok(Entry::Factors(factors));
+        return Ok(TableEntry::Factors(factors));
     }
-    Ok(Entry::One(Region(factors.into_iter().map(|(interval, _)| interval).collect())))
+    Ok(TableEntry::One(Region(factors.into_iter().map(|(interval, _)| interval).collect())))
 }
 
 /// Steps from a number on.

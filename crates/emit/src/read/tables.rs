@@ -33,7 +33,7 @@ pub(super) struct RoleTable {
 type Gives = (TensorId, bool);
 
 /// The program without its roles, and what is known of these.
-pub(super) struct Tables {
+pub(super) struct ProgramTables {
     pub(super) program: Program,
     pub(super) roles: Vec<RoleTable>,
     pub(super) files: HashSet<String>,
@@ -75,7 +75,7 @@ pub(super) fn read(
     graph: &Graph,
     (slices, rewritings): (Option<Slices>, Vec<Rewriting>),
     value: &Value,
-) -> Result<Tables> {
+) -> Result<ProgramTables> {
     let top = Node { value, place: Place::Top };
     let regions = Regions::read(&top.get("regions")?)?;
     let reader = Reader { regions, tensors: graph.tensors.len(), operators: graph.ops.len() };
@@ -106,7 +106,7 @@ pub(super) fn read(
     if files.len() != roles.len() {
         return Err(top.get("roles")?.refuse("two roles name the same file"));
     }
-    Ok(Tables { program, roles, files })
+    Ok(ProgramTables { program, roles, files })
 }
 
 /// Left out where there are none.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Applied, Row};
+use super::{Applied, TemplateRow};
 use crate::python::{Call, Expr, Place};
 
 /// What the places of a template stand for.
@@ -56,7 +56,7 @@ fn is_number(expr: &Expr<'_>) -> bool {
 }
 
 /// The Python of an operator by one row, if the row fits its arguments.
-pub(super) fn fill<'a>(row: &'static Row, applied: &Applied<'a>) -> Option<Expr<'a>> {
+pub(super) fn fill<'a>(row: &'static TemplateRow, applied: &Applied<'a>) -> Option<Expr<'a>> {
     let mut taken = Taken::new();
     let named: Option<Vec<_>> = (applied.kwargs.iter())
         .map(|(name, value)| match name {
@@ -69,7 +69,7 @@ pub(super) fn fill<'a>(row: &'static Row, applied: &Applied<'a>) -> Option<Expr<
 }
 
 /// The operator of an expression by one row, if the row fits it.
-pub(super) fn take<'a>(row: &'static Row, expr: &Expr<'a>) -> Option<Applied<'a>> {
+pub(super) fn take<'a>(row: &'static TemplateRow, expr: &Expr<'a>) -> Option<Applied<'a>> {
     let mut taken = Taken::new();
     if !unify(&row.python, expr, &mut taken) {
         return None;
@@ -175,13 +175,13 @@ fn operand<'a>(pattern: &Expr<'static>, taken: &Taken<'a>) -> Option<Expr<'a>> {
     (is_tensor(&built) || is_number(&built)).then_some(built)
 }
 
-type Arguments<'a> = (Vec<Expr<'a>>, Vec<(&'a str, Expr<'a>)>);
+type TemplateArguments<'a> = (Vec<Expr<'a>>, Vec<(&'a str, Expr<'a>)>);
 
 fn build_arguments<'a>(
     patterns: &[Expr<'static>],
     named: &[(&'static str, Expr<'static>)],
     taken: &Taken<'a>,
-) -> Option<Arguments<'a>> {
+) -> Option<TemplateArguments<'a>> {
     let (mut args, mut kwargs) = (Vec::with_capacity(patterns.len()), vec![]);
     for pattern in patterns {
         match pattern {

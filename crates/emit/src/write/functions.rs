@@ -4,7 +4,7 @@ use program::{Arg, BufId};
 
 use super::comments;
 use super::hole;
-use super::outline::{Hint, Item, Note, Outlined, Use, Value, Var};
+use super::outline::{FunctionUse, Hint, Item, Note, Outlined, Value, Var};
 use crate::names::{Scope, UNNAMED};
 use crate::python::{Expr, Function, Stmt, StmtKind, print};
 use crate::templates::{self, Applied};
@@ -163,7 +163,7 @@ impl CallText {
         self.tree.as_deref() == Some(&crate::leaves::path(path))
     }
 
-    pub(crate) fn new(used: &Use<'_>, leaves: &crate::leaves::Leaves<'_>) -> CallText {
+    pub(crate) fn new(used: &FunctionUse<'_>, leaves: &crate::leaves::Leaves<'_>) -> CallText {
         CallText {
             function: used.function,
             tree: used.tree.as_ref().map(|tree| crate::leaves::path(tree)),

@@ -11,7 +11,7 @@ const MAX_DEPTH: usize = 48;
 /// A shorter run of operators is read more easily where it stands.
 const FEWEST: usize = 3;
 
-pub(crate) enum Node<'a> {
+pub(crate) enum ModuleNode<'a> {
     Op(usize),
     Group(Group<'a>),
 }
@@ -20,7 +20,7 @@ pub(crate) enum Node<'a> {
 pub(crate) struct Group<'a> {
     pub(crate) path: &'a str,
     pub(crate) range: Range<usize>,
-    pub(crate) nodes: Vec<Node<'a>>,
+    pub(crate) nodes: Vec<ModuleNode<'a>>,
     /// All of the module is here.
     pub(crate) complete: bool,
 }
@@ -32,8 +32,8 @@ pub(crate) fn group<'a>(modules: &Modules<'a>, ops: &[LocalOp]) -> Group<'a> {
     let complete = ops.len() >= modules.size("");
     let mut found = Group { path: "", range: all, nodes, complete };
     let mut whole = complete;
-    while let [Node::Group(_)] = found.nodes.as_slice() {
-        let Some(Node::Group(inner)) = found.nodes.pop() else { break };
+    while let [ModuleNode::Group(_)] = found.nodes.as_slice() {
+        let Some(ModuleNode::Group(inner)) = found.nodes.pop() else { break };
         whole |= inner.complete;
         found = inner;
     }
@@ -42,9 +42,9 @@ pub(crate) fn group<'a>(modules: &Modules<'a>, ops: &[LocalOp]) -> Group<'a> {
 
 /// One group and a few operators beside it read better as one function.
 fn dissolve<'a>(modules: &Modules<'a>, ops: &[LocalOp], mut outer: Group<'a>) -> Group<'a> {
-    let groups = outer.nodes.iter().filter(|node| matches!(node, Node::Group(_))).count();
+    let groups = outer.nodes.iter().filter(|node| matches!(node, ModuleNode::Group(_))).count();
     let loose = outer.nodes.len() - groups;
-    let partial = |node: &Node<'_>| matches!(node, Node::Group(group) if !group.complete);
+    let partial = |node: &ModuleNode<'_>| matches!(node, ModuleNode::Group(group) if !group.complete);
     if outer.path.is_empty() {
         outer.path = common(modules, ops);
     }
@@ -52,8 +52,8 @@ fn dissolve<'a>(modules: &Modules<'a>, ops: &[LocalOp], mut outer: Group<'a>) ->
         let mut nodes = vec![];
         for node in outer.nodes {
             match node {
-                Node::Op(_) => nodes.push(node),
-                Node::Group(inner) => {
+                ModuleNode::Op(_) => nodes.push(node),
+                ModuleNode::Group(inner) => {
                     outer.path = inner.path;
                     nodes.extend(inner.nodes);
                 }
@@ -87,13 +87,13 @@ struct Grouper<'m, 'a> {
 }
 
 impl<'a> Grouper<'_, 'a> {
-    fn nodes(&self, range: Range<usize>, module: &str, depth: usize) -> Vec<Node<'a>> {
+    fn nodes(&self, range: Range<usize>, module: &str, depth: usize) -> Vec<ModuleNode<'a>> {
         let mut nodes = vec![];
         let mut at = range.start;
         while at < range.end {
             let path = self.modules.of(self.ops[at].op);
             let Some(child) = child(path, module).filter(|_| depth < MAX_DEPTH) else {
-                nodes.push(Node::Op(at));
+                nodes.push(ModuleNode::Op(at));
                 at += 1;
                 continue;
             };
@@ -103,7 +103,7 @@ impl<'a> Grouper<'_, 'a> {
             let inner = self.nodes(at..end, child, depth + 1);
             if self.is_worth(child, &inner, end - at) {
                 let complete = end - at >= self.modules.size(child);
-                nodes.push(Node::Group(Group { path: child, range: at..end, nodes: inner, complete }));
+                nodes.push(ModuleNode::Group(Group { path: child, range: at..end, nodes: inner, complete }));
             } else {
                 nodes.extend(inner);
             }
@@ -112,10 +112,10 @@ impl<'a> Grouper<'_, 'a> {
         nodes
     }
 
-    fn is_worth(&self, path: &str, nodes: &[Node<'_>], count: usize) -> bool {
+    fn is_worth(&self, path: &str, nodes: &[ModuleNode<'_>], count: usize) -> bool {
         self.modules.class(path).is_some()
             && !self.modules.is_leaf(path)
-            && (count >= FEWEST || nodes.iter().any(|node| matches!(node, Node::Group(_))))
+            && (count >= FEWEST || nodes.iter().any(|node| matches!(node, ModuleNode::Group(_))))
     }
 }
 

@@ -69,7 +69,7 @@ fn in_expr<'a>(expr: &mut Expr<'a>, index: bool, see: &mut dyn FnMut(Slot<'_, 'a
 }
 
 /// Lines of which the same are written in several turns.
-pub(super) struct Found {
+pub(super) struct RepeatedLines {
     pub(super) start: usize,
     pub(super) length: usize,
     pub(super) count: usize,
@@ -84,7 +84,7 @@ pub(super) struct Found {
     mixed: usize,
 }
 
-impl Found {
+impl RepeatedLines {
     pub(super) fn saves(&self) -> usize {
         (self.count - 1) * self.length
     }
@@ -185,14 +185,14 @@ impl Lines {
     }
 
     /// All loops, in their order.
-    pub(super) fn loops(&self) -> Vec<Found> {
+    pub(super) fn loops(&self) -> Vec<RepeatedLines> {
         let mut found = vec![];
         self.search(0, self.shapes.len(), &mut found);
-        found.sort_by_key(|found: &Found| found.start);
+        found.sort_by_key(|found: &RepeatedLines| found.start);
         found
     }
 
-    fn search(&self, low: usize, high: usize, found: &mut Vec<Found>) {
+    fn search(&self, low: usize, high: usize, found: &mut Vec<RepeatedLines>) {
         let Some(best) = self.best(low, high) else { return };
         let (start, end) = (best.start, best.start + best.length * best.count);
         found.push(best);
@@ -201,10 +201,10 @@ impl Lines {
     }
 
     /// The loop that saves most; of several that save the same, the one whose turns are one layer each.
-    fn best(&self, low: usize, high: usize) -> Option<Found> {
+    fn best(&self, low: usize, high: usize) -> Option<RepeatedLines> {
         let mut places = self.places(low, high);
         places.sort_by_key(|(start, length, count)| (Reverse((count - 1) * length), *start));
-        let mut best: Option<Found> = None;
+        let mut best: Option<RepeatedLines> = None;
         for (start, length, count) in places.into_iter().take(TRIES) {
             if best.as_ref().is_some_and(|best| (count - 1) * length < best.saves()) {
                 break;
@@ -240,7 +240,7 @@ impl Lines {
 
     /// Whether lines of the same shapes are turns of a loop: numbers grow evenly, and each name is of the same
     /// turn, of the one before, or of before them all, in all turns.
-    fn as_loop(&self, start: usize, length: usize, count: usize) -> Option<Found> {
+    fn as_loop(&self, start: usize, length: usize, count: usize) -> Option<RepeatedLines> {
         let rounds: Vec<Vec<&Item>> = (0..count)
             .map(|iteration| self.items[start + iteration * length..][..length].iter().flatten().collect())
             .collect();
@@ -275,7 +275,8 @@ impl Lines {
                 }
             }
         }
-        let mut found = Found { start, length, count, steps, values, first: 0, falls: false, mixed: 0 };
+        let mut found =
+            RepeatedLines { start, length, count, steps, values, first: 0, falls: false, mixed: 0 };
         indices.extend(self.numbered(start, length, count)?);
         found.count_by(&indices);
         Some(found)
@@ -298,7 +299,7 @@ impl Lines {
     }
 
     /// What the lines of a loop make, in all turns.
-    pub(super) fn made_in(&self, found: &Found) -> impl Iterator<Item = &str> {
+    pub(super) fn made_in(&self, found: &RepeatedLines) -> impl Iterator<Item = &str> {
         let lines = &self.items[found.start..found.start + found.length * found.count];
         lines
             .iter()

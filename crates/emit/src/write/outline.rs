@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use graph::{Dtype, Graph};
 use program::{Arg, Body, BufId, Call, LocalOp};
 
-use super::group::{Group, Node, group, shared};
+use super::group::{Group, ModuleNode, group, shared};
 use super::modules::{Modules, plain};
 use super::naming::{Naming, of_target};
 use super::sharding::Shardings;
@@ -60,7 +60,7 @@ pub(crate) enum Item<'a> {
 
 /// What makes functions the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Shape<'a> {
+pub(crate) struct FunctionShape<'a> {
     pub(crate) params: Vec<Var>,
     pub(crate) items: Vec<Item<'a>>,
     pub(crate) results: Vec<Value<'a>>,
@@ -69,7 +69,7 @@ pub(crate) struct Shape<'a> {
 }
 
 pub(crate) struct Outlined<'a> {
-    pub(crate) shape: Shape<'a>,
+    pub(crate) shape: FunctionShape<'a>,
     pub(crate) name: String,
     /// What each variable would like to be called, as far as all uses agree. Nothing for a parameter that is
     /// something else in each.
@@ -100,7 +100,7 @@ pub(crate) struct Note<'a> {
 }
 
 /// One use of a function.
-pub(crate) struct Use<'a> {
+pub(crate) struct FunctionUse<'a> {
     pub(crate) function: usize,
     /// The module that `p` stands for.
     pub(crate) tree: Option<String>,
@@ -128,8 +128,8 @@ pub(crate) struct Outline<'a> {
 }
 
 /// A function that is being written.
-struct Draft<'a> {
-    shape: Shape<'a>,
+struct OutlinedFunction<'a> {
+    shape: FunctionShape<'a>,
     tree: String,
     vars: HashMap<BufId, Var>,
     hints: Vec<Hint>,
@@ -169,7 +169,7 @@ impl<'a> Outline<'a> {
     }
 
     /// The function of a call, and its arguments: first the call's inputs that are no leaves.
-    pub(crate) fn call(&mut self, call: &'a Call) -> Use<'a> {
+    pub(crate) fn call(&mut self, call: &'a Call) -> FunctionUse<'a> {
         for (index, op) in call.ops.iter().enumerate() {
             for buf in op.inputs() {
                 self.last_use[buf.index()] = index;
@@ -188,7 +188,7 @@ impl<'a> Outline<'a> {
         };
         let name = self.name(&call.ops, &group);
         let piece = self.modules.piece(&call.ops);
-        Use { piece, ..self.function(&call.ops, &group, name, tree, &params, &call.outputs) }
+        FunctionUse { piece, ..self.function(&call.ops, &group, name, tree, &params, &call.outputs) }
     }
 
     /// Part of a module, or parts of several, belong to the module that all leaves hang in, if there
@@ -266,8 +266,8 @@ impl<'a> Outline<'a> {
         tree: String,
         params: &[BufId],
         results: &[BufId],
-    ) -> Use<'a> {
-        let mut draft = Draft::new(tree);
+    ) -> FunctionUse<'a> {
+        let mut draft = OutlinedFunction::new(tree);
         for buf in params {
             let name = self.naming.known(self.body.buf(*buf).tensor, "").unwrap_or_default();
             let var = draft.define(*buf, Hint { name, shared: String::new() });
@@ -275,19 +275,27 @@ impl<'a> Outline<'a> {
         }
         for node in &group.nodes {
             match node {
-                Node::Op(index) => self.op(&mut draft, &ops[*index], group),
-                Node::Group(inner) => self.nested(&mut draft, ops, inner),
+                ModuleNode::Op(index) => self.op(&mut draft, &ops[*index], group),
+                ModuleNode::Group(inner) => self.nested(&mut draft, ops, inner),
             }
         }
         for buf in results {
             let value = self.buf(&mut draft, *buf);
             draft.shape.results.push(value);
         }
-        let Draft { shape, tree, hints, notes, leaves, numbers, .. } = draft;
+        let OutlinedFunction { shape, tree, hints, notes, leaves, numbers, .. } = draft;
         let tree = shape.uses_leaves.then_some(tree);
         let new = Outlined::new(shape, name, hints, notes, &numbers);
         let function = self.intern(new, group.path, &numbers);
-        Use { function, tree, tensors: params.to_vec(), leaves, numbers, path: group.path, piece: None }
+        FunctionUse {
+            function,
+            tree,
+            tensors: params.to_vec(),
+            leaves,
+            numbers,
+            path: group.path,
+            piece: None,
+        }
     }
 
     /// The number of a function, which is an old one if that is the same: code of one name, or of the same lines.
@@ -317,7 +325,7 @@ impl<'a> Outline<'a> {
         id
     }
 
-    fn op(&self, draft: &mut Draft<'a>, op: &'a LocalOp, group: &Group<'a>) {
+    fn op(&self, draft: &mut OutlinedFunction<'a>, op: &'a LocalOp, group: &Group<'a>) {
         draft.user = self.modules.of(op.op);
         draft.shape.uses_rank |= templates::creates(&op.target);
         let mut args: Vec<Value<'a>> = op.args.iter().map(|arg| self.value(draft, arg)).collect();
@@ -335,7 +343,7 @@ impl<'a> Outline<'a> {
         draft.notes.push(Note { line: self.modules.line(op.op), sharding: self.sharding(&op.outputs) });
     }
 
-    fn nested(&mut self, draft: &mut Draft<'a>, ops: &'a [LocalOp], group: &Group<'a>) {
+    fn nested(&mut self, draft: &mut OutlinedFunction<'a>, ops: &'a [LocalOp], group: &Group<'a>) {
         let (params, results) = self.interface(ops, group);
         let path = plain(group.path);
         // The leaves of this group may all hang deeper than its own module, or elsewhere.
@@ -383,7 +391,7 @@ impl<'a> Outline<'a> {
         (params, results)
     }
 
-    fn value(&self, draft: &mut Draft<'a>, arg: &'a Arg) -> Value<'a> {
+    fn value(&self, draft: &mut OutlinedFunction<'a>, arg: &'a Arg) -> Value<'a> {
         match arg {
             Arg::None => Value::None,
             Arg::Bool(value) => Value::Bool(*value),
@@ -400,14 +408,14 @@ impl<'a> Outline<'a> {
         }
     }
 
-    fn buf(&self, draft: &mut Draft<'a>, buf: BufId) -> Value<'a> {
+    fn buf(&self, draft: &mut OutlinedFunction<'a>, buf: BufId) -> Value<'a> {
         match self.leaf_of[buf.index()] {
             Some(leaf) => self.leaf(draft, leaf),
             None => Value::Var(*draft.vars.get(&buf).unwrap_or(&usize::MAX)),
         }
     }
 
-    fn leaf(&self, draft: &mut Draft<'a>, leaf: usize) -> Value<'a> {
+    fn leaf(&self, draft: &mut OutlinedFunction<'a>, leaf: usize) -> Value<'a> {
         if let Some(text) = self.leaves.within(leaf, &draft.tree, draft.user) {
             draft.shape.uses_leaves = true;
             return Value::Leaf(text);
@@ -449,7 +457,13 @@ impl<'a> Outline<'a> {
 }
 
 impl<'a> Outlined<'a> {
-    fn new(shape: Shape<'a>, name: String, hints: Vec<Hint>, notes: Vec<Note<'a>>, numbers: &[i64]) -> Self {
+    fn new(
+        shape: FunctionShape<'a>,
+        name: String,
+        hints: Vec<Hint>,
+        notes: Vec<Note<'a>>,
+        numbers: &[i64],
+    ) -> Self {
         let numbers = numbers.iter().copied().map(Some).collect();
         Self { shape, name, hints, notes, paths: vec![], users: HashSet::new(), numbers }
     }
@@ -473,9 +487,9 @@ impl<'a> Outlined<'a> {
     }
 }
 
-impl<'a> Draft<'a> {
+impl<'a> OutlinedFunction<'a> {
     fn new(tree: String) -> Self {
-        let (shape, vars, hints, notes) = (Shape::default(), HashMap::new(), vec![], vec![]);
+        let (shape, vars, hints, notes) = (FunctionShape::default(), HashMap::new(), vec![], vec![]);
         Self { shape, tree, vars, hints, notes, leaves: vec![], numbers: vec![], user: "" }
     }
 

@@ -11,7 +11,7 @@ use super::comments::{self, Comments, partition};
 use super::functions::{CallText, Names, Printer, statement};
 use super::modules::Modules;
 use super::naming::Naming;
-use super::outline::{Outline, Use};
+use super::outline::{FunctionUse, Outline};
 use super::ranks::{group_of, rank_names};
 use super::sharding::Shardings;
 use super::{rolled, timetable};
@@ -32,7 +32,7 @@ pub(crate) fn text(
     let leaves = Leaves::new(graph, body);
     let shardings = Shardings::new(graph, analysis, program, role);
     let mut outline = Outline::new(graph, modules, body, &leaves, &shardings);
-    let uses: Vec<Use<'_>> = body.calls().map(|call| outline.call(call)).collect();
+    let uses: Vec<FunctionUse<'_>> = body.calls().map(|call| outline.call(call)).collect();
     let texts: Vec<CallText> = uses.iter().map(|used| CallText::new(used, &leaves)).collect();
     let (names, scope) = Names::new(&outline.functions);
     let holes = hole_names(body);
@@ -128,7 +128,7 @@ fn function(out: &mut String, mut function: Function<'_>, names: &Scope, wanted:
 }
 
 /// The calls of all codes, in their order.
-type Calls<'c, 'n> = dyn Iterator<Item = (&'c Use<'n>, &'n CallText)> + 'c;
+type Calls<'c, 'n> = dyn Iterator<Item = (&'c FunctionUse<'n>, &'n CallText)> + 'c;
 
 /// The function of a code.
 fn written_code<'n>(
@@ -194,7 +194,7 @@ fn written<'n>(file: &File<'n>, instrs: &'n [Instr], used: &mut Calls<'_, 'n>) -
 }
 
 /// The module that a call is (a part of), and the operator of the model that it is a piece of.
-fn place_of(used: &Use<'_>) -> String {
+fn place_of(used: &FunctionUse<'_>) -> String {
     match used.piece {
         Some(piece) if used.path.is_empty() => format!("{piece} in pieces"),
         Some(piece) => format!("{}: {piece} in pieces", used.path),

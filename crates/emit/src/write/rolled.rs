@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::iterations::{Found, Lines, Slot, counted, visit};
+use super::iterations::{Lines, RepeatedLines, Slot, counted, visit};
 use crate::names::{Scope, UNNAMED};
 use crate::python::parser::template;
 use crate::python::{Expr, Stmt, StmtKind};
@@ -16,7 +16,7 @@ use crate::python::{Expr, Stmt, StmtKind};
 /// What is known of a function's lines before its loops are written.
 #[derive(Default)]
 pub(super) struct Rolled {
-    loops: Vec<Found>,
+    loops: Vec<RepeatedLines>,
     /// The names that values have instead of those that they have in straight-line code.
     renamed: HashMap<String, String>,
     /// The number of the turn.
@@ -81,7 +81,7 @@ pub(super) fn with_paths<'n>(mut stmts: Vec<Stmt<'n>>) -> Vec<Stmt<'n>> {
 /// New names for all values, and one for the counter, if each then means the same in every line as before.
 fn renamed(
     lines: &Lines,
-    loops: &[Found],
+    loops: &[RepeatedLines],
     params: &[&str],
     scope: &Scope,
     wanted: &HashMap<&str, &str>,
@@ -127,7 +127,7 @@ fn titles(classes: &[Vec<&str>], wanted: &HashMap<&str, &str>) -> Vec<String> {
 }
 
 /// The names of one value in all turns, and before them, of all loops.
-fn classes(loops: &[Found]) -> Vec<Vec<&str>> {
+fn classes(loops: &[RepeatedLines]) -> Vec<Vec<&str>> {
     let mut classes: Vec<Vec<&str>> = vec![];
     for one in loops.iter().flat_map(|found| &found.values) {
         let (joined, mut others): (Vec<_>, Vec<_>) = classes
@@ -168,7 +168,7 @@ fn reuse(
 }
 
 /// The lines of the first turn in a loop.
-fn written<'n>(found: &Found, mut all: Vec<Stmt<'n>>, counter: &'n str) -> Stmt<'n> {
+fn written<'n>(found: &RepeatedLines, mut all: Vec<Stmt<'n>>, counter: &'n str) -> Stmt<'n> {
     let others: Vec<Stmt<'n>> = all.split_off(found.length);
     let mut steps = found.steps.iter();
     let mut body = vec![];
@@ -194,7 +194,7 @@ fn written<'n>(found: &Found, mut all: Vec<Stmt<'n>>, counter: &'n str) -> Stmt<
 }
 
 /// A number that is `value` in the first turn, by the counter: `2 * n + 1`.
-fn number<'n>(found: &Found, value: i64, step: i64, counter: &'n str) -> Expr<'n> {
+fn number<'n>(found: &RepeatedLines, value: i64, step: i64, counter: &'n str) -> Expr<'n> {
     let (times, plus) = found.by_counter(value, step);
     let binary = |operator, a, b| Expr::Binary(operator, Box::new((a, b)));
     let product = |times: i64| {
@@ -211,7 +211,12 @@ fn number<'n>(found: &Found, value: i64, step: i64, counter: &'n str) -> Expr<'n
 
 /// A comment that is true in all turns, from those of the first two: a loop is only found where its comments are
 /// the same words with numbers that grow evenly.
-fn comment(found: &Found, first: Option<&str>, second: Option<&str>, counter: &str) -> Option<String> {
+fn comment(
+    found: &RepeatedLines,
+    first: Option<&str>,
+    second: Option<&str>,
+    counter: &str,
+) -> Option<String> {
     let (first, second) = (first?, second?);
     if first == second {
         return Some(first.to_owned());

@@ -17,7 +17,7 @@ use crate::leaves::Leaves;
 
 /// How one value lies, on every rank of a role.
 #[derive(Clone, PartialEq)]
-struct Sharding {
+struct ValueSharding {
     /// The length along each factor of the tensor, over all dims.
     lengths: Vec<i64>,
     /// Of so many partial results this is one.
@@ -29,7 +29,7 @@ pub(crate) struct Shardings<'a> {
     graph: &'a Graph,
     factors: &'a [Vec<Vec<i64>>],
     body: &'a Body,
-    known: Vec<Option<Sharding>>,
+    known: Vec<Option<ValueSharding>>,
 }
 
 impl<'a> Shardings<'a> {
@@ -102,12 +102,12 @@ impl<'a> Shardings<'a> {
         self.factors.get(self.body.buf(buf).tensor.index())
     }
 
-    fn get(&self, buf: BufId) -> Option<&Sharding> {
+    fn get(&self, buf: BufId) -> Option<&ValueSharding> {
         self.known[buf.index()].as_ref()
     }
 
     /// Nothing is known of lengths that are not those of the tensor's factors.
-    fn set(&mut self, buf: BufId, found: Option<Sharding>) {
+    fn set(&mut self, buf: BufId, found: Option<ValueSharding>) {
         let count = self.factors(buf).map(|dims| dims.iter().map(Vec::len).sum());
         self.known[buf.index()] = found.filter(|sharding| Some(sharding.lengths.len()) == count);
     }
@@ -139,7 +139,7 @@ struct Follow<'a, 'p> {
     program: &'p Program,
     role: &'a Role,
     calls: HashMap<CallId, &'a Call>,
-    kept: HashMap<KeepId, Vec<Option<Sharding>>>,
+    kept: HashMap<KeepId, Vec<Option<ValueSharding>>>,
     shardings: Shardings<'a>,
 }
 
@@ -150,7 +150,7 @@ impl<'a> Follow<'a, '_> {
         let (first, rest) = per_rank.values().split_first().expect("a role has a rank");
         let first = lengths(first);
         let same = rest.iter().all(|other| other.0.iter().map(|part| part.len()).eq(first.iter().copied()));
-        self.shardings.set(buf, same.then_some(Sharding { lengths: first, parts: 1 }));
+        self.shardings.set(buf, same.then_some(ValueSharding { lengths: first, parts: 1 }));
     }
 
     fn instr(&mut self, instr: &'a Instr) {
@@ -203,7 +203,7 @@ impl<'a> Follow<'a, '_> {
                 |(size, carried): (i64, &Option<usize>)| carried.map_or(Some(size), |loop_of| at[loop_of]);
             let lengths: Option<Vec<i64>> =
                 whole.iter().flatten().copied().zip(carried).map(length).collect();
-            self.shardings.set(*made, lengths.map(|lengths| Sharding { lengths, parts }));
+            self.shardings.set(*made, lengths.map(|lengths| ValueSharding { lengths, parts }));
         }
     }
 
@@ -272,15 +272,15 @@ impl<'a> Follow<'a, '_> {
         }
     }
 
-    fn slice(&self, slice: &Slice) -> Option<Sharding> {
+    fn slice(&self, slice: &Slice) -> Option<ValueSharding> {
         let from = self.shardings.get(slice.from)?;
         let number = |arg: &Arg| if let Arg::Int(value) = arg { Some(*value) } else { None };
         let length = |(lo, hi): &(Arg, Arg)| Some(number(hi)? - number(lo)?);
         let lengths: Option<Vec<i64>> = slice.region.iter().map(length).collect();
-        Some(Sharding { lengths: lengths?, ..*from })
+        Some(ValueSharding { lengths: lengths?, ..*from })
     }
 
-    fn collective(&self, it: &Collective, from: &Sharding) -> Option<Sharding> {
+    fn collective(&self, it: &Collective, from: &ValueSharding) -> Option<ValueSharding> {
         let group = group_of(self.program, self.role, it.group)?;
         let summed = i64::try_from(group.len()).ok().map(|size| (from.parts / size).max(1));
         let mut found = from.clone();

@@ -17,7 +17,7 @@ pub(crate) const FORMAT: u64 = 7;
 
 pub(crate) fn text(graph: &Graph, program: &Program) -> String {
     // What refers to regions comes first, so that the regions are known.
-    let mut tables = Tables::new(graph, program);
+    let mut tables = TableWriter::new(graph, program);
     let roles: Vec<String> = program.roles.iter().map(|role| tables.role(role)).collect();
     let exchanges: Vec<String> = program.exchanges.iter().map(|e| tables.exchange(e)).collect();
     let listed = listed(graph, program);
@@ -70,7 +70,7 @@ pub(crate) fn text(graph: &Graph, program: &Program) -> String {
 /// Whether what tables say of tensors, of random operators and of what needs a gradient is what the graph
 /// says, and no tensor that the runtime looks up is left out.
 pub(crate) fn agree(graph: &Graph, program: &Program, given: &Value) -> bool {
-    let tables = Tables::new(graph, program);
+    let tables = TableWriter::new(graph, program);
     let value = |text: String| serde_json::from_str::<Value>(&text).ok();
     let list = |key: &str| given.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let id = |entry: &Value| entry.get("id").and_then(Value::as_u64).and_then(|id| usize::try_from(id).ok());
@@ -121,14 +121,14 @@ fn listed(graph: &Graph, program: &Program) -> BTreeSet<TensorId> {
     found
 }
 
-struct Tables<'a> {
+struct TableWriter<'a> {
     graph: &'a Graph,
     program: &'a Program,
     regions: Regions<'a>,
     needs_grad: Vec<bool>,
 }
 
-impl<'a> Tables<'a> {
+impl<'a> TableWriter<'a> {
     fn new(graph: &'a Graph, program: &'a Program) -> Self {
         let needs_grad = program.boundary.needs_grad(graph);
         Self { graph, program, regions: Regions::default(), needs_grad }

@@ -29,21 +29,21 @@ pub(crate) fn called(goes_on: bool) -> &'static str {
 }
 
 /// The function, and the names of codes in it.
-pub(super) struct Step<'t> {
+pub(super) struct StepFunction<'t> {
     timetable: &'t Timetable,
     several: bool,
     settles: bool,
 }
 
 /// None for what only runs forward.
-pub(super) fn step(timetable: &Timetable, several: bool, settles: bool) -> Option<Step<'_>> {
+pub(super) fn step(timetable: &Timetable, several: bool, settles: bool) -> Option<StepFunction<'_>> {
     let simple = *timetable == Timetable::in_turn(timetable.begins, false) || timetable.loops.is_empty();
     let written = !simple || several && !timetable.loops.is_empty() || timetable.ends;
-    written.then_some(Step { timetable, several, settles })
+    written.then_some(StepFunction { timetable, several, settles })
 }
 
-pub(super) fn print(out: &mut String, step: &Step<'_>) {
-    let Step { timetable, several, settles } = *step;
+pub(super) fn print(out: &mut String, step: &StepFunction<'_>) {
+    let StepFunction { timetable, several, settles } = *step;
     let on = timetable.goes_on();
     let usual = *timetable == Timetable::in_turn(timetable.begins, true);
     let early = timetable.loops.iter().any(|it| it.iterations.is_some());

@@ -11,9 +11,9 @@ use rules::{Kind, Rule};
 
 use super::per_rank::{Asked, NumbersId, agreed};
 use super::recomputed::Begun;
-use super::{Made, Owner, Projector};
+use super::{MadeCall, Owner, Projector};
 use crate::placement::Placement;
-use crate::uses::{Reader, UseId};
+use crate::uses::{TensorReader, UseId};
 
 /// One part of an operator of a segment: the first, second, ... on its rank.
 #[derive(Clone, Copy)]
@@ -114,7 +114,7 @@ impl Projector<'_> {
         Ok(cx.graph.op(item.op).outputs.iter().zip(&here.parts[item.slot].writes).map(written).collect())
     }
 
-    fn piece(&mut self, segment: usize, items: &[Item]) -> Asked<Made> {
+    fn piece(&mut self, segment: usize, items: &[Item]) -> Asked<MadeCall> {
         let id = CallId::new(self.calls);
         self.calls += 1;
         let mut inside: HashMap<BufId, ()> = HashMap::new();
@@ -167,7 +167,7 @@ impl Projector<'_> {
         };
         self.begins(Begun::Call(id));
         self.push(Instr::Call(call));
-        Ok(Made { first: id, id, outputs, inputs })
+        Ok(MadeCall { first: id, id, outputs, inputs })
     }
 
     /// A call's input; where one buffer would give gradients to two owners, the second gets a name of
@@ -206,8 +206,8 @@ impl Projector<'_> {
 
     fn escapes(&self, tensor: TensorId, segment: usize) -> bool {
         let uses = &self.global.uses;
-        let stays = |reader: &Reader| match reader {
-            Reader::Op(op, _) => self.global.segments.of[op.index()] == segment,
+        let stays = |reader: &TensorReader| match reader {
+            TensorReader::Op(op, _) => self.global.segments.of[op.index()] == segment,
             _ => false,
         };
         !uses.of[tensor.index()]

@@ -21,7 +21,7 @@ use crate::layout::{Interner, LayoutId};
 use crate::param_sharding::ParamShardings;
 use crate::schedule::{Codes, Schedule};
 use crate::segments::Segments;
-use crate::uses::{Context, Reader, UseId, Uses};
+use crate::uses::{Context, TensorReader, UseId, Uses};
 
 use per_rank::{Apart, Asked, RegionsId};
 use role_ranks::RoleRanks;
@@ -58,7 +58,7 @@ enum Owner {
 
 /// A call that was made, for its backward.
 #[derive(Clone)]
-struct Made {
+struct MadeCall {
     /// In forward.
     first: CallId,
     /// The one that keeps what backward needs.
@@ -89,7 +89,7 @@ struct Projector<'a> {
     leaf_of: HashMap<BufId, usize>,
     /// What is given of inputs, and slices of it.
     inputs: HashMap<TensorId, Vec<(RegionsId, BufId)>>,
-    made: HashMap<usize, Vec<Made>>,
+    made: HashMap<usize, Vec<MadeCall>>,
     variants: calls::Variants,
     recomputed: recomputed::Recomputed,
     calls: usize,
@@ -293,7 +293,7 @@ impl Projector<'_> {
         forwards.for_each(|code| code.gives = vec![None; outputs.len()]);
         self.table.outputs = vec![None; outputs.len()];
         for number in 0..outputs.len() {
-            let Some((id, tensor)) = self.reader_use(&Reader::Output(number)) else { continue };
+            let Some((id, tensor)) = self.reader_use(&TensorReader::Output(number)) else { continue };
             let ports = self.global.uses.get(id).ports;
             // Of an output that leaves in parts, a rank may have none.
             if self.role_ranks.ports(ports)? == 0 {
@@ -331,7 +331,7 @@ impl Projector<'_> {
         Ok(())
     }
 
-    fn reader_use(&self, reader: &Reader) -> Option<(UseId, TensorId)> {
+    fn reader_use(&self, reader: &TensorReader) -> Option<(UseId, TensorId)> {
         let all = &self.global.uses.all;
         let index = all.iter().position(|u| u.readers.contains(reader))?;
         Some((UseId::new(index), all[index].tensor))

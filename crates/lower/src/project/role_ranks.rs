@@ -35,7 +35,7 @@ pub struct PartHere {
 
 /// A rank's share of a move.
 pub struct MoveHere {
-    pub shape: Shape,
+    pub shape: RoleShape,
     /// The regions of the middle shards.
     pub middle: Vec<RegionsId>,
     /// What the rank has after the communication, if it takes part in one of a group.
@@ -43,7 +43,7 @@ pub struct MoveHere {
 }
 
 #[derive(PartialEq)]
-pub struct Shape {
+pub struct RoleShape {
     /// For each middle shard those whose sum it is.
     pub sums: Vec<Vec<usize>>,
     /// For each target where it comes from; middle shards are counted from the rank's first.
@@ -61,7 +61,7 @@ struct Spots {
 
 /// Answers that are known.
 #[derive(Default)]
-struct Known {
+struct KnownAnswers {
     layouts: HashMap<LayoutId, Rc<Spots>>,
     ports: HashMap<PortsId, Rc<Spots>>,
     entries: HashMap<(LayoutId, usize), RegionsId>,
@@ -80,12 +80,12 @@ pub struct RoleRanks<'a> {
     pub ranks: &'a [RankId],
     pub per_rank: PerRankValues<'a>,
     interner: &'a Interner,
-    known: Known,
+    known: KnownAnswers,
 }
 
 impl<'a> RoleRanks<'a> {
     pub fn new(ranks: &'a [RankId], interner: &'a Interner) -> Self {
-        Self { ranks, per_rank: PerRankValues::new(ranks), interner, known: Known::default() }
+        Self { ranks, per_rank: PerRankValues::new(ranks), interner, known: KnownAnswers::default() }
     }
 
     // Layouts and ports.
@@ -268,7 +268,7 @@ impl<'a> RoleRanks<'a> {
             };
             let member = plan.method.member(self.ranks[at]);
             let gives = given.get(&self.ranks[at]).map_or(&[][..], Vec::as_slice);
-            Shape {
+            RoleShape {
                 sums: (0..middle.count).map(sum).collect(),
                 gets: (0..targets.count).map(get).collect(),
                 member: member.map(|m| (m.shard - start, m.sizes.clone(), m.other_sizes.clone())),

@@ -17,22 +17,28 @@ pub(super) fn attention(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled
         return None;
     }
     let (q, k, v) = (of(0)?, of(1)?, of(2)?);
-    let parts = Parts { proof, id, causal: op.arg(5, "is_causal") == Some(&Arg::Bool(true)), mask: of(3) };
+    let parts =
+        AttentionParts { proof, id, causal: op.arg(5, "is_causal") == Some(&Arg::Bool(true)), mask: of(3) };
     Some(proof.require_same_numbers(id).and_then(|()| parts.result(q, k, v)))
 }
 
-struct Parts<'a> {
+struct AttentionParts<'a> {
     proof: &'a Proof<'a>,
     id: OpId,
     causal: bool,
     mask: Option<(&'a Filled, &'a [i64])>,
 }
 
-type Operand<'a> = (&'a Filled, &'a [i64]);
+type AttentionOperand<'a> = (&'a Filled, &'a [i64]);
 
-impl Parts<'_> {
-    fn result(&self, q: Operand<'_>, k: Operand<'_>, v: Operand<'_>) -> Result<Vec<Filled>> {
-        let keys = |it: Operand<'_>| {
+impl AttentionParts<'_> {
+    fn result(
+        &self,
+        q: AttentionOperand<'_>,
+        k: AttentionOperand<'_>,
+        v: AttentionOperand<'_>,
+    ) -> Result<Vec<Filled>> {
+        let keys = |it: AttentionOperand<'_>| {
             it.1.len().checked_sub(2).and_then(|dim| it.0.tail(dim).map(|(_, tail)| tail.clone()))
         };
         let (queries, of_keys, of_values) = (keys(q), keys(k), keys(v));
@@ -82,7 +88,12 @@ impl Parts<'_> {
     }
 
     /// The tails of queries and of what is before them; those of the width are summed over.
-    fn kept(&self, q: Operand<'_>, k: Operand<'_>, v: Operand<'_>) -> Result<Vec<Tail>> {
+    fn kept(
+        &self,
+        q: AttentionOperand<'_>,
+        k: AttentionOperand<'_>,
+        v: AttentionOperand<'_>,
+    ) -> Result<Vec<Tail>> {
         let made = self.proof.long.op(self.id).outputs[0];
         let rank = made.map_or(0, |made| self.proof.shape(made).len());
         let mut found: Vec<Tail> = vec![];

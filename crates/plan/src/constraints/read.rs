@@ -31,7 +31,7 @@ pub fn read(
             .why(begins)
             .fix(format!("the first line must be `{HEADER}`, or `{PLAN}` for a partial plan")));
     };
-    let reader = Reader { graph, dims: Dims::new(graph, analysis), devices };
+    let reader = ConstraintReader { graph, dims: Dims::new(graph, analysis), devices };
     let mut found = vec![];
     for (number, line, said) in lines {
         let place = format!("{called}, line {number}");
@@ -64,13 +64,13 @@ fn bad(what: impl Into<String>) -> Error {
     Error::new("SW0332", what)
 }
 
-struct Reader<'g> {
+struct ConstraintReader<'g> {
     graph: &'g Graph,
     dims: Dims<'g>,
     devices: u32,
 }
 
-impl Reader<'_> {
+impl ConstraintReader<'_> {
     fn line(&self, line: &str) -> Result<Says> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match (word, rest.trim()) {

@@ -6,7 +6,7 @@ use diag::Result;
 use graph::OpId;
 
 use super::blocks::{Stages, stages};
-use super::{Model, Place, Set, data};
+use super::{AxisPlace, Model, Set, data};
 use crate::{Draft, On, Split, legal};
 
 pub(super) const SET: Set = Set {
@@ -18,7 +18,7 @@ pub(super) const SET: Set = Set {
     )
 };
 
-fn both_ways(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+fn both_ways(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
     let stages = stages(model, draft, SET.name)?;
     let batch = data::choose(model, 2);
     for op in model.graph.op_ids() {

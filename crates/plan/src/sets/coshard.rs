@@ -13,7 +13,7 @@ use graph::{OpId, TensorId};
 use rules::Joined;
 use rules::families::{self, View};
 
-use super::{Along, Auto, Model, Place, Set, megatron, recompute};
+use super::{Along, Auto, AxisPlace, Model, Set, megatron, recompute};
 use crate::Draft;
 
 pub(super) const SET: Set = Set {
@@ -81,7 +81,7 @@ fn bytes(model: &Model<'_>, tensor: TensorId) -> u64 {
 
 /// What is recomputed together: operators whose parts run one after another, as far as one reads what
 /// another makes, and no farther than a layer goes.
-fn again(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+fn again(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
     let in_turn: Vec<bool> = model.graph.op_ids().map(|op| repeats(draft.devices_of(op))).collect();
     let mut layer = vec![None; in_turn.len()];
     for (number, ops) in recompute::layers(model).iter().enumerate() {

@@ -9,7 +9,7 @@ use graph::{Graph, OpId, Source};
 use rules::{Kind, families};
 
 use super::blocks::{Stages, stages};
-use super::{Model, Place, Set, megatron};
+use super::{AxisPlace, Model, Set, megatron};
 use crate::{Draft, On, Split, legal};
 
 pub(super) const SET: Set = Set {
@@ -22,7 +22,7 @@ pub(super) const SET: Set = Set {
     )
 };
 
-fn interlace(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+fn interlace(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
     let Stages { devices, of, blocks: before } = stages(model, draft, "interlaced")?;
     let count = u32::try_from(devices.len()).unwrap_or(u32::MAX);
     let words = loops(model, count);

@@ -197,10 +197,10 @@ pub enum Shards {
 /// In the place of a word: any number.
 pub const NUMBER: &str = "n";
 
-pub type Besides = fn(&Model<'_>, &mut Draft<'_>, &Place<'_>) -> Result<()>;
+pub type Besides = fn(&Model<'_>, &mut Draft<'_>, &AxisPlace<'_>) -> Result<()>;
 
 /// The axis of a set: neighbours on it are so many devices apart.
-pub struct Place<'c> {
+pub struct AxisPlace<'c> {
     pub size: u32,
     pub stride: u32,
     /// For each operator what is split along it.
@@ -236,7 +236,7 @@ pub struct Along {
     /// Whether a model in which it finds nothing to split is refused.
     pub must_find: bool,
     /// If it places operators instead: the position of each along the axis.
-    pub stages: Option<Cut>,
+    pub stages: Option<StageCut>,
     /// Of an axis of so many devices which of them each part is on, in turn where one has several; else each
     /// has one part.
     pub places: Option<fn(u32) -> Vec<u32>>,
@@ -252,7 +252,7 @@ pub type Chunks = fn(&Model<'_>, &[Option<usize>], u32) -> Vec<u32>;
 pub type Exchange = fn(&Model<'_>, u32) -> Vec<Option<On>>;
 
 /// Cuts a model into so many stages: that of each operator. Some are no part of any.
-pub type Cut = fn(&Model<'_>, &[bool], u32) -> Vec<u32>;
+pub type StageCut = fn(&Model<'_>, &[bool], u32) -> Vec<u32>;
 
 impl Along {
     /// An axis along which a loop is split, each part on a device of its own; a model without any is refused.
@@ -425,17 +425,21 @@ fn decided<'g>(name: &PlanName, model: &Model<'g>, devices: u32) -> Result<Choic
         schedule.into_iter().for_each(|schedule| draft.schedule(schedule));
         if let Some(besides) = besides {
             let own = place(&axes, &choices, axis);
-            besides(model, &mut draft, &Place { size: number.unwrap_or(own.size), ..own })?;
+            besides(model, &mut draft, &AxisPlace { size: number.unwrap_or(own.size), ..own })?;
         }
     }
     Ok((draft, axes, choices))
 }
 
 /// Where an axis lies; a set that has none says something of all devices.
-fn place<'c>(axes: &[Axis], choices: &'c [Vec<Option<On>>], axis: Option<usize>) -> Place<'c> {
-    let Some(axis) = axis else { return Place { size: 1, stride: 1, choice: &[] } };
+fn place<'c>(axes: &[Axis], choices: &'c [Vec<Option<On>>], axis: Option<usize>) -> AxisPlace<'c> {
+    let Some(axis) = axis else { return AxisPlace { size: 1, stride: 1, choice: &[] } };
     let inner = axes[axis + 1..].iter().filter(|inner| !inner.along.in_turn());
-    Place { size: axes[axis].size, stride: inner.map(|inner| inner.size).product(), choice: &choices[axis] }
+    AxisPlace {
+        size: axes[axis].size,
+        stride: inner.map(|inner| inner.size).product(),
+        choice: &choices[axis],
+    }
 }
 
 /// Why an operator is copied along the first axis along which it is.

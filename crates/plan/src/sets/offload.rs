@@ -5,7 +5,7 @@
 use diag::Result;
 
 use super::recompute::layers_or_segments;
-use super::{Argument, Auto, Model, Place, Set};
+use super::{Argument, Auto, AxisPlace, Model, Set};
 use crate::Draft;
 
 pub(super) const SET: Set = Set {
@@ -16,21 +16,21 @@ pub(super) const SET: Set = Set {
     ..Set::new("offload", "what is not needed for a while is offloaded to the host")
 };
 
-fn all(model: &Model<'_>, draft: &mut Draft<'_>, place: &Place<'_>) -> Result<()> {
+fn all(model: &Model<'_>, draft: &mut Draft<'_>, place: &AxisPlace<'_>) -> Result<()> {
     activations(model, draft, place)?;
     state(model, draft, place)?;
     parameters(model, draft, place)
 }
 
-fn state(_: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+fn state(_: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
     draft.offload_state("\"*\"")
 }
 
-fn parameters(_: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+fn parameters(_: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
     draft.offload_parameters("\"*\"")
 }
 
-fn activations(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+fn activations(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
     layers_or_segments(model, "offload")?.iter().for_each(|layer| draft.offload(layer.clone()));
     Ok(())
 }

@@ -8,7 +8,7 @@ use diag::{Error, Result};
 use graph::OpId;
 
 use super::segments::{save, segments};
-use super::{Argument, Auto, Model, Place, Set};
+use super::{Argument, Auto, AxisPlace, Model, Set};
 use crate::Draft;
 use crate::recompute::is_dear;
 use crate::select::folded_path;
@@ -24,12 +24,12 @@ pub(super) const SET: Set = Set {
     )
 };
 
-fn all(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+fn all(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
     found(model)?.iter().for_each(|layer| draft.recompute(layer.clone()));
     Ok(())
 }
 
-fn selective(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+fn selective(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
     for layer in found(model)? {
         draft.recompute(layer.iter().copied().filter(|op| !is_dear(model.graph, *op)).collect());
     }
@@ -37,7 +37,7 @@ fn selective(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<
 }
 
 /// Also of a model that says otherwise.
-fn none(_: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+fn none(_: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
     draft.recompute(vec![]);
     Ok(())
 }
@@ -70,7 +70,7 @@ pub(super) fn layers_or_segments<'m>(model: &'m Model<'_>, set: &str) -> Result<
 }
 
 /// A module whose name is a number.
-struct Numbered {
+struct NumberedModule {
     /// How many names its path has.
     depth: usize,
     ops: Vec<OpId>,
@@ -102,7 +102,7 @@ fn repeating(model: &Model<'_>) -> Vec<Vec<OpId>> {
 }
 
 /// Operators by the path up to the next number, from a depth on.
-fn numbered(model: &Model<'_>, ops: impl Iterator<Item = OpId>, depth: usize) -> Vec<Numbered> {
+fn numbered(model: &Model<'_>, ops: impl Iterator<Item = OpId>, depth: usize) -> Vec<NumberedModule> {
     let mut found: BTreeMap<&str, (usize, Vec<OpId>)> = BTreeMap::new();
     for op in ops {
         let path = &model.graph.op(op).module[..];
@@ -116,7 +116,7 @@ fn numbered(model: &Model<'_>, ops: impl Iterator<Item = OpId>, depth: usize) ->
     let mut counts: HashMap<_, usize> = HashMap::new();
     all.iter().for_each(|one| *counts.entry(one).or_default() += 1);
     let modules = found.into_values().zip(&all);
-    modules.map(|((depth, ops), one)| Numbered { depth, ops, repeats: counts[one] > 1 }).collect()
+    modules.map(|((depth, ops), one)| NumberedModule { depth, ops, repeats: counts[one] > 1 }).collect()
 }
 
 /// What a module does that is dear to compute, or all that it does if nothing is: layers with and without a mask, a

@@ -22,7 +22,7 @@ const FINEST: u64 = 64;
 
 /// The operators of all segments but the last. None where backward needs nothing of forward's operators.
 pub(super) fn segments(model: &Model<'_>) -> Vec<Vec<OpId>> {
-    let row = Row::of(model);
+    let row = OperatorRow::of(model);
     let Some(between) = row.open() else { return vec![] };
     let count = model.graph.ops.len();
     if between.is_empty() {
@@ -38,7 +38,7 @@ pub(super) fn segments(model: &Model<'_>) -> Vec<Vec<OpId>> {
 /// Whether less is there where these spans are computed again than where nothing is. Layers of one operator each are no such:
 /// what they read is all that they keep.
 pub(super) fn save(model: &Model<'_>, spans: &[Vec<OpId>]) -> bool {
-    let row = Row::of(model);
+    let row = OperatorRow::of(model);
     let mut of = vec![None; model.graph.ops.len()];
     for (number, span) in spans.iter().enumerate() {
         span.iter().for_each(|op| of[op.index()] = Some(number));
@@ -68,7 +68,7 @@ pub(super) fn save(model: &Model<'_>, spans: &[Vec<OpId>]) -> bool {
 }
 
 /// The operators in their order.
-struct Row {
+struct OperatorRow {
     /// Bytes that backward needs of each.
     keeps: Vec<u64>,
     /// Those of them that no value has.
@@ -81,7 +81,7 @@ struct Row {
     teaches: Vec<bool>,
 }
 
-impl Row {
+impl OperatorRow {
     fn of(model: &Model<'_>) -> Self {
         let graph = model.graph;
         let needs_grad = graph.needs_grad();
@@ -166,7 +166,7 @@ struct Cuts {
 }
 
 impl Cuts {
-    fn of(row: &Row, places: Vec<usize>) -> Self {
+    fn of(row: &OperatorRow, places: Vec<usize>) -> Self {
         let mut sums = vec![0];
         row.keeps.iter().for_each(|bytes| sums.push(sums[sums.len() - 1] + bytes));
         let mut over = vec![vec![0; places.len()]; places.len() + 1];
@@ -225,8 +225,8 @@ mod tests {
 
     use super::*;
 
-    fn row(keeps: &[u64], values: &[(usize, usize, u64)]) -> Row {
-        Row {
+    fn row(keeps: &[u64], values: &[(usize, usize, u64)]) -> OperatorRow {
+        OperatorRow {
             keeps: keeps.to_vec(),
             more: vec![],
             is_kept: vec![],
@@ -235,7 +235,7 @@ mod tests {
         }
     }
 
-    fn cut(row: &Row) -> Vec<usize> {
+    fn cut(row: &OperatorRow) -> Vec<usize> {
         let between = row.open().expect("all of it has gradients");
         Cuts::of(row, places(&row.crossing(), between)).least()
     }
@@ -273,7 +273,7 @@ mod tests {
     }
 
     /// What is there where it is cut at these places.
-    fn there(row: &Row, cuts: &[usize]) -> u64 {
+    fn there(row: &OperatorRow, cuts: &[usize]) -> u64 {
         let crosses =
             |(made, read, _): &&(usize, usize, u64)| cuts.iter().any(|cut| made < cut && cut <= read);
         let kept: u64 = row.values.iter().filter(crosses).map(|value| value.2).sum();

@@ -4,7 +4,7 @@
 use diag::Result;
 
 use super::blocks::stages;
-use super::{Model, NUMBER, Place, Set};
+use super::{AxisPlace, Model, NUMBER, Set};
 use crate::Draft;
 
 pub(super) const SET: Set = Set {
@@ -16,7 +16,7 @@ pub(super) const SET: Set = Set {
     )
 };
 
-fn as_many_as_stages(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+fn as_many_as_stages(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
     let count = stages(model, draft, SET.name)?.devices.len();
     in_slices(model, draft, u32::try_from(count).unwrap_or(u32::MAX))
 }

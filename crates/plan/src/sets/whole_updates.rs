@@ -3,7 +3,7 @@
 
 use diag::Result;
 
-use super::{Model, Place, Set};
+use super::{AxisPlace, Model, Set};
 use crate::Draft;
 
 pub(super) const SET: Set = Set {
@@ -15,7 +15,7 @@ pub(super) const SET: Set = Set {
     )
 };
 
-fn all(model: &Model<'_>, draft: &mut Draft<'_>, _: &Place<'_>) -> Result<()> {
+fn all(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
     model.graph.tensor_ids().for_each(|tensor| draft.update_whole(tensor, true));
     Ok(())
 }

@@ -7,7 +7,7 @@ use diag::Result;
 use graph::{Graph, OpId, TensorId};
 use rules::Kind;
 
-use super::{Along, Auto, Model, Place, Set, Shards, data};
+use super::{Along, Auto, AxisPlace, Model, Set, Shards, data};
 use crate::param_sharding::{Gather, ParamSharding, Reduce, names};
 use crate::{Draft, On};
 
@@ -48,7 +48,7 @@ const ALONG: Along = Along {
 fn divide(
     model: &Model<'_>,
     draft: &mut Draft<'_>,
-    place: &Place<'_>,
+    place: &AxisPlace<'_>,
     (gather, reduce): (Gather, Reduce),
 ) -> Result<()> {
     if place.size == 1 {
@@ -70,7 +70,7 @@ fn divide(
 }
 
 /// Whether the devices along the axis read the same of an operator's input.
-fn reads_same(model: &Model<'_>, place: &Place<'_>, op: OpId, input: usize) -> bool {
+fn reads_same(model: &Model<'_>, place: &AxisPlace<'_>, op: OpId, input: usize) -> bool {
     let dims = model.analysis.op(op);
     let once = model.analysis.rules[op.index()].as_ref().is_some_and(|rule| rule.inputs[input].once);
     match place.choice[op.index()] {

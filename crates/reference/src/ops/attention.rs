@@ -2,11 +2,11 @@
 
 use crate::number::Num;
 use crate::ops::elements::{add, broadcast, dot, expand, scaled, softmax};
-use crate::ops::{Call, Made, wrong};
-use crate::tape::{Kind, T};
+use crate::ops::{Made, OpCall, wrong};
+use crate::tape::{ElementKind, T};
 
 /// What attention is asked for besides its operands.
-pub(super) struct Asked {
+pub(super) struct AttentionOptions {
     pub mask: Option<T>,
     /// The place of the first query, where none sees what comes later.
     pub causal_from: Option<i64>,
@@ -16,7 +16,7 @@ pub(super) struct Asked {
     pub kept: Option<Vec<Vec<Num>>>,
 }
 
-impl Call<'_, '_> {
+impl OpCall<'_, '_> {
     pub(super) fn attention(&mut self) -> Made<Option<Vec<T>>> {
         if self.name != "scaled_dot_product_attention" {
             return Ok(None);
@@ -28,7 +28,7 @@ impl Call<'_, '_> {
             Some(op) => Some(self.kept_pairs(op, 0, p, (&q, &k, &v))?),
             None => return wrong("attention with dropout that draws for nobody"),
         };
-        let asked = Asked {
+        let asked = AttentionOptions {
             mask: self.maybe(3, "attn_mask"),
             causal_from: self.flag(5, "is_causal", false).then_some(0),
             scale: self.number(6, "scale"),
@@ -38,7 +38,7 @@ impl Call<'_, '_> {
         Ok(Some(vec![self.attend(&q, &k, &v, &asked)?]))
     }
 
-    pub(super) fn attend(&mut self, q: &T, k: &T, v: &T, asked: &Asked) -> Made<T> {
+    pub(super) fn attend(&mut self, q: &T, k: &T, v: &T, asked: &AttentionOptions) -> Made<T> {
         let target = self.target;
         let least = |x: &T| x.rank() >= 2;
         if ![q, k, v].into_iter().all(least) {
@@ -88,13 +88,13 @@ impl Call<'_, '_> {
                 }
             }
         }
-        Ok(T::new(Kind::Float, [&batch[..], &[queries, made]].concat(), at))
+        Ok(T::new(ElementKind::Float, [&batch[..], &[queries, made]].concat(), at))
     }
 
-    fn masked(&mut self, score: u32, hidden: bool, mask: Option<(Kind, u32)>) -> u32 {
+    fn masked(&mut self, score: u32, hidden: bool, mask: Option<(ElementKind, u32)>) -> u32 {
         match mask {
             _ if hidden => self.tape.constant(Num::NEG_INF),
-            Some((Kind::Float, by)) => add(self.tape, score, by),
+            Some((ElementKind::Float, by)) => add(self.tape, score, by),
             Some((_, by)) => match self.tape.value(by) {
                 Num::ZERO => self.tape.constant(Num::NEG_INF),
                 _ => score,

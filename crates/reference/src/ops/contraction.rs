@@ -2,10 +2,10 @@
 
 use crate::ops::elements::{add, broadcast, dot, each, expand, indices, linear, scaled};
 use crate::ops::movement::permuted;
-use crate::ops::{Arg, Call, Made, wrong};
-use crate::tape::{Kind, T};
+use crate::ops::{Made, OpArg, OpCall, wrong};
+use crate::tape::{ElementKind, T};
 
-impl Call<'_, '_> {
+impl OpCall<'_, '_> {
     pub(super) fn contraction(&mut self) -> Made<Option<Vec<T>>> {
         let found = match self.name {
             "linear" => self.linear_map()?,
@@ -31,7 +31,9 @@ impl Call<'_, '_> {
         let order: Vec<usize> = (0..weight.rank()).rev().collect();
         let found = self.product(&x, &permuted(&weight, &order))?;
         match self.maybe(2, "bias") {
-            Some(bias) => each(self.tape, &[found, bias], Kind::Float, |tape, at| add(tape, at[0], at[1])),
+            Some(bias) => {
+                each(self.tape, &[found, bias], ElementKind::Float, |tape, at| add(tape, at[0], at[1]))
+            }
             None => Ok(found),
         }
     }
@@ -42,7 +44,7 @@ impl Call<'_, '_> {
         let (beta, alpha) = (self.number(9, "beta").unwrap_or(one), self.number(9, "alpha").unwrap_or(one));
         let found = self.product(&a, &b)?;
         let x = expand(&x, &found.shape)?;
-        each(self.tape, &[x, found], Kind::Float, |tape, at| {
+        each(self.tape, &[x, found], ElementKind::Float, |tape, at| {
             let (x, y) = (scaled(tape, at[0], beta), scaled(tape, at[1], alpha));
             add(tape, x, y)
         })
@@ -83,7 +85,11 @@ impl Call<'_, '_> {
         let mut shape = batch;
         shape.extend((a.rank() > 1).then_some(m));
         shape.extend((b.rank() > 1).then_some(n));
-        let kind = if a.kind == Kind::Float || b.kind == Kind::Float { Kind::Float } else { Kind::Int };
+        let kind = if a.kind == ElementKind::Float || b.kind == ElementKind::Float {
+            ElementKind::Float
+        } else {
+            ElementKind::Int
+        };
         Ok(T::new(kind, shape, at))
     }
 
@@ -134,7 +140,7 @@ impl Call<'_, '_> {
                 .collect();
             at.push(dot(self.tape, &pairs, None));
         }
-        Ok(Some(vec![T::new(Kind::Float, shape, at)]))
+        Ok(Some(vec![T::new(ElementKind::Float, shape, at)]))
     }
 
     fn convolved(&mut self) -> Made<Option<Vec<T>>> {
@@ -156,8 +162,8 @@ impl Call<'_, '_> {
         let dilation = per_dim(self.ints(5, "dilation"), 1);
         let kernel = &weight.shape[2..];
         let padding = match self.arg(4, "padding") {
-            Some(Arg::Str(word)) if word == "same" => return Ok(None),
-            Some(Arg::Str(_)) => vec![0; dims],
+            Some(OpArg::Str(word)) if word == "same" => return Ok(None),
+            Some(OpArg::Str(_)) => vec![0; dims],
             _ => per_dim(self.ints(4, "padding"), 0),
         };
         let groups = self.int(if general { 8 } else { 6 }, "groups", 1).max(1) as usize;
@@ -193,6 +199,6 @@ impl Call<'_, '_> {
             let pairs: Vec<(u32, u32)> = window.iter().filter_map(pair).collect();
             at.push(dot(self.tape, &pairs, bias.as_ref().map(|bias| bias.at[index[1]])));
         }
-        Ok(Some(vec![T::new(Kind::Float, shape, at)]))
+        Ok(Some(vec![T::new(ElementKind::Float, shape, at)]))
     }
 }

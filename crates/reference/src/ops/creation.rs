@@ -1,10 +1,10 @@
 //! Tensors that come from their arguments alone.
 
 use crate::number::Num;
-use crate::ops::{Call, Made, wrong};
-use crate::tape::{Kind, T};
+use crate::ops::{Made, OpCall, wrong};
+use crate::tape::{ElementKind, T};
 
-impl Call<'_, '_> {
+impl OpCall<'_, '_> {
     pub(super) fn creation(&mut self) -> Made<Option<Vec<T>>> {
         let found = match self.name {
             "zeros" | "empty" => self.filled_with(0, Num::ZERO)?,
@@ -23,7 +23,7 @@ impl Call<'_, '_> {
             "new_full" => self.filled_with(1, self.number(2, "fill_value").unwrap_or(Num::ZERO))?,
             "scalar_tensor" => {
                 let value = self.number(0, "s").unwrap_or(Num::ZERO);
-                let kind = self.asked_kind(Kind::Float);
+                let kind = self.asked_kind(ElementKind::Float);
                 T::new(kind, vec![], vec![self.tape.constant(value)])
             }
             "arange" => self.counted()?,
@@ -33,7 +33,7 @@ impl Call<'_, '_> {
         Ok(Some(vec![found]))
     }
 
-    fn asked_kind(&self, default: Kind) -> Kind {
+    fn asked_kind(&self, default: ElementKind) -> ElementKind {
         self.kind_of(99, "dtype").unwrap_or(default)
     }
 
@@ -43,9 +43,9 @@ impl Call<'_, '_> {
         let count = shape.iter().product();
         self.room(count)?;
         let kind = match self.arg(at + 1, "fill_value") {
-            Some(super::Arg::Bool(_)) => Kind::Bool,
-            Some(super::Arg::Int(_)) => Kind::Int,
-            _ => Kind::Float,
+            Some(super::OpArg::Bool(_)) => ElementKind::Bool,
+            Some(super::OpArg::Int(_)) => ElementKind::Int,
+            _ => ElementKind::Float,
         };
         let kind = self.asked_kind(kind);
         Ok(T::new(kind, shape, (0..count).map(|_| self.tape.constant(value)).collect()))
@@ -62,7 +62,7 @@ impl Call<'_, '_> {
         let count = ((end - start) / step).ceil().max(0.0);
         self.room(count as usize)?;
         let whole = [start, end, step].iter().all(|x| x.fract() == 0.0);
-        let kind = self.asked_kind(if whole { Kind::Int } else { Kind::Float });
+        let kind = self.asked_kind(if whole { ElementKind::Int } else { ElementKind::Float });
         let value = |at: usize| Num::float(start).plus(Num::count(at).times(Num::float(step)));
         let at: Vec<u32> = (0..count as usize).map(|at| self.tape.constant(value(at))).collect();
         Ok(T::new(kind, vec![at.len()], at))
@@ -76,15 +76,15 @@ impl Call<'_, '_> {
         for row in 0..rows {
             at.extend((0..columns).map(|column| self.tape.constant(Num::of_bool(row == column))));
         }
-        let kind = self.asked_kind(Kind::Float);
+        let kind = self.asked_kind(ElementKind::Float);
         Ok(T::new(kind, vec![rows, columns], at))
     }
 }
 
-fn as_float(arg: &super::Arg) -> Option<f64> {
+fn as_float(arg: &super::OpArg) -> Option<f64> {
     match arg {
-        super::Arg::Int(value) => Some(*value as f64),
-        super::Arg::Float(value) => Some(*value),
+        super::OpArg::Int(value) => Some(*value as f64),
+        super::OpArg::Float(value) => Some(*value),
         _ => None,
     }
 }

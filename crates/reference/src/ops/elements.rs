@@ -2,7 +2,7 @@
 
 use crate::number::Num;
 use crate::ops::{Made, Stop, wrong};
-use crate::tape::{Kind, T, Tape};
+use crate::tape::{ElementKind, T, Tape};
 
 /// How far apart neighbours along each dim are.
 pub fn strides(shape: &[usize]) -> Vec<usize> {
@@ -72,7 +72,7 @@ pub fn picked(x: &T, shape: Vec<usize>, from: impl Fn(&[usize]) -> usize) -> T {
 pub fn each(
     tape: &mut Tape,
     operands: &[T],
-    kind: Kind,
+    kind: ElementKind,
     mut f: impl FnMut(&mut Tape, &[u32]) -> u32,
 ) -> Made<T> {
     let shapes: Vec<&[usize]> = operands.iter().map(|x| &x.shape[..]).collect();
@@ -89,14 +89,14 @@ pub fn each(
 }
 
 /// The rows of `x` along some dims, and the shape of what is left.
-pub struct Rows {
+pub struct ElementRows {
     /// With the dims as ones.
     pub kept: Vec<usize>,
     pub shape: Vec<usize>,
     pub rows: Vec<Vec<u32>>,
 }
 
-pub fn rows(x: &T, dims: &[usize]) -> Rows {
+pub fn rows(x: &T, dims: &[usize]) -> ElementRows {
     let along = |dim: &usize| x.rank() > 0 && dims.contains(dim);
     let kept: Vec<usize> = (0..x.rank()).map(|dim| if along(&dim) { 1 } else { x.shape[dim] }).collect();
     let shape = (0..x.rank()).filter(|dim| !along(dim)).map(|dim| x.shape[dim]).collect();
@@ -107,17 +107,17 @@ pub fn rows(x: &T, dims: &[usize]) -> Rows {
             index.iter().zip(&kept).fold(0, |sum, (at, size)| sum * size + if *size == 1 { 0 } else { *at });
         rows[row].push(*at);
     }
-    Rows { kept, shape, rows }
+    ElementRows { kept, shape, rows }
 }
 
-impl Rows {
+impl ElementRows {
     pub fn shape_of(&self, keep: bool) -> Vec<usize> {
         if keep { self.kept.clone() } else { self.shape.clone() }
     }
 }
 
 /// The reverse of [`rows`]: one number for each element of each row.
-pub fn unrows(shape: &[usize], dims: &[usize], rows: &[Vec<u32>], kind: Kind) -> T {
+pub fn unrows(shape: &[usize], dims: &[usize], rows: &[Vec<u32>], kind: ElementKind) -> T {
     let kept: Vec<usize> =
         shape.iter().enumerate().map(|(dim, size)| if dims.contains(&dim) { 1 } else { *size }).collect();
     let mut next = vec![0; rows.len()];

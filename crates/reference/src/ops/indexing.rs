@@ -3,10 +3,10 @@
 use crate::number::Num;
 use crate::ops::elements::{broadcast, expand, indices, linear, sum};
 use crate::ops::movement::permuted;
-use crate::ops::{Arg, Call, Made, wrong};
-use crate::tape::{Kind, T};
+use crate::ops::{Made, OpArg, OpCall, wrong};
+use crate::tape::{ElementKind, T};
 
-impl Call<'_, '_> {
+impl OpCall<'_, '_> {
     pub(super) fn indexing(&mut self) -> Made<Option<Vec<T>>> {
         let found = match self.name {
             "embedding" => self.embedded()?,
@@ -100,10 +100,12 @@ impl Call<'_, '_> {
 
     fn by_tensors(&mut self) -> Made<Option<Vec<T>>> {
         let x = self.tensor(0, "self")?;
-        let Some(Arg::List(items)) = self.arg(1, "indices") else { return Ok(None) };
-        let items: Vec<Option<T>> =
-            items.iter().map(|item| if let Arg::Tensor(x) = item { Some(x.clone()) } else { None }).collect();
-        if items.iter().flatten().any(|it| it.kind == Kind::Bool) {
+        let Some(OpArg::List(items)) = self.arg(1, "indices") else { return Ok(None) };
+        let items: Vec<Option<T>> = items
+            .iter()
+            .map(|item| if let OpArg::Tensor(x) = item { Some(x.clone()) } else { None })
+            .collect();
+        if items.iter().flatten().any(|it| it.kind == ElementKind::Bool) {
             return Ok(None);
         }
         let dims: Vec<usize> = (0..items.len()).filter(|dim| items[*dim].is_some()).collect();
@@ -146,7 +148,7 @@ impl Call<'_, '_> {
             let class = number.index(classes);
             at.extend((0..classes).map(|other| self.tape.constant(Num::of_bool(class == other))));
         }
-        Ok(T::new(Kind::Int, [&x.shape[..], &[classes]].concat(), at))
+        Ok(T::new(ElementKind::Int, [&x.shape[..], &[classes]].concat(), at))
     }
 
     fn put(&mut self, adds: bool) -> Made<T> {

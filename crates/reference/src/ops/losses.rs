@@ -3,13 +3,13 @@
 use crate::number::{Num, hash, hash_text};
 use crate::ops::elements::{add, dot, each, exp, extreme, log, mul, rows, scaled, sub, sum};
 use crate::ops::pointwise::opaque_of;
-use crate::ops::{Call, Made, wrong};
-use crate::tape::{Kind, T, Tape};
+use crate::ops::{Made, OpCall, wrong};
+use crate::tape::{ElementKind, T, Tape};
 
 const NONE: i64 = 0;
 const MEAN: i64 = 1;
 
-impl Call<'_, '_> {
+impl OpCall<'_, '_> {
     pub(super) fn loss(&mut self) -> Made<Option<Vec<T>>> {
         match self.name {
             "cross_entropy_loss" => self.classes(true),
@@ -41,14 +41,14 @@ impl Call<'_, '_> {
         }
         let which = hash(&rest);
         let (x, y) = (self.tensor(0, "self")?, self.tensor(1, "target")?);
-        let all = each(self.tape, &[x, y], Kind::Float, |tape, at| f(tape, at[0], at[1], which))?;
+        let all = each(self.tape, &[x, y], ElementKind::Float, |tape, at| f(tape, at[0], at[1], which))?;
         if reduction == NONE {
             return Ok(Some(vec![all]));
         }
         let total = sum(self.tape, &all.at);
         let by = if reduction == MEAN { Num::count(all.numel()).inverse() } else { Num::ONE };
         let made = scaled(self.tape, total, by);
-        Ok(Some(vec![T::new(Kind::Float, vec![], vec![made])]))
+        Ok(Some(vec![T::new(ElementKind::Float, vec![], vec![made])]))
     }
 
     fn classes(&mut self, takes_logits: bool) -> Made<Option<Vec<T>>> {
@@ -58,7 +58,7 @@ impl Call<'_, '_> {
         let weight = self.maybe(2, "weight");
         let dim = usize::from(x.rank() > 1);
         let found = rows(&x, &[dim]);
-        if target.kind == Kind::Float {
+        if target.kind == ElementKind::Float {
             return self.of_probabilities(&x, &target, dim, reduction, smooth, weight.as_ref());
         }
         if smooth != Num::ZERO && weight.is_some() {
@@ -136,15 +136,15 @@ impl Call<'_, '_> {
 
     fn reduced(&mut self, losses: Vec<u32>, counts: &[u32], reduction: i64, shape: &[usize]) -> Made<Vec<T>> {
         let count = sum(self.tape, counts);
-        let total_weight = T::new(Kind::Float, vec![], vec![count]);
+        let total_weight = T::new(ElementKind::Float, vec![], vec![count]);
         if reduction == NONE {
-            return Ok(vec![T::new(Kind::Float, shape.to_vec(), losses), total_weight]);
+            return Ok(vec![T::new(ElementKind::Float, shape.to_vec(), losses), total_weight]);
         }
         let mut found = sum(self.tape, &losses);
         if reduction == MEAN {
             found = super::elements::div(self.tape, found, count);
         }
-        Ok(vec![T::new(Kind::Float, vec![], vec![found]), total_weight])
+        Ok(vec![T::new(ElementKind::Float, vec![], vec![found]), total_weight])
     }
 }
 

@@ -25,14 +25,14 @@ use std::collections::{BTreeMap, HashMap};
 use graph::Dtype;
 
 use crate::number::{Num, hash, hash_text};
-use crate::tape::{Kind, T, Tape};
+use crate::tape::{ElementKind, T, Tape};
 
 pub use random::Draws;
 pub use whole::Kinds;
 
 /// An argument of an operator.
 #[derive(Clone, Debug)]
-pub enum Arg {
+pub enum OpArg {
     None,
     Bool(bool),
     Int(i64),
@@ -40,7 +40,7 @@ pub enum Arg {
     Str(String),
     Dtype(Dtype),
     Tensor(T),
-    List(Vec<Arg>),
+    List(Vec<OpArg>),
 }
 
 /// Why something cannot be computed.
@@ -81,12 +81,12 @@ pub struct Env<'a> {
     pub left: usize,
 }
 
-pub struct Call<'c, 'a> {
+pub struct OpCall<'c, 'a> {
     pub target: &'c str,
     /// Without the library and the overload.
     pub name: &'c str,
-    pub args: Vec<Arg>,
-    pub kwargs: Vec<(String, Arg)>,
+    pub args: Vec<OpArg>,
+    pub kwargs: Vec<(String, OpArg)>,
     pub tape: &'c mut Tape,
     pub env: &'c mut Env<'a>,
 }
@@ -96,15 +96,15 @@ pub fn run(
     tape: &mut Tape,
     env: &mut Env<'_>,
     target: &str,
-    args: Vec<Arg>,
-    kwargs: Vec<(String, Arg)>,
+    args: Vec<OpArg>,
+    kwargs: Vec<(String, OpArg)>,
 ) -> Made<Vec<T>> {
     // The runtime's own are named in full: `sw.mean` is not `aten.mean`.
     let own = target.starts_with("sw.");
     let name = if own { target } else { target.split('.').nth(1).unwrap_or(target) };
     let before = tape.len();
     let tables = env.opaque.get(target).copied();
-    let mut call = Call { target, name, args, kwargs, tape, env };
+    let mut call = OpCall { target, name, args, kwargs, tape, env };
     let found = match call.interpreted()? {
         Some(found) => {
             if call.env.opaque.get(target).copied() == tables {
@@ -126,7 +126,7 @@ impl Env<'_> {
     }
 }
 
-impl Call<'_, '_> {
+impl OpCall<'_, '_> {
     /// `None` if no family has it.
     fn interpreted(&mut self) -> Made<Option<Vec<T>>> {
         if self.args.iter().any(is_complex) || self.kwargs.iter().any(|(_, arg)| is_complex(arg)) {
@@ -159,7 +159,7 @@ impl Call<'_, '_> {
         if numbers > self.env.left { Err(Stop::TooLarge) } else { Ok(()) }
     }
 
-    pub fn arg(&self, at: usize, name: &str) -> Option<&Arg> {
+    pub fn arg(&self, at: usize, name: &str) -> Option<&OpArg> {
         let positional = self.args.get(at);
         positional.or_else(|| self.kwargs.iter().find(|(key, _)| key == name).map(|(_, arg)| arg))
     }
@@ -173,18 +173,18 @@ impl Call<'_, '_> {
 
     pub fn maybe(&self, at: usize, name: &str) -> Option<T> {
         match self.arg(at, name) {
-            Some(Arg::Tensor(x)) => Some(x.clone()),
+            Some(OpArg::Tensor(x)) => Some(x.clone()),
             _ => None,
         }
     }
 
     /// The tensors of a list.
     pub fn tensors(&self, at: usize, name: &str) -> Made<Vec<T>> {
-        let Some(Arg::List(items)) = self.arg(at, name) else {
+        let Some(OpArg::List(items)) = self.arg(at, name) else {
             return wrong(format!("{}: no list of tensors", self.target));
         };
-        let tensor = |item: &Arg| match item {
-            Arg::Tensor(x) => Ok(x.clone()),
+        let tensor = |item: &OpArg| match item {
+            OpArg::Tensor(x) => Ok(x.clone()),
             _ => wrong(format!("{}: no tensor", self.target)),
         };
         items.iter().map(tensor).collect()
@@ -193,10 +193,10 @@ impl Call<'_, '_> {
     /// A tensor, or a number as one.
     pub fn operand(&mut self, at: usize, name: &str) -> Made<T> {
         let (kind, value) = match self.arg(at, name) {
-            Some(Arg::Tensor(x)) => return Ok(x.clone()),
-            Some(Arg::Int(value)) => (Kind::Int, Num::int(*value)),
-            Some(Arg::Float(value)) => (Kind::Float, Num::float(*value)),
-            Some(Arg::Bool(value)) => (Kind::Bool, Num::of_bool(*value)),
+            Some(OpArg::Tensor(x)) => return Ok(x.clone()),
+            Some(OpArg::Int(value)) => (ElementKind::Int, Num::int(*value)),
+            Some(OpArg::Float(value)) => (ElementKind::Float, Num::float(*value)),
+            Some(OpArg::Bool(value)) => (ElementKind::Bool, Num::of_bool(*value)),
             _ => return wrong(format!("{}: no operand `{name}`", self.target)),
         };
         Ok(T::new(kind, vec![], vec![self.tape.constant(value)]))
@@ -204,32 +204,32 @@ impl Call<'_, '_> {
 
     pub fn int(&self, at: usize, name: &str, default: i64) -> i64 {
         match self.arg(at, name) {
-            Some(Arg::Int(value)) => *value,
-            Some(Arg::Bool(value)) => i64::from(*value),
+            Some(OpArg::Int(value)) => *value,
+            Some(OpArg::Bool(value)) => i64::from(*value),
             _ => default,
         }
     }
 
     pub fn flag(&self, at: usize, name: &str, default: bool) -> bool {
         match self.arg(at, name) {
-            Some(Arg::Bool(value)) => *value,
-            Some(Arg::Int(value)) => *value != 0,
+            Some(OpArg::Bool(value)) => *value,
+            Some(OpArg::Int(value)) => *value != 0,
             _ => default,
         }
     }
 
     pub fn number(&self, at: usize, name: &str) -> Option<Num> {
         match self.arg(at, name) {
-            Some(Arg::Int(value)) => Some(Num::int(*value)),
-            Some(Arg::Float(value)) => Some(Num::float(*value)),
-            Some(Arg::Bool(value)) => Some(Num::of_bool(*value)),
+            Some(OpArg::Int(value)) => Some(Num::int(*value)),
+            Some(OpArg::Float(value)) => Some(Num::float(*value)),
+            Some(OpArg::Bool(value)) => Some(Num::of_bool(*value)),
             _ => None,
         }
     }
 
     pub fn text(&self, at: usize, name: &str) -> Option<&str> {
         match self.arg(at, name) {
-            Some(Arg::Str(value)) => Some(value),
+            Some(OpArg::Str(value)) => Some(value),
             _ => None,
         }
     }
@@ -237,17 +237,17 @@ impl Call<'_, '_> {
     /// A list of numbers; one number is a list too.
     pub fn ints(&self, at: usize, name: &str) -> Option<Vec<i64>> {
         match self.arg(at, name)? {
-            Arg::Int(value) => Some(vec![*value]),
-            Arg::List(items) => {
-                items.iter().map(|item| if let Arg::Int(v) = item { Some(*v) } else { None }).collect()
+            OpArg::Int(value) => Some(vec![*value]),
+            OpArg::List(items) => {
+                items.iter().map(|item| if let OpArg::Int(v) = item { Some(*v) } else { None }).collect()
             }
             _ => None,
         }
     }
 
-    pub fn kind_of(&self, at: usize, name: &str) -> Option<Kind> {
+    pub fn kind_of(&self, at: usize, name: &str) -> Option<ElementKind> {
         match self.arg(at, name) {
-            Some(Arg::Dtype(dtype)) => Some(kind(*dtype)),
+            Some(OpArg::Dtype(dtype)) => Some(kind(*dtype)),
             _ => None,
         }
     }
@@ -284,31 +284,31 @@ impl Call<'_, '_> {
     }
 }
 
-fn words_of(arg: &Arg, words: &mut Vec<u64>) {
+fn words_of(arg: &OpArg, words: &mut Vec<u64>) {
     match arg {
-        Arg::None => words.push(1),
+        OpArg::None => words.push(1),
         // As in Python, and as a bool is a number.
-        Arg::Bool(value) => words.extend([2, Num::of_bool(*value).bits()]),
-        Arg::Int(value) => words.extend([2, Num::int(*value).bits()]),
-        Arg::Float(value) => words.extend([2, Num::float(*value).bits()]),
-        Arg::Str(text) => words.push(hash_text(text)),
-        Arg::Dtype(dtype) => words.push(hash_text(dtype.short())),
-        Arg::Tensor(_) => words.push(3),
-        Arg::List(items) => {
+        OpArg::Bool(value) => words.extend([2, Num::of_bool(*value).bits()]),
+        OpArg::Int(value) => words.extend([2, Num::int(*value).bits()]),
+        OpArg::Float(value) => words.extend([2, Num::float(*value).bits()]),
+        OpArg::Str(text) => words.push(hash_text(text)),
+        OpArg::Dtype(dtype) => words.push(hash_text(dtype.short())),
+        OpArg::Tensor(_) => words.push(3),
+        OpArg::List(items) => {
             words.extend([4, items.len() as u64]);
             items.iter().for_each(|item| words_of(item, words));
         }
     }
 }
 
-fn is_complex(arg: &Arg) -> bool {
-    matches!(arg, Arg::Dtype(Dtype::C64 | Dtype::C128))
+fn is_complex(arg: &OpArg) -> bool {
+    matches!(arg, OpArg::Dtype(Dtype::C64 | Dtype::C128))
 }
 
-pub fn kind(dtype: Dtype) -> Kind {
+pub fn kind(dtype: Dtype) -> ElementKind {
     match dtype {
-        Dtype::Bool => Kind::Bool,
-        dtype if dtype.is_float() => Kind::Float,
-        _ => Kind::Int,
+        Dtype::Bool => ElementKind::Bool,
+        dtype if dtype.is_float() => ElementKind::Float,
+        _ => ElementKind::Int,
     }
 }

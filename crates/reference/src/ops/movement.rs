@@ -4,10 +4,10 @@ use std::rc::Rc;
 
 use crate::number::Num;
 use crate::ops::elements::{expand, indices, linear, picked, strides};
-use crate::ops::{Call, Made, wrong};
+use crate::ops::{Made, OpCall, wrong};
 use crate::tape::T;
 
-impl Call<'_, '_> {
+impl OpCall<'_, '_> {
     pub(super) fn movement(&mut self) -> Made<Option<Vec<T>>> {
         let found = match self.name {
             "view" | "_unsafe_view" | "reshape" => self.reshaped()?,
@@ -313,9 +313,9 @@ impl Call<'_, '_> {
         let half = x.shape[dim] as i64 / 2;
         let (a, b) = (self.range(&x, dim, 0, half, 1)?, self.range(&x, dim, half, 2 * half, 1)?);
         let gate =
-            super::run(self.tape, self.env, "aten.sigmoid.default", vec![super::Arg::Tensor(b)], vec![])?;
+            super::run(self.tape, self.env, "aten.sigmoid.default", vec![super::OpArg::Tensor(b)], vec![])?;
         let [gate] = &gate[..] else { return wrong("no gate") };
-        let args = [&a, gate].map(|x| super::Arg::Tensor(x.clone())).to_vec();
+        let args = [&a, gate].map(|x| super::OpArg::Tensor(x.clone())).to_vec();
         super::run(self.tape, self.env, "aten.mul.Tensor", args, vec![])
     }
 }

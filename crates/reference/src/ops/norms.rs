@@ -3,8 +3,8 @@
 use crate::number::Num;
 use crate::ops::elements::{add, mul, rows, rsqrt, scaled, sub, sum, unrows};
 use crate::ops::reductions::moments;
-use crate::ops::{Call, Made, wrong};
-use crate::tape::{Kind, T};
+use crate::ops::{Made, OpCall, wrong};
+use crate::tape::{ElementKind, T};
 
 /// A normalised tensor, and the statistics of its rows.
 struct Normed {
@@ -15,7 +15,7 @@ struct Normed {
     kept: Vec<usize>,
 }
 
-impl Call<'_, '_> {
+impl OpCall<'_, '_> {
     pub(super) fn norm(&mut self) -> Made<Option<Vec<T>>> {
         match self.name {
             "layer_norm" | "native_layer_norm" => self.layer().map(Some),
@@ -48,7 +48,7 @@ impl Call<'_, '_> {
             return vec![found];
         }
         let [means, scales] =
-            [&normed.means, &normed.scales].map(|at| T::new(Kind::Float, shape.to_vec(), at.clone()));
+            [&normed.means, &normed.scales].map(|at| T::new(ElementKind::Float, shape.to_vec(), at.clone()));
         vec![found, means, scales]
     }
 
@@ -172,7 +172,7 @@ impl Call<'_, '_> {
         }
         let dims: Vec<usize> = (0..x.rank()).filter(|dim| *dim != 1).collect();
         let channels = x.shape[1];
-        let per_channel = |at: Vec<u32>| T::new(Kind::Float, vec![channels], at);
+        let per_channel = |at: Vec<u32>| T::new(ElementKind::Float, vec![channels], at);
         if trains {
             let normed = self.normed(&x, &dims, eps);
             let found = self.by_channel(&normed.x, weight.as_ref(), bias.as_ref())?;
@@ -203,7 +203,7 @@ impl Call<'_, '_> {
         }
         let normed = unrows(&x.shape, &dims, &made, x.kind);
         let found = self.by_channel(&normed, weight.as_ref(), bias.as_ref())?;
-        let empty = || T::new(Kind::Float, vec![0], vec![]);
+        let empty = || T::new(ElementKind::Float, vec![0], vec![]);
         Ok(Some(vec![found, empty(), empty(), mean, var]))
     }
 }

@@ -1,12 +1,12 @@
 //! The runtime's own operators, as `docs/reference/runtime-operators.md` says them.
 
 use crate::number::Num;
-use crate::ops::attention::Asked;
+use crate::ops::attention::AttentionOptions;
 use crate::ops::elements::{indices, linear, rows, scaled, sum};
-use crate::ops::{Call, Made, wrong};
-use crate::tape::{Kind, T};
+use crate::ops::{Made, OpCall, wrong};
+use crate::tape::{ElementKind, T};
 
-impl Call<'_, '_> {
+impl OpCall<'_, '_> {
     pub(super) fn own(&mut self) -> Made<Option<Vec<T>>> {
         let made = match self.target {
             "sw.mean" => self.mean_of_part()?,
@@ -34,11 +34,11 @@ impl Call<'_, '_> {
                 if kind == "integers" {
                     return Ok(None);
                 }
-                self.draw(&kind, &size, p, made.unwrap_or(Kind::Float), op, self.int(5, "slot", 0))?
+                self.draw(&kind, &size, p, made.unwrap_or(ElementKind::Float), op, self.int(5, "slot", 0))?
             }
             "sw.causal_attention" => {
                 let [q, k, v] = [self.tensor(0, "q")?, self.tensor(1, "k")?, self.tensor(2, "v")?];
-                let asked = Asked {
+                let asked = AttentionOptions {
                     mask: None,
                     causal_from: Some(self.int(5, "start", 0)),
                     scale: self.number(3, "scale"),
@@ -52,7 +52,7 @@ impl Call<'_, '_> {
                 let p = self.number(4, "dropout_p").unwrap_or(Num::ZERO);
                 let op = u32::try_from(self.int(9, "operator", -1)).unwrap_or(u32::MAX);
                 let kept = self.kept_pairs(op, self.int(10, "slot", 0), p, (&q, &k, &v))?;
-                let asked = Asked {
+                let asked = AttentionOptions {
                     mask: self.maybe(3, "mask"),
                     causal_from: self.flag(5, "is_causal", false).then(|| self.int(8, "start", 0)),
                     scale: self.number(6, "scale"),
@@ -75,7 +75,7 @@ impl Call<'_, '_> {
             scaled(self.tape, total, count.inverse())
         });
         let at = each.collect();
-        Ok(T::new(Kind::Float, found.shape_of(self.flag(2, "keepdim", false)), at))
+        Ok(T::new(ElementKind::Float, found.shape_of(self.flag(2, "keepdim", false)), at))
     }
 
     fn picked_of_part(&mut self) -> Made<T> {

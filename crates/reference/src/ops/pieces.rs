@@ -2,17 +2,17 @@
 
 use crate::ops::elements::{indices, linear};
 use crate::ops::movement::along;
-use crate::ops::{Arg, Call, Made, wrong};
+use crate::ops::{Made, OpArg, OpCall, wrong};
 use crate::tape::T;
 
-impl Call<'_, '_> {
+impl OpCall<'_, '_> {
     pub(super) fn split(&mut self) -> Made<Vec<T>> {
         let x = self.tensor(0, "self")?;
         let dim = self.dim(self.int(2, "dim", 0), x.rank())?;
         let size = x.shape.get(dim).copied().unwrap_or(1) as i64;
         let sizes = match self.sizes(1, "split_sizes")?[..] {
             [count] if self.name == "chunk" => pieces(size, (size + count.max(1) - 1) / count.max(1)),
-            [each] if !matches!(self.arg(1, "split_size"), Some(Arg::List(_))) => pieces(size, each),
+            [each] if !matches!(self.arg(1, "split_size"), Some(OpArg::List(_))) => pieces(size, each),
             ref sizes => sizes.to_vec(),
         };
         if sizes.iter().sum::<i64>() != size {

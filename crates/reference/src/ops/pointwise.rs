@@ -4,17 +4,17 @@ use std::cmp::Ordering;
 
 use crate::number::{Num, hash};
 use crate::ops::elements::{add, div, each, exp, log, mul, rsqrt, scaled, sqrt, sub, sum, table};
-use crate::ops::{Arg, Call, Made, kind};
-use crate::tape::{Kind, T, Tape};
+use crate::ops::{Made, OpArg, OpCall, kind};
+use crate::tape::{ElementKind, T, Tape};
 
-impl Call<'_, '_> {
+impl OpCall<'_, '_> {
     pub(super) fn pointwise(&mut self) -> Made<Option<Vec<T>>> {
         let found = match self.name {
             "add" | "sub" | "rsub" => self.added()?,
             "mul" | "multiply" => self.two(mul)?,
             "div" | "divide" | "true_divide" if self.text(9, "rounding_mode").is_none() => {
                 let made = self.two(div)?;
-                T { kind: Kind::Float, ..made }
+                T { kind: ElementKind::Float, ..made }
             }
             "div" | "floor_divide" => self.rounded()?,
             "remainder" => self.remainder()?,
@@ -155,8 +155,8 @@ impl Call<'_, '_> {
 
     fn power(&mut self) -> Made<Option<Vec<T>>> {
         let exponent = match self.arg(1, "exponent") {
-            Some(Arg::Int(value)) => *value as f64,
-            Some(Arg::Float(value)) => *value,
+            Some(OpArg::Int(value)) => *value as f64,
+            Some(OpArg::Float(value)) => *value,
             _ => return Ok(Some(vec![self.opaque(true)?])),
         };
         if exponent == 0.5 {
@@ -167,7 +167,7 @@ impl Call<'_, '_> {
         }
         if exponent.fract() != 0.0
             || exponent.abs() > 64.0
-            || !matches!(self.arg(0, "self"), Some(Arg::Tensor(_)))
+            || !matches!(self.arg(0, "self"), Some(OpArg::Tensor(_)))
         {
             return Ok(Some(vec![self.opaque(true)?]));
         }
@@ -185,7 +185,7 @@ impl Call<'_, '_> {
         let most = if self.name == "clamp_max" { (1, "max") } else { (2, "max") };
         let mut found = x;
         for ((at, name), wanted) in [((1, "min"), Ordering::Greater), (most, Ordering::Less)] {
-            let is_there = !matches!(self.arg(at, name), None | Some(Arg::None));
+            let is_there = !matches!(self.arg(at, name), None | Some(OpArg::None));
             let is_asked = match self.name {
                 "clamp_min" => wanted == Ordering::Greater,
                 "clamp_max" => wanted == Ordering::Less,
@@ -203,7 +203,7 @@ impl Call<'_, '_> {
 
     fn compared(&mut self, holds: fn(Ordering) -> bool) -> Made<T> {
         let (a, b) = self.pair()?;
-        each(self.tape, &[a, b], Kind::Bool, |tape, at| {
+        each(self.tape, &[a, b], ElementKind::Bool, |tape, at| {
             let (x, y) = (tape.value(at[0]), tape.value(at[1]));
             tape.constant(Num::of_bool(holds(x.compare(y))))
         })
@@ -211,7 +211,7 @@ impl Call<'_, '_> {
 
     fn decided(&mut self, holds: fn(bool, bool) -> bool) -> Made<T> {
         let (a, b) = self.pair()?;
-        each(self.tape, &[a, b], Kind::Bool, |tape, at| {
+        each(self.tape, &[a, b], ElementKind::Bool, |tape, at| {
             let (x, y) = (tape.value(at[0]), tape.value(at[1]));
             tape.constant(Num::of_bool(holds(x.is_true(), y.is_true())))
         })
@@ -219,7 +219,7 @@ impl Call<'_, '_> {
 
     fn told(&mut self, holds: fn(Num) -> bool) -> Made<T> {
         let x = self.tensor(0, "self")?;
-        each(self.tape, &[x], Kind::Bool, |tape, at| {
+        each(self.tape, &[x], ElementKind::Bool, |tape, at| {
             let x = tape.value(at[0]);
             tape.constant(Num::of_bool(holds(x)))
         })
@@ -239,8 +239,8 @@ impl Call<'_, '_> {
 
     fn is_bool(&self) -> bool {
         let tensors =
-            self.args.iter().filter_map(|arg| if let Arg::Tensor(x) = arg { Some(x.kind) } else { None });
-        tensors.into_iter().all(|kind| kind == Kind::Bool)
+            self.args.iter().filter_map(|arg| if let OpArg::Tensor(x) = arg { Some(x.kind) } else { None });
+        tensors.into_iter().all(|kind| kind == ElementKind::Bool)
     }
 
     fn selected(&mut self) -> Made<T> {
@@ -258,7 +258,7 @@ impl Call<'_, '_> {
 
     fn between(&mut self) -> Made<T> {
         let (a, b, by) = (self.tensor(0, "self")?, self.tensor(1, "end")?, self.operand(2, "weight")?);
-        each(self.tape, &[a, b, by], Kind::Float, |tape, at| {
+        each(self.tape, &[a, b, by], ElementKind::Float, |tape, at| {
             let far = sub(tape, at[1], at[0]);
             let step = mul(tape, far, at[2]);
             add(tape, at[0], step)
@@ -269,7 +269,7 @@ impl Call<'_, '_> {
         let all = [self.tensor(0, "self")?, self.tensor(1, "tensor1")?, self.tensor(2, "tensor2")?];
         let by = self.number(3, "value").unwrap_or(Num::ONE);
         let product = if self.name == "addcmul" { mul } else { div };
-        each(self.tape, &all, Kind::Float, |tape, at| {
+        each(self.tape, &all, ElementKind::Float, |tape, at| {
             let step = product(tape, at[1], at[2]);
             let step = scaled(tape, step, by);
             add(tape, at[0], step)
@@ -288,14 +288,14 @@ impl Call<'_, '_> {
         let x = self.tensor(0, "self")?;
         let dtype = self.args.iter().skip(1).chain(self.kwargs.iter().map(|(_, arg)| arg));
         let asked = dtype.into_iter().find_map(|arg| match arg {
-            Arg::Dtype(dtype) => Some(kind(*dtype)),
-            Arg::Tensor(like) => Some(like.kind),
+            OpArg::Dtype(dtype) => Some(kind(*dtype)),
+            OpArg::Tensor(like) => Some(like.kind),
             _ => None,
         });
         let asked = asked.unwrap_or(x.kind);
         match (x.kind, asked) {
-            (_, Kind::Bool) => self.told(Num::is_true),
-            (Kind::Float, Kind::Int) => each(self.tape, &[x], Kind::Int, |tape, at| {
+            (_, ElementKind::Bool) => self.told(Num::is_true),
+            (ElementKind::Float, ElementKind::Int) => each(self.tape, &[x], ElementKind::Int, |tape, at| {
                 let given = tape.value(at[0]);
                 let is_whole = !given.is_special() && given.signed().abs() < 1 << 40;
                 let value = if is_whole || given.is_special() { given } else { table(given, &[41]) };
@@ -329,11 +329,12 @@ impl Call<'_, '_> {
         let which = self.signature();
         let mut all = vec![];
         self.args.iter().for_each(|arg| {
-            if let Arg::Tensor(x) = arg {
+            if let OpArg::Tensor(x) = arg {
                 all.push(x.clone());
             }
         });
-        let kind = if slopes { Kind::Float } else { all.first().map_or(Kind::Float, |x| x.kind) };
+        let kind =
+            if slopes { ElementKind::Float } else { all.first().map_or(ElementKind::Float, |x| x.kind) };
         let name = self.target.to_owned();
         *self.env.opaque.entry(name).or_default() += 1;
         each(self.tape, &all, kind, |tape, at| {
@@ -359,11 +360,11 @@ pub(super) fn opaque_of(given: &[Num], which: &[u64]) -> Num {
     Num::table(&words)
 }
 
-fn joined(a: &T, b: &T) -> Kind {
+fn joined(a: &T, b: &T) -> ElementKind {
     match (a.kind, b.kind) {
-        (Kind::Float, _) | (_, Kind::Float) => Kind::Float,
-        (Kind::Bool, Kind::Bool) => Kind::Bool,
-        _ => Kind::Int,
+        (ElementKind::Float, _) | (_, ElementKind::Float) => ElementKind::Float,
+        (ElementKind::Bool, ElementKind::Bool) => ElementKind::Bool,
+        _ => ElementKind::Int,
     }
 }
 

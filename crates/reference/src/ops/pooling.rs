@@ -2,10 +2,10 @@
 
 use crate::number::Num;
 use crate::ops::elements::{extreme, indices, linear, scaled, sum};
-use crate::ops::{Call, Made};
+use crate::ops::{Made, OpCall};
 use crate::tape::{T, Tape};
 
-impl Call<'_, '_> {
+impl OpCall<'_, '_> {
     pub(super) fn pooling(&mut self) -> Made<Option<Vec<T>>> {
         let Some((name, dims)) = split_name(self.name) else { return Ok(None) };
         let x = self.tensor(0, "self")?;
@@ -81,10 +81,10 @@ impl Call<'_, '_> {
     fn adaptive(&mut self, x: &T, dims: usize) -> Made<T> {
         let lead = x.rank() - dims;
         let sizes = match self.arg(1, "output_size") {
-            Some(super::Arg::List(items)) => {
-                items.iter().map(|item| if let super::Arg::Int(v) = item { *v } else { -1 }).collect()
+            Some(super::OpArg::List(items)) => {
+                items.iter().map(|item| if let super::OpArg::Int(v) = item { *v } else { -1 }).collect()
             }
-            Some(super::Arg::Int(size)) => vec![*size; dims],
+            Some(super::OpArg::Int(size)) => vec![*size; dims],
             _ => vec![-1; dims],
         };
         let mut shape = x.shape[..lead].to_vec();

@@ -5,9 +5,9 @@ use program::{Program, Role};
 
 use crate::number::{Num, hash};
 use crate::ops::elements::scaled;
-use crate::ops::{Call, Env, Made, wrong};
+use crate::ops::{Env, Made, OpCall, wrong};
 use crate::regions;
-use crate::tape::{Kind, T};
+use crate::tape::{ElementKind, T};
 
 /// For whom random operators draw.
 #[derive(Clone, Copy)]
@@ -56,7 +56,7 @@ impl Env<'_> {
     }
 }
 
-impl Call<'_, '_> {
+impl OpCall<'_, '_> {
     pub(super) fn random(&mut self) -> Made<Option<Vec<T>>> {
         match self.name {
             "dropout" | "native_dropout" => self.dropped_in_training().map(Some),
@@ -74,7 +74,7 @@ impl Call<'_, '_> {
             return self.dropped(&x, p, op, 0);
         }
         let at = x.at.iter().map(|_| self.tape.constant(Num::ONE)).collect();
-        let mask = T { kind: Kind::Bool, at, shape: x.shape.clone() };
+        let mask = T { kind: ElementKind::Bool, at, shape: x.shape.clone() };
         Ok(vec![x, mask])
     }
 
@@ -87,7 +87,7 @@ impl Call<'_, '_> {
             made.push(scaled(self.tape, *at, if keep { factor } else { Num::ZERO }));
             mask.push(self.tape.constant(Num::of_bool(keep)));
         }
-        Ok(vec![T::new(x.kind, x.shape.clone(), made), T::new(Kind::Bool, x.shape.clone(), mask)])
+        Ok(vec![T::new(x.kind, x.shape.clone(), made), T::new(ElementKind::Bool, x.shape.clone(), mask)])
     }
 
     fn places(&self, op: u32, slot: i64, count: usize) -> Made<Vec<usize>> {
@@ -123,7 +123,7 @@ impl Call<'_, '_> {
         what: &str,
         size: &[i64],
         p: Num,
-        kind: Kind,
+        kind: ElementKind,
         op: u32,
         slot: i64,
     ) -> Made<T> {

@@ -2,23 +2,23 @@
 
 use crate::number::Num;
 use crate::ops::elements::{
-    Rows, add, exp, extreme, log, log_softmax, mul, rows, scaled, softmax, sqrt, sub, sum, unrows,
+    ElementRows, add, exp, extreme, log, log_softmax, mul, rows, scaled, softmax, sqrt, sub, sum, unrows,
 };
-use crate::ops::{Call, Made};
-use crate::tape::{Kind, T, Tape};
+use crate::ops::{Made, OpCall};
+use crate::tape::{ElementKind, T, Tape};
 
-impl Call<'_, '_> {
+impl OpCall<'_, '_> {
     pub(super) fn reduction(&mut self) -> Made<Option<Vec<T>>> {
         let found = match self.name {
             "sum" => self.over(1, 2, None, |tape, row| Ok(sum(tape, row)))?,
-            "mean" => self.over(1, 2, Some(Kind::Float), |tape, row| Ok(mean(tape, row)))?,
+            "mean" => self.over(1, 2, Some(ElementKind::Float), |tape, row| Ok(mean(tape, row)))?,
             "amax" => self.over(1, 2, None, |tape, row| Ok(extreme_of_row(tape, row, true)?.0))?,
             "amin" => self.over(1, 2, None, |tape, row| Ok(extreme_of_row(tape, row, false)?.0))?,
             "prod" => self.over(1, 2, None, |tape, row| Ok(product(tape, row)))?,
-            "any" => self.over(1, 2, Some(Kind::Bool), |tape, row| Ok(any(tape, row, true)))?,
-            "all" => self.over(1, 2, Some(Kind::Bool), |tape, row| Ok(any(tape, row, false)))?,
-            "count_nonzero" => self.over(1, 9, Some(Kind::Int), |tape, row| Ok(count(tape, row)))?,
-            "logsumexp" => self.over(1, 2, Some(Kind::Float), log_sum_exp)?,
+            "any" => self.over(1, 2, Some(ElementKind::Bool), |tape, row| Ok(any(tape, row, true)))?,
+            "all" => self.over(1, 2, Some(ElementKind::Bool), |tape, row| Ok(any(tape, row, false)))?,
+            "count_nonzero" => self.over(1, 9, Some(ElementKind::Int), |tape, row| Ok(count(tape, row)))?,
+            "logsumexp" => self.over(1, 2, Some(ElementKind::Float), log_sum_exp)?,
             "max" | "min" => return self.extremes().map(Some),
             "argmax" | "argmin" => self.place()?,
             "var" | "std" | "var_mean" | "std_mean" => return self.spread().map(Some),
@@ -38,7 +38,7 @@ impl Call<'_, '_> {
                 Ok(found)
             })?,
             "linalg_vector_norm" if self.is_euclidean() => {
-                self.over(2, 3, Some(Kind::Float), |tape, row| {
+                self.over(2, 3, Some(ElementKind::Float), |tape, row| {
                     let squares: Vec<u32> = row.iter().map(|at| mul(tape, *at, *at)).collect();
                     let total = sum(tape, &squares);
                     Ok(sqrt(tape, total))
@@ -57,7 +57,7 @@ impl Call<'_, '_> {
         &mut self,
         dims: usize,
         keep: usize,
-        kind: Option<Kind>,
+        kind: Option<ElementKind>,
         mut f: impl FnMut(&mut Tape, &[u32]) -> Made<u32>,
     ) -> Made<T> {
         let x = self.tensor(0, "self")?;
@@ -67,9 +67,9 @@ impl Call<'_, '_> {
         let asked = self.args.iter().chain(self.kwargs.iter().map(|(_, arg)| arg));
         let asked = asked
             .into_iter()
-            .find_map(|arg| if let super::Arg::Dtype(d) = arg { Some(super::kind(*d)) } else { None });
-        let made = asked.or(kind).unwrap_or(if x.kind == Kind::Bool && self.name == "sum" {
-            Kind::Int
+            .find_map(|arg| if let super::OpArg::Dtype(d) = arg { Some(super::kind(*d)) } else { None });
+        let made = asked.or(kind).unwrap_or(if x.kind == ElementKind::Bool && self.name == "sum" {
+            ElementKind::Int
         } else {
             x.kind
         });
@@ -83,7 +83,12 @@ impl Call<'_, '_> {
         let dim = self.dim(self.int(1, "dim", -1), x.rank())?;
         let found = rows(&x, &[dim]);
         let made = found.rows.iter().map(|row| f(self.tape, row)).collect::<Made<Vec<_>>>()?;
-        Ok(unrows(&x.shape, &[dim], &made, if x.kind == Kind::Bool { Kind::Int } else { x.kind }))
+        Ok(unrows(
+            &x.shape,
+            &[dim],
+            &made,
+            if x.kind == ElementKind::Bool { ElementKind::Int } else { x.kind },
+        ))
     }
 
     /// `max` and `min`, of all or along a dim, with the place.
@@ -94,7 +99,7 @@ impl Call<'_, '_> {
         let dims =
             if all { (0..x.rank()).collect() } else { vec![self.dim(self.int(1, "dim", 0), x.rank())?] };
         let keep = self.flag(2, "keepdim", false) && !all;
-        let Rows { kept, shape, rows } = rows(&x, &dims);
+        let ElementRows { kept, shape, rows } = rows(&x, &dims);
         let (mut values, mut places) = (vec![], vec![]);
         for row in &rows {
             let (at, place) = if all {
@@ -107,7 +112,7 @@ impl Call<'_, '_> {
         }
         let shape = if keep { kept } else { shape };
         let values = T::new(x.kind, shape.clone(), values);
-        Ok(if all { vec![values] } else { vec![values, T::new(Kind::Int, shape, places)] })
+        Ok(if all { vec![values] } else { vec![values, T::new(ElementKind::Int, shape, places)] })
     }
 
     fn place(&mut self) -> Made<T> {
@@ -121,7 +126,7 @@ impl Call<'_, '_> {
             let (_, place) = extreme(self.tape, row, greatest)?;
             at.push(self.tape.constant(Num::count(place)));
         }
-        Ok(T::new(Kind::Int, found.shape_of(keep), at))
+        Ok(T::new(ElementKind::Int, found.shape_of(keep), at))
     }
 
     fn spread(&mut self) -> Made<Vec<T>> {
@@ -146,8 +151,8 @@ impl Call<'_, '_> {
             means.push(centre);
         }
         let shape = found.shape_of(keep);
-        let mut made = vec![T::new(Kind::Float, shape.clone(), spreads)];
-        made.extend(self.name.ends_with("mean").then(|| T::new(Kind::Float, shape, means)));
+        let mut made = vec![T::new(ElementKind::Float, shape.clone(), spreads)];
+        made.extend(self.name.ends_with("mean").then(|| T::new(ElementKind::Float, shape, means)));
         Ok(made)
     }
 }

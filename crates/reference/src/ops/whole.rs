@@ -2,13 +2,13 @@
 
 use crate::number::{Num, hash};
 use crate::ops::pointwise::opaque_of;
-use crate::ops::{Arg, Call, Made, Stop};
-use crate::tape::{Kind, T};
+use crate::ops::{Made, OpArg, OpCall, Stop};
+use crate::tape::{ElementKind, T};
 
 /// The kinds and shapes that an operator makes.
-pub type Kinds = Vec<(Kind, Vec<usize>)>;
+pub type Kinds = Vec<(ElementKind, Vec<usize>)>;
 
-pub(super) fn run(call: &mut Call<'_, '_>) -> Made<Vec<T>> {
+pub(super) fn run(call: &mut OpCall<'_, '_>) -> Made<Vec<T>> {
     let mut operands = vec![];
     let keywords = call.kwargs.iter().map(|(_, arg)| arg);
     call.args.iter().chain(keywords).for_each(|arg| tensors(arg, &mut operands));
@@ -27,18 +27,18 @@ pub(super) fn run(call: &mut Call<'_, '_>) -> Made<Vec<T>> {
     };
     *call.env.opaque.entry(call.target.to_owned()).or_default() += 1;
     let given: Vec<u32> =
-        operands.iter().filter(|x| x.kind == Kind::Float).flat_map(|x| x.at.iter().copied()).collect();
+        operands.iter().filter(|x| x.kind == ElementKind::Float).flat_map(|x| x.at.iter().copied()).collect();
     let slopes = given.iter().enumerate().map(|(at, from)| (*from, opaque_of(&[], &[which, 1, at as u64])));
     let slopes: Vec<(u32, Num)> = slopes.collect();
     let hub = call.tape.node(Num::ZERO, slopes);
     let mut next = 0;
-    let mut one = |kind: Kind| {
+    let mut one = |kind: ElementKind| {
         next += 1;
         let value = opaque_of(&[], &[which, 2, next]);
         match kind {
-            Kind::Float => call.tape.node(value, [(hub, opaque_of(&[], &[which, 3, next]))]),
-            Kind::Int => call.tape.constant(Num::int(value.signed().rem_euclid(1 << 20))),
-            Kind::Bool => call.tape.constant(Num::of_bool(value.bits() & 1 == 1)),
+            ElementKind::Float => call.tape.node(value, [(hub, opaque_of(&[], &[which, 3, next]))]),
+            ElementKind::Int => call.tape.constant(Num::int(value.signed().rem_euclid(1 << 20))),
+            ElementKind::Bool => call.tape.constant(Num::of_bool(value.bits() & 1 == 1)),
         }
     };
     Ok(made
@@ -55,10 +55,10 @@ fn is_random(name: &str) -> bool {
     name.starts_with("rand") || name == "multinomial"
 }
 
-fn tensors(arg: &Arg, found: &mut Vec<T>) {
+fn tensors(arg: &OpArg, found: &mut Vec<T>) {
     match arg {
-        Arg::Tensor(x) => found.push(x.clone()),
-        Arg::List(items) => items.iter().for_each(|item| tensors(item, found)),
+        OpArg::Tensor(x) => found.push(x.clone()),
+        OpArg::List(items) => items.iter().for_each(|item| tensors(item, found)),
         _ => {}
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use graph::Graph;
 use program::{Pass, RankId};
 use serde_json::{Value, json};
-use simulate::{Message, Part};
+use simulate::{Message, TakesPart};
 
 use super::Subject;
 use super::matrix::matrix;
@@ -61,7 +61,7 @@ pub(super) fn communication(
     json!({ "entries": json, "matrix": matrix(subject, graph, tracks) })
 }
 
-fn key(graph: &Graph, track: usize, part: &Part, message: &Message) -> EntryKey {
+fn key(graph: &Graph, track: usize, part: &TakesPart, message: &Message) -> EntryKey {
     let op = part.op.map(|op| graph.op(op));
     EntryKey {
         track,

@@ -18,7 +18,7 @@ mod tracks;
 mod tree;
 
 use cluster::Cluster;
-use compiler::{Compiled, Step};
+use compiler::{Compiled, SimulatedStep};
 use diag::Result;
 use graph::Graph;
 use plan::Plan;
@@ -38,7 +38,7 @@ pub struct Subject<'s> {
     pub analysis: &'s Analysis,
     pub plan: &'s Plan,
     pub compiled: &'s Compiled,
-    pub step: &'s Step,
+    pub step: &'s SimulatedStep,
     pub cluster: &'s Cluster,
     pub batches: u32,
     pub optimizer: &'s str,

@@ -5,7 +5,7 @@ use plan::{Gather, Reduce};
 use serde_json::{Value, json};
 
 use super::Subject;
-use crate::param_sharding::{Kept, kept};
+use crate::param_sharding::{KeptParams, kept};
 
 pub(super) fn overview(subject: &Subject<'_>) -> Value {
     let (compiled, step, about) = (subject.compiled, subject.step, subject.about);
@@ -68,7 +68,7 @@ fn cluster(subject: &Subject<'_>) -> Value {
     })
 }
 
-fn sharded(of: &Kept) -> Value {
+fn sharded(of: &KeptParams) -> Value {
     json!({
         "over": of.over, "gather": Gather::name(of.gather), "reduce": Reduce::name(of.reduce),
         "count": of.count, "bytes": of.bytes,

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use program::{Instr, Kind, Pass, Program, Which};
-use simulate::{Part, Simulation, Span, What};
+use simulate::{Simulation, Span, TakesPart, What};
 
 use super::Subject;
 use super::clock::Clock;
@@ -100,8 +100,8 @@ pub(super) fn tasks(subject: &Subject<'_>, role: usize, at: usize, patterns: &mu
 
 type TaskKey = (u32, Pass, u32);
 
-fn parts_of(simulation: &Simulation, at: usize) -> BTreeMap<TaskKey, Vec<&Part>> {
-    let mut by_task: BTreeMap<TaskKey, Vec<&Part>> = BTreeMap::new();
+fn parts_of(simulation: &Simulation, at: usize) -> BTreeMap<TaskKey, Vec<&TakesPart>> {
+    let mut by_task: BTreeMap<TaskKey, Vec<&TakesPart>> = BTreeMap::new();
     for part in &simulation.parts[at] {
         by_task.entry((part.block, part.pass, part.batch)).or_default().push(part);
     }
@@ -137,7 +137,7 @@ fn sort(program: &Program, role: usize, span: &Span, (kind, instr): (Kind, usize
     }
 }
 
-fn part(simulation: &Simulation, part: &Part, (clock, from): (Clock, i64)) -> [i64; PART] {
+fn part(simulation: &Simulation, part: &TakesPart, (clock, from): (Clock, i64)) -> [i64; PART] {
     let message = &simulation.messages[part.message];
     let (start, end) = (clock.ticks(message.start), clock.ticks(message.end));
     [part.instr as i64, start - from, end - start, clock.ticks(part.exposed)]

@@ -2,7 +2,7 @@
 
 use program::RankId;
 use serde_json::{Value, json};
-use simulate::{Lane, Message, Part};
+use simulate::{Lane, Message, TakesPart};
 
 use super::Subject;
 use super::patterns::{Patterns, Tasks, tasks};
@@ -99,7 +99,7 @@ impl Track {
     pub(super) fn parts<'s>(
         &self,
         subject: &Subject<'s>,
-    ) -> impl Iterator<Item = (&'s Part, &'s Message)> + use<'s> {
+    ) -> impl Iterator<Item = (&'s TakesPart, &'s Message)> + use<'s> {
         let simulation = &subject.step.estimate.simulation;
         simulation.parts[self.at].iter().map(|part| (part, &simulation.messages[part.message]))
     }

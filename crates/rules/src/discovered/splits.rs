@@ -1,12 +1,12 @@
 //! What may be tried.
 
-use super::Place;
+use super::FactorPlace;
 
 /// Factors of one size, cut together; an argument of this value is the size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
     pub size: i64,
-    pub inputs: Vec<Place>,
+    pub inputs: Vec<FactorPlace>,
     pub argument: Option<usize>,
 }
 
@@ -21,9 +21,9 @@ pub fn splits(inputs: &[Vec<i64>], arguments: &[i64], most: usize) -> (Vec<Split
     sizes.dedup();
     let (mut found, mut left_out) = (vec![], 0);
     for size in sizes {
-        let mut places: Vec<Vec<Place>> =
+        let mut places: Vec<Vec<FactorPlace>> =
             inputs.iter().enumerate().map(|(operand, shape)| places(operand, shape, size)).collect();
-        let ways = |places: &[Vec<Place>]| {
+        let ways = |places: &[Vec<FactorPlace>]| {
             places.iter().fold(1_usize, |product, of| product.saturating_mul(of.len() + 1))
         };
         let all = ways(&places);
@@ -49,21 +49,21 @@ pub fn splits(inputs: &[Vec<i64>], arguments: &[i64], most: usize) -> (Vec<Split
 }
 
 /// Where a tensor of this shape has a factor of this size.
-pub fn places(operand: usize, shape: &[i64], size: i64) -> Vec<Place> {
+pub fn places(operand: usize, shape: &[i64], size: i64) -> Vec<FactorPlace> {
     let mut found = vec![];
     for (dim, whole) in shape.iter().enumerate() {
         if *whole > 0 && whole % size == 0 {
-            found.extend(divisors(whole / size).map(|outer| Place { operand, dim, outer }));
+            found.extend(divisors(whole / size).map(|outer| FactorPlace { operand, dim, outer }));
         }
     }
     found
 }
 
 /// One place in each of some tensors, in all ways.
-fn of_size(size: i64, places: &[Vec<Place>], arguments: &[i64]) -> Vec<Split> {
-    let mut ways: Vec<Vec<Place>> = vec![vec![]];
+fn of_size(size: i64, places: &[Vec<FactorPlace>], arguments: &[i64]) -> Vec<Split> {
+    let mut ways: Vec<Vec<FactorPlace>> = vec![vec![]];
     for of in places {
-        let more: Vec<Vec<Place>> = ways
+        let more: Vec<Vec<FactorPlace>> = ways
             .iter()
             .flat_map(|way| of.iter().map(move |place| way.iter().copied().chain([*place]).collect()))
             .collect();
@@ -71,7 +71,7 @@ fn of_size(size: i64, places: &[Vec<Place>], arguments: &[i64]) -> Vec<Split> {
     }
     let fitting = arguments.iter().enumerate().filter(|(_, value)| **value == size);
     let named: Vec<Option<usize>> = [None].into_iter().chain(fitting.map(|(at, _)| Some(at))).collect();
-    let split = |inputs: &Vec<Place>, argument| Split { size, inputs: inputs.clone(), argument };
+    let split = |inputs: &Vec<FactorPlace>, argument| Split { size, inputs: inputs.clone(), argument };
     ways.iter()
         .flat_map(|inputs| named.iter().map(|argument| split(inputs, *argument)))
         .filter(|split| !split.inputs.is_empty() || split.argument.is_some())

@@ -1,6 +1,6 @@
 //! The rule of all splits that hold.
 
-use super::{Discovery, Gap, Side, Term};
+use super::{Discovery, Gap, SplitSide, SplitTerm};
 use crate::algebra::{Dim, DimId, Kind, Operand, Passes, Rule, Through};
 
 /// A rule, and what its text does not tell.
@@ -19,9 +19,10 @@ impl Discovery {
     pub fn propose(&self, classes: &(Vec<usize>, Vec<usize>), linear: &[Vec<usize>]) -> Proposed {
         let mut writing = Writing { discovery: self, dims: vec![], known: vec![] };
         let (inputs, outputs) = self.gaps();
-        let inputs = writing.side(Side::Inputs, &self.inputs, &inputs, &classes.0);
-        let outputs = writing.side(Side::Outputs, &self.outputs, &outputs, &classes.1);
-        let names: Vec<String> = (0..self.held.len()).map(|id| writing.name_of(Key::Held(id))).collect();
+        let inputs = writing.side(SplitSide::Inputs, &self.inputs, &inputs, &classes.0);
+        let outputs = writing.side(SplitSide::Outputs, &self.outputs, &outputs, &classes.1);
+        let names: Vec<String> =
+            (0..self.held.len()).map(|id| writing.name_of(RuleKey::ValidSplit(id))).collect();
         let passes = |operands: &Vec<usize>| Passes { through: Through::Linear, operands: operands.clone() };
         let rule = Rule { dims: writing.dims, inputs, outputs, passes: linear.iter().map(passes).collect() };
         let named = self.held.iter().zip(&names).filter(|(held, _)| held.split.argument.is_some());
@@ -31,8 +32,8 @@ impl Discovery {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Key {
-    Held(usize),
+enum RuleKey {
+    ValidSplit(usize),
     Whole(usize),
 }
 
@@ -40,11 +41,17 @@ struct Writing<'a> {
     discovery: &'a Discovery,
     dims: Vec<Dim>,
     /// What each dim is.
-    known: Vec<Key>,
+    known: Vec<RuleKey>,
 }
 
 impl Writing<'_> {
-    fn side(&mut self, side: Side, shapes: &[Vec<i64>], gaps: &[Gap], classes: &[usize]) -> Vec<Operand> {
+    fn side(
+        &mut self,
+        side: SplitSide,
+        shapes: &[Vec<i64>],
+        gaps: &[Gap],
+        classes: &[usize],
+    ) -> Vec<Operand> {
         let class = |gap: Gap| classes[gaps.iter().position(|own| *own == gap).expect("a gap of its own")];
         let mut operands = vec![];
         for (operand, shape) in shapes.iter().enumerate() {
@@ -53,20 +60,20 @@ impl Writing<'_> {
                 let terms = self.discovery.terms(side, operand, dim);
                 dims.push(terms.into_iter().map(|term| self.dim(term, class)).collect());
             }
-            let once =
-                side == Side::Inputs && self.discovery.held.iter().any(|held| held.once.contains(&operand));
+            let once = side == SplitSide::Inputs
+                && self.discovery.held.iter().any(|held| held.once.contains(&operand));
             operands.push(Operand { dims, once, absent: false });
         }
         operands
     }
 
-    fn dim(&mut self, term: Term, class: impl Fn(Gap) -> usize) -> DimId {
+    fn dim(&mut self, term: SplitTerm, class: impl Fn(Gap) -> usize) -> DimId {
         let (key, size, kind) = match term {
-            Term::Held(id) => {
+            SplitTerm::ValidSplit(id) => {
                 let held = &self.discovery.held[id];
-                (Key::Held(id), held.split.size, held.kind)
+                (RuleKey::ValidSplit(id), held.split.size, held.kind)
             }
-            Term::Gap(gap) => (Key::Whole(class(gap)), gap.1, Kind::Whole),
+            SplitTerm::Gap(gap) => (RuleKey::Whole(class(gap)), gap.1, Kind::Whole),
         };
         let at = self.known.iter().position(|known| *known == key).unwrap_or_else(|| {
             self.dims.push(Dim { name: letters(self.dims.len()), size, kind, contiguous: false });
@@ -76,7 +83,7 @@ impl Writing<'_> {
         DimId::new(at)
     }
 
-    fn name_of(&self, key: Key) -> String {
+    fn name_of(&self, key: RuleKey) -> String {
         let at = self.known.iter().position(|known| *known == key);
         at.map_or_else(String::new, |at| self.dims[at].name.clone())
     }

@@ -7,7 +7,7 @@ use super::View;
 use super::common::{
     flag, float, int, mark, operand, product, shape, tensor, term, terms, text, wide, widened,
 };
-use super::moments::{Shared, Steps, per_channel};
+use super::moments::{MomentWriter, Shared, per_channel};
 use super::registered::with_sizes;
 use crate::rewriting::Builder;
 
@@ -101,7 +101,7 @@ pub(super) fn rewriting(op: &Op, to: &mut Builder<'_>) {
     let (groups, image) = (norm.shared(&shape), norm.weights(&channels, &shape));
     let work = wide(to.dtype(x));
     let x = widened(to, x, work, &image.elements.0);
-    let mut steps = Steps { to, work };
+    let mut steps = MomentWriter { to, work };
     let x = steps.viewed(x, &image.elements.0, &groups.elements);
     let (centered, _, var) = steps.moments(&groups, x);
     let scale = steps.scale(&groups, var, norm.eps);

@@ -107,7 +107,7 @@ fn mean_width(width: i64, slots: i64, experts: i64) -> i64 {
 }
 
 /// What a row is in bytes and products.
-struct Row {
+struct RowCost {
     count: u64,
     read: u64,
     both: u64,
@@ -116,7 +116,7 @@ struct Row {
 }
 
 /// A part has its share of the rows: as many of each expert.
-fn row(call: &Call<'_>) -> Option<Row> {
+fn row(call: &Call<'_>) -> Option<RowCost> {
     let [x, experts, _, up, down] = &call.operands[..] else { return None };
     let (&[_, read], &[own, ..]) = (&x.shape[..], &up.shape[..]) else { return None };
     let transposed = call.flag(9, "transposed");
@@ -125,7 +125,7 @@ fn row(call: &Call<'_>) -> Option<Row> {
     let all = call.int(6, "total", own).max(1).unsigned_abs();
     let [own, read, both, inner, made] = [own, read, both, inner, made].map(i64::unsigned_abs);
     let slots: u64 = experts.shape.iter().map(|size| size.unsigned_abs()).product();
-    Some(Row { count: slots * own / all, read, both, inner, made })
+    Some(RowCost { count: slots * own / all, read, both, inner, made })
 }
 
 fn cost(call: &Call<'_>) -> Sketch {
@@ -136,7 +136,7 @@ fn cost(call: &Call<'_>) -> Sketch {
 }
 
 /// The bytes that backward needs of the rows.
-fn kept(call: &Call<'_>, row: &Row) -> u64 {
+fn kept(call: &Call<'_>, row: &RowCost) -> u64 {
     let [x, weights, up, down] = [0, 2, 3, 4].map(|at| call.learns(at));
     let (inside, gated) = (x || up, call.flag(8, "gated"));
     // A rectifier's gradient is told by what it gave, which the second product keeps as well.

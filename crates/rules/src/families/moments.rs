@@ -18,13 +18,13 @@ pub(super) struct Shared {
 }
 
 /// Writes the steps.
-pub(super) struct Steps<'a, 'g> {
+pub(super) struct MomentWriter<'a, 'g> {
     pub(super) to: &'a mut Builder<'g>,
     /// The type of all steps.
     pub(super) work: Dtype,
 }
 
-impl Steps<'_, '_> {
+impl MomentWriter<'_, '_> {
     pub(super) fn op(&mut self, target: &str, args: Vec<Arg>, labels: &str, shape: &[i64]) -> TensorId {
         self.to.op(target, args, labels, self.work, shape)
     }

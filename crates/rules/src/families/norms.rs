@@ -7,7 +7,7 @@ use super::common::{
     Terms, along, flag, float, int, int_list, ints, is_split, mark, operand, pair, plain, set, shape, size,
     tensor, term, terms, text, wide, widened,
 };
-use super::moments::{Shared, Steps, per_channel};
+use super::moments::{MomentWriter, Shared, per_channel};
 use super::{Family, Nature, View, grouped_norm};
 use crate::algebra::Rule;
 use crate::cost::{Call, Sketch, numel};
@@ -170,7 +170,7 @@ fn of_batches(op: &Op, to: &mut Builder<'_>) {
         numbers: per_channel(&names[1], &shape),
         elements: (operand(&names), shape),
     };
-    let mut batches = Batches { of, channel: names[1].clone(), steps: Steps { to, work } };
+    let mut batches = Batches { of, channel: names[1].clone(), steps: MomentWriter { to, work } };
     match norm.training {
         true => batches.training(op, &norm),
         false => batches.evaluation(op, &norm),
@@ -179,7 +179,7 @@ fn of_batches(op: &Op, to: &mut Builder<'_>) {
 
 /// The steps of one batch norm.
 struct Batches<'a, 'g> {
-    steps: Steps<'a, 'g>,
+    steps: MomentWriter<'a, 'g>,
     of: Shared,
     channel: String,
 }

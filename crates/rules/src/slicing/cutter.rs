@@ -10,9 +10,9 @@ use crate::families::{self, View};
 use crate::interval::Interval;
 use crate::local::{LocalArg, LocalOp, Part, unchanged};
 
-type Cut = (Graph, Vec<Piece>, Vec<Option<TensorId>>);
+type FactorCut = (Graph, Vec<Piece>, Vec<Option<TensorId>>);
 
-pub(super) fn cut(forms: &Forms<'_>) -> Cut {
+pub(super) fn cut(forms: &Forms<'_>) -> FactorCut {
     let mut cutter = Cutter::new(forms);
     for slice in 0..forms.slices.count() {
         for op in forms.graph.op_ids() {
@@ -31,7 +31,7 @@ pub(super) fn cut(forms: &Forms<'_>) -> Cut {
 
 /// A value of the whole graph in a form of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Key<'a> {
+enum ValueKey<'a> {
     Whole(TensorId),
     /// One slice along a factor.
     Slice(TensorId, usize, usize),
@@ -46,14 +46,14 @@ struct Cutter<'a> {
     new: Graph,
     pieces: Vec<Piece>,
     likes: Vec<Option<TensorId>>,
-    made: HashMap<Key<'a>, TensorId>,
+    made: HashMap<ValueKey<'a>, TensorId>,
     taken: HashSet<String>,
     /// What new operators are made for.
     now: Piece,
 }
 
 /// Where a factor is in its tensor.
-struct At {
+struct FactorPlace {
     dim: usize,
     /// Elements of the dim's outer factors, and of its inner ones.
     outer: i64,
@@ -75,12 +75,12 @@ impl<'a> Cutter<'a> {
         let mut cutter = Self { forms, new, pieces: vec![], likes: vec![], made: HashMap::new(), taken, now };
         for id in old.tensor_ids().filter(|id| old.producer(*id).is_none()) {
             let new = cutter.tensor(old.tensor(id).clone(), Some(id));
-            cutter.made.insert(Key::Whole(id), new);
+            cutter.made.insert(ValueKey::Whole(id), new);
         }
         cutter
     }
 
-    fn finish(mut self) -> Cut {
+    fn finish(mut self) -> FactorCut {
         let old = self.forms.graph;
         self.new.outputs = old.outputs.iter().map(|id| id.map(|id| self.whole_at_last(id))).collect();
         let updates = old.updates.iter().map(|(name, id)| (name.clone(), self.whole_at_last(*id)));
@@ -106,7 +106,7 @@ impl<'a> Cutter<'a> {
         let outputs: Vec<Option<TensorId>> =
             old.op(op).outputs.iter().copied().map(|id| id.map(&mut same)).collect();
         self.append(op, &unchanged(old.op(op)), &read, outputs.clone());
-        self.note(op, &outputs, Key::Whole);
+        self.note(op, &outputs, ValueKey::Whole);
     }
 
     fn part(&mut self, op: OpId, index: usize) {
@@ -130,13 +130,13 @@ impl<'a> Cutter<'a> {
                 let name = self.free(&self.forms.graph.tensor(id).name, self.now.slice);
                 value = self.of_two("aten.mul.Tensor", value, Arg::Float(share), (name, id));
             }
-            if let Some(before) = self.made.get(&Key::Whole(id)).copied() {
+            if let Some(before) = self.made.get(&ValueKey::Whole(id)).copied() {
                 let name = self.forms.graph.tensor(id).name.clone();
                 let is_last = self.now.slice + 1 == self.forms.slices.count();
                 let name = if is_last { name } else { self.free(&name, self.now.slice) };
                 value = self.of_two("aten.add.Tensor", before, Arg::Tensor(value), (name, id));
             }
-            self.made.insert(Key::Whole(id), value);
+            self.made.insert(ValueKey::Whole(id), value);
         }
     }
 
@@ -209,20 +209,20 @@ impl<'a> Cutter<'a> {
     // Values.
 
     fn whole(&mut self, id: TensorId) -> TensorId {
-        if let Some(known) = self.made.get(&Key::Whole(id)) {
+        if let Some(known) = self.made.get(&ValueKey::Whole(id)) {
             return *known;
         }
         let factor = self.forms.cut_along(id).expect("what is not whole is in slices");
         let slices = (0..self.forms.slices.count()).map(|slice| self.slice(id, factor, slice)).collect();
         let tensor = self.forms.graph.tensor(id).clone();
         let joined = self.joined(id, factor, slices, tensor);
-        self.made.insert(Key::Whole(id), joined);
+        self.made.insert(ValueKey::Whole(id), joined);
         joined
     }
 
     /// One slice along a factor.
     fn slice(&mut self, id: TensorId, factor: usize, slice: usize) -> TensorId {
-        match self.made.get(&Key::Slice(id, factor, slice)) {
+        match self.made.get(&ValueKey::Slice(id, factor, slice)) {
             Some(known) => *known,
             None => self.part_of_whole(id, factor, self.forms.slices.interval(slice)),
         }
@@ -237,7 +237,7 @@ impl<'a> Cutter<'a> {
         if slice == 0 {
             return self.slice(id, factor, 0);
         }
-        let key = Key::UpTo(id, factor, slice);
+        let key = ValueKey::UpTo(id, factor, slice);
         if let Some(known) = self.made.get(&key) {
             return *known;
         }
@@ -253,7 +253,7 @@ impl<'a> Cutter<'a> {
 
     fn part_of_whole(&mut self, id: TensorId, factor: usize, at: Interval) -> TensorId {
         let module = &self.forms.graph.op(self.now.op).module;
-        let key = Key::Part(id, factor, (at.lo, at.hi), module);
+        let key = ValueKey::Part(id, factor, (at.lo, at.hi), module);
         if let Some(known) = self.made.get(&key) {
             return *known;
         }
@@ -305,7 +305,7 @@ impl<'a> Cutter<'a> {
     }
 
     /// The factor as a dim of its own, if it is not one.
-    fn opened(&mut self, value: TensorId, tensor: &Tensor, at: &At, tokens: i64) -> TensorId {
+    fn opened(&mut self, value: TensorId, tensor: &Tensor, at: &FactorPlace, tokens: i64) -> TensorId {
         if at.is_whole() {
             return value;
         }
@@ -317,7 +317,7 @@ impl<'a> Cutter<'a> {
         self.viewed(value, Tensor { name, shape, ..tensor.clone() }, None)
     }
 
-    fn closed(&mut self, value: TensorId, id: TensorId, at: &At, to: Tensor) -> TensorId {
+    fn closed(&mut self, value: TensorId, id: TensorId, at: &FactorPlace, to: Tensor) -> TensorId {
         if at.is_whole() { value } else { self.viewed(value, to, Some(id)) }
     }
 
@@ -326,12 +326,12 @@ impl<'a> Cutter<'a> {
         self.step("aten.reshape.default", vec![Arg::Tensor(value), sizes], to, like)
     }
 
-    fn at(&self, id: TensorId, factor: usize) -> At {
+    fn at(&self, id: TensorId, factor: usize) -> FactorPlace {
         let mut left = factor;
         for (dim, factors) in self.forms.analysis.factors[id.index()].iter().enumerate() {
             if left < factors.len() {
                 let (outer, inner) = (&factors[..left], &factors[left + 1..]);
-                return At { dim, outer: outer.iter().product(), inner: inner.iter().product() };
+                return FactorPlace { dim, outer: outer.iter().product(), inner: inner.iter().product() };
             }
             left -= factors.len();
         }
@@ -388,7 +388,7 @@ impl<'a> Cutter<'a> {
         made
     }
 
-    fn note(&mut self, op: OpId, outputs: &[Option<TensorId>], key: impl Fn(TensorId) -> Key<'a>) {
+    fn note(&mut self, op: OpId, outputs: &[Option<TensorId>], key: impl Fn(TensorId) -> ValueKey<'a>) {
         let old = &self.forms.graph.op(op).outputs;
         let pairs = old.iter().zip(outputs).filter_map(|(old, new)| Some((key((*old)?), (*new)?)));
         self.made.extend(pairs);
@@ -397,7 +397,7 @@ impl<'a> Cutter<'a> {
     fn note_slices(&mut self, op: OpId, outputs: &[Option<TensorId>]) {
         let (forms, slice) = (self.forms, self.now.slice);
         let factor = |id: TensorId| forms.cut_along(id).expect("it is in slices");
-        self.note(op, outputs, |id| Key::Slice(id, factor(id), slice));
+        self.note(op, outputs, |id| ValueKey::Slice(id, factor(id), slice));
     }
 
     // The new graph.
@@ -462,7 +462,7 @@ impl<'a> Cutter<'a> {
     }
 }
 
-impl At {
+impl FactorPlace {
     /// Where the tokens are once they are a dim of their own.
     fn opened_dim(&self) -> usize {
         self.dim + usize::from(self.outer != 1)

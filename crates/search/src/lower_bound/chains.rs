@@ -11,31 +11,31 @@ use graph::{Graph, OpId, TensorId};
 use plan::{On, Plan};
 use rules::{Analysis, Kind};
 
-use super::parts::Cost;
+use super::parts::OperatorCost;
 use super::stages::{Axes, Stages, loop_of};
 
 pub(super) struct Chains<'c> {
     pub(super) graph: &'c Graph,
     pub(super) analysis: &'c Analysis,
     pub(super) plan: &'c Plan,
-    pub(super) costs: &'c [Rc<Cost>],
+    pub(super) costs: &'c [Rc<OperatorCost>],
     pub(super) stages: &'c Stages<'c>,
     pub(super) needs_grad: &'c [bool],
-    pub(super) line: &'c Line<'c>,
+    pub(super) line: &'c LinkLine<'c>,
     /// If not all operators count, those that do.
     pub(super) among: Option<&'c [bool]>,
 }
 
 /// What a collective takes at least, in any of the groups of a stage.
-pub(super) struct Line<'c> {
+pub(super) struct LinkLine<'c> {
     pub(super) cluster: &'c Cluster,
     /// For each stage and set of axes, as bits.
-    along: Vec<Vec<Along>>,
+    along: Vec<Vec<AxisGroups>>,
     pub(super) axes: usize,
 }
 
 /// The groups along some axes, of those that lie alike one, and how many of them share links if all communicate at once.
-struct Along {
+struct AxisGroups {
     groups: Vec<Vec<u32>>,
     contention: Contention,
 }
@@ -49,7 +49,7 @@ struct Wait {
 
 const NOTHING: Wait = Wait { complete: 0.0, partial: None };
 
-impl<'c> Line<'c> {
+impl<'c> LinkLine<'c> {
     pub(super) fn of(cluster: &'c Cluster, plan: &Plan, stages: &Stages<'_>) -> Self {
         let axes = stages.axes(plan);
         let equal = cluster.nodes.windows(2).all(|two| two[0] == two[1]);
@@ -60,7 +60,7 @@ impl<'c> Line<'c> {
                 groups.sort_by_cached_key(|group| shape(cluster, group));
                 groups.dedup_by_key(|group| shape(cluster, group));
             }
-            Along { groups, contention }
+            AxisGroups { groups, contention }
         };
         let of_stage = |stage: usize| (0..1 << axes).map(|set| along(stage, set)).collect();
         Self { cluster, along: (0..stages.count).map(of_stage).collect(), axes }
@@ -90,7 +90,7 @@ impl<'c> Line<'c> {
     }
 
     fn in_one(&self, (stage, set): (usize, Axes), bytes: f64) -> f64 {
-        let Along { groups, contention } = &self.along[stage][set];
+        let AxisGroups { groups, contention } = &self.along[stage][set];
         least(groups.iter().map(|group| self.scatters(group, *contention, bytes)))
     }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use compiler::Costs;
 use plan::{Plan, Schedule};
 
-use super::parts::Cost;
+use super::parts::OperatorCost;
 use super::stages::Stages;
 use super::under_way::most;
 use crate::Question;
@@ -32,7 +32,7 @@ impl Kept {
     pub(super) fn of(
         &self,
         question: &Question<'_>,
-        (plan, costs): (&Plan, &[Rc<Cost>]),
+        (plan, costs): (&Plan, &[Rc<OperatorCost>]),
         stages: &Stages<'_>,
     ) -> Vec<(u64, u32)> {
         let graph = question.graph;
@@ -67,7 +67,7 @@ fn at_once((plan, stages): (&Plan, &Stages<'_>), stage: usize, batches: u32) -> 
     }
 }
 
-fn part(keeps: &Keeps, cost: &Cost) -> u64 {
+fn part(keeps: &Keeps, cost: &OperatorCost) -> u64 {
     let share =
         |(at, (own, all)): &(usize, (i64, i64))| (cost.inputs[*at] as f64 * *own as f64 / *all as f64) as u64;
     let read: u64 = keeps.inputs.iter().map(share).sum();

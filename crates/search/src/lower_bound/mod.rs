@@ -22,10 +22,10 @@ use plan::{Plan, Schedule};
 use rules::{Analysis, Rewriting, Rewritten};
 
 use crate::Question;
-use chains::{Chains, Line};
+use chains::{Chains, LinkLine};
 use kept::Kept;
-use parts::{Of, Parts};
-use piped::Work;
+use parts::{GraphFacts, Parts};
+use piped::StageWork;
 use stages::Stages;
 
 /// Of any rank of a plan: no step is shorter, and no peak of memory is lower for the rank that has most.
@@ -145,10 +145,10 @@ impl Ground {
     fn of(&mut self, question: &Question<'_>, plan: &Plan) -> Result<LowerBound> {
         let Question { graph, analysis, cluster, .. } = *question;
         let needs_grad = &self.needs_grad[..];
-        let of = Of { graph, analysis, needs_grad };
+        let of = GraphFacts { graph, analysis, needs_grad };
         let costs = self.parts.of_all(of, plan);
         let stages = Stages::of(graph, plan);
-        let line = Line::of(cluster, plan, &stages);
+        let line = LinkLine::of(cluster, plan, &stages);
         let recomputed = stages.recomputed(plan, &costs, needs_grad);
         let seconds: Vec<(f64, f64)> = costs.iter().map(|cost| self.parts.seconds(cost)).collect();
         let mut loads = busiest(&mut self.parts, of, plan, (&stages, &recomputed));
@@ -164,7 +164,7 @@ impl Ground {
         // Where backward has halves, gradients leave before all work is done.
         let whole = plan.schedule != Schedule::ZbH1;
         let piped = piped && plan.timetables.is_empty() && plan.before.is_empty();
-        let work = Work { loads: &loads, seconds: &seconds, recomputed: &recomputed };
+        let work = StageWork { loads: &loads, seconds: &seconds, recomputed: &recomputed };
         let piped = if piped { stages.piped(&chains, &work, (batches, whole)) } else { 0.0 };
         let lines = f64::from(cluster.lines(question.devices));
         let flat = loads.iter().map(|load| load.seconds(batches, lines)).fold(0.0, f64::max);
@@ -187,7 +187,7 @@ impl Ground {
 /// What a rank of each stage computes of a micro-batch: of its first and its last one the one that computes longer.
 fn busiest(
     parts: &mut Parts,
-    of: Of<'_>,
+    of: GraphFacts<'_>,
     plan: &Plan,
     (stages, recomputed): (&Stages<'_>, &[bool]),
 ) -> Vec<Load> {

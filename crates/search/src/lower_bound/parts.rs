@@ -13,7 +13,7 @@ use crate::Question;
 
 /// Of one part of an operator.
 #[derive(Clone, Debug)]
-pub(super) struct Cost {
+pub(super) struct OperatorCost {
     pub(super) forward: OpCost,
     pub(super) backward: OpCost,
     /// Of which operator, and in which type.
@@ -29,7 +29,7 @@ pub(super) struct Cost {
 /// All of the operators of a graph. Those that are alike have one number, and cost the same.
 pub(super) struct Parts {
     numbers: Vec<u32>,
-    known: HashMap<(u32, Vec<Split>), Rc<Cost>>,
+    known: HashMap<(u32, Vec<Split>), Rc<OperatorCost>>,
     /// Seconds of parts by their number.
     of_parts: HashMap<(u32, Vec<Split>, u32), (f64, f64)>,
     kinds: Vec<Device>,
@@ -56,11 +56,11 @@ impl Parts {
         Self { numbers, known: HashMap::new(), of_parts: HashMap::new(), kinds, operators: Kinds::of(graph) }
     }
 
-    pub(super) fn of_all(&mut self, of: Of<'_>, plan: &Plan) -> Vec<Rc<Cost>> {
+    pub(super) fn of_all(&mut self, of: GraphFacts<'_>, plan: &Plan) -> Vec<Rc<OperatorCost>> {
         of.graph.op_ids().map(|op| self.of(of, plan, op)).collect()
     }
 
-    fn of(&mut self, of: Of<'_>, plan: &Plan, op: OpId) -> Rc<Cost> {
+    fn of(&mut self, of: GraphFacts<'_>, plan: &Plan, op: OpId) -> Rc<OperatorCost> {
         let parts = plan.op(op);
         let key = (self.numbers[op.index()], parts.splits.clone());
         if let Some(found) = self.known.get(&key) {
@@ -71,7 +71,7 @@ impl Parts {
     }
 
     /// Seconds of all parts of an operator on a device, forward and backward; of one that has none, nothing.
-    pub(super) fn on(&mut self, of: Of<'_>, (plan, op): (&Plan, OpId), device: u32) -> (f64, f64) {
+    pub(super) fn on(&mut self, of: GraphFacts<'_>, (plan, op): (&Plan, OpId), device: u32) -> (f64, f64) {
         let own = plan.op(op);
         if of.is_own(plan, op) {
             return (0.0, 0.0);
@@ -93,7 +93,7 @@ impl Parts {
     }
 
     /// Forward and backward.
-    pub(super) fn seconds(&self, cost: &Cost) -> (f64, f64) {
+    pub(super) fn seconds(&self, cost: &OperatorCost) -> (f64, f64) {
         let (op, dtype) = cost.of;
         let bound = |work: OpCost, pass| {
             let sort = self.operators.sort(Some(op), dtype, pass);
@@ -109,13 +109,13 @@ impl Parts {
 
 /// A graph, and for each of its tensors whether it needs a gradient.
 #[derive(Clone, Copy)]
-pub(super) struct Of<'g> {
+pub(super) struct GraphFacts<'g> {
     pub(super) graph: &'g Graph,
     pub(super) analysis: &'g Analysis,
     pub(super) needs_grad: &'g [bool],
 }
 
-impl Of<'_> {
+impl GraphFacts<'_> {
     /// Whether others are in the place of an operator.
     fn is_own(self, plan: &Plan, op: OpId) -> bool {
         let loops = &self.analysis.op(op).loops;
@@ -123,17 +123,17 @@ impl Of<'_> {
         plan.op(op).splits.iter().any(own)
     }
 
-    fn smallest(self, plan: &Plan, op: OpId) -> Cost {
+    fn smallest(self, plan: &Plan, op: OpId) -> OperatorCost {
         let mut costs = Costs::new(self.graph, self.analysis, op, self.needs_grad);
         self.cost(op, costs.cheapest(plan.op(op)))
     }
 
-    fn part(self, plan: &Plan, op: OpId, index: u32) -> Cost {
+    fn part(self, plan: &Plan, op: OpId, index: u32) -> OperatorCost {
         let mut costs = Costs::new(self.graph, self.analysis, op, self.needs_grad);
         self.cost(op, costs.part(plan.op(op), index))
     }
 
-    fn cost(self, op: OpId, part: &PartCost) -> Cost {
+    fn cost(self, op: OpId, part: &PartCost) -> OperatorCost {
         let (graph, cost) = (self.graph, &part.cost);
         let op_cost = |operations: u64, bytes: compiler::Bytes| OpCost {
             operations: operations as f64,
@@ -145,7 +145,7 @@ impl Of<'_> {
         let read = graph.op(op).inputs();
         let sizes = part.inputs.iter().zip(&read);
         let made = part.outputs.iter().zip(&graph.op(op).outputs);
-        Cost {
+        OperatorCost {
             forward: op_cost(cost.flops, cost.forward),
             backward: op_cost(cost.gradients.iter().sum(), cost.backward),
             of: (op, graph.computes_in(op).unwrap_or(Dtype::F32)),
@@ -159,9 +159,9 @@ impl Of<'_> {
     }
 
     /// In its place are others in each slice of the sequence, of which nothing is known here.
-    fn rewritten(self, op: OpId) -> Cost {
+    fn rewritten(self, op: OpId) -> OperatorCost {
         let (inputs, outputs) = (self.graph.op(op).inputs().len(), self.graph.op(op).outputs.len());
-        Cost {
+        OperatorCost {
             forward: OpCost::default(),
             backward: OpCost::default(),
             of: (op, Dtype::F32),

@@ -11,7 +11,7 @@ use super::chains::Chains;
 use super::stages::Stages;
 
 /// What stages do, and operators: seconds forward and backward, and whether forward is done again.
-pub(super) struct Work<'w> {
+pub(super) struct StageWork<'w> {
     pub(super) loads: &'w [Load],
     pub(super) seconds: &'w [(f64, f64)],
     pub(super) recomputed: &'w [bool],
@@ -22,7 +22,7 @@ impl Stages<'_> {
     pub(super) fn piped(
         &self,
         chains: &Chains<'_>,
-        Work { loads, seconds, recomputed }: &Work<'_>,
+        StageWork { loads, seconds, recomputed }: &StageWork<'_>,
         (batches, whole): (f64, bool),
     ) -> f64 {
         let Some(crossing) = self.crossings().filter(|_| self.is_row && self.count > 1) else { return 0.0 };

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use graph::{Graph, OpId, TensorId};
 use plan::{On, Plan, Split};
 
-use super::parts::Cost;
+use super::parts::OperatorCost;
 
 /// Splits that all operators of a plan have, as bits.
 pub(super) type Axes = usize;
@@ -46,7 +46,12 @@ impl<'g> Stages<'g> {
 
     /// The operators that are surely computed again: what backward needs of a span, and what that is made of, up to
     /// what somebody outside reads, which forward may keep. What reads a buffer that forward updates is in no span.
-    pub(super) fn recomputed(&self, plan: &Plan, costs: &[Rc<Cost>], needs_grad: &[bool]) -> Vec<bool> {
+    pub(super) fn recomputed(
+        &self,
+        plan: &Plan,
+        costs: &[Rc<OperatorCost>],
+        needs_grad: &[bool],
+    ) -> Vec<bool> {
         let mut recomputed = vec![false; self.graph.ops.len()];
         let teaches = plan::teaching(self.graph, needs_grad);
         let updated =

@@ -28,17 +28,17 @@ pub struct Pipeline {
 }
 
 /// What was made so far: its first stage, and what comes after that.
-struct Made {
+struct MadeStages {
     flow: Flow,
     chosen: Chosen,
-    after: Option<Rc<Made>>,
+    after: Option<Rc<MadeStages>>,
 }
 
 /// One that stays, with what is looked at of it beside each that begins alike: that lies together, so many are there.
 struct Stays {
     flow: Flow,
     devices: (u32, u32),
-    made: Rc<Made>,
+    made: Rc<MadeStages>,
 }
 
 /// By where the first stage begins, in the model and among the devices.
@@ -149,7 +149,8 @@ fn longer(
                     looked += 1;
                     let flow = with(ask, costs, (run, stage), *after);
                     if is_wanted(ask, left, &flow) {
-                        let made = || Made { flow, chosen, after: after.map(|after| Rc::clone(&after.made)) };
+                        let made =
+                            || MadeStages { flow, chosen, after: after.map(|after| Rc::clone(&after.made)) };
                         keep(next.entry((from, first)).or_default(), (flow, run.devices), made, is_quick);
                     }
                 }
@@ -188,7 +189,7 @@ fn is_wanted(ask: &Ask<'_>, left: Ahead, flow: &Flow) -> bool {
 fn keep(
     all: &mut Vec<Stays>,
     (flow, devices): (Flow, (u32, u32)),
-    made: impl FnOnce() -> Made,
+    made: impl FnOnce() -> MadeStages,
     is_quick: bool,
 ) {
     let is_no_worse = |one: &Flow, other: &Flow| match is_quick {

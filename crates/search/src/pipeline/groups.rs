@@ -18,12 +18,12 @@ pub(super) struct Groups {
     /// For each node the first that is like it.
     equal: Vec<usize>,
     /// The kind of each group, by its parts.
-    numbers: BTreeMap<Vec<Part>, usize>,
+    numbers: BTreeMap<Vec<GroupPart>, usize>,
 }
 
 /// So many nodes of a kind one after another, and of each so many devices from one on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Part {
+struct GroupPart {
     node: usize,
     devices: (u32, u32),
     times: u32,
@@ -63,12 +63,12 @@ impl Groups {
     }
 
     /// What a group is made of: groups of the same parts are of one kind.
-    fn parts(&self, (first, end): (u32, u32)) -> Vec<Part> {
-        let (mut parts, mut from): (Vec<Part>, u32) = (vec![], first);
+    fn parts(&self, (first, end): (u32, u32)) -> Vec<GroupPart> {
+        let (mut parts, mut from): (Vec<GroupPart>, u32) = (vec![], first);
         while from < end {
             let node = self.borders.partition_point(|border| *border <= from) - 1;
             let (begin, to) = (self.borders[node], self.borders[node + 1].min(end));
-            let own = Part { node: self.equal[node], devices: (from - begin, to - begin), times: 1 };
+            let own = GroupPart { node: self.equal[node], devices: (from - begin, to - begin), times: 1 };
             match parts.last_mut() {
                 Some(last) if (last.node, last.devices) == (own.node, own.devices) => last.times += 1,
                 _ => parts.push(own),

@@ -166,16 +166,16 @@ fn find(
             }
         }
     }
-    let few = |mut all: Vec<(f64, Written)>, few: usize| {
+    let few = |mut all: Vec<(f64, WrittenPlan)>, few: usize| {
         all.sort_by(|a, b| a.0.total_cmp(&b.0));
         all.truncate(few);
         all.into_iter()
     };
-    let of_cuts: Vec<(f64, Written)> = few(plans, FEW).collect();
+    let of_cuts: Vec<(f64, WrittenPlan)> = few(plans, FEW).collect();
     evens.retain(|(_, (even, _))| of_cuts.iter().all(|(_, (plan, _))| plan != even));
     let of_cuts = of_cuts.into_iter().chain(few(evens, EVENS));
     let own =
-        |(plan, blocks): Written| Own { reason: Some(Reason::of_blocks(&plan, blocks)), ..Own::of(plan) };
+        |(plan, blocks): WrittenPlan| Own { reason: Some(Reason::of_blocks(&plan, blocks)), ..Own::of(plan) };
     let of_cuts = of_cuts.map(|(seconds, found)| Own { piped: Some(seconds), ..own(found) });
     let of_vs = few(vs, VS).map(|(_, found)| own(found));
     stats.looked += looked;
@@ -244,14 +244,14 @@ fn named(pipeline: &Pipeline, schedule: Schedule) -> String {
 }
 
 /// A plan, and what its blocks are least in.
-type Written = (Plan, Arc<[Claimed]>);
+type WrittenPlan = (Plan, Arc<[Claimed]>);
 
 /// The plan that a pipeline is.
 fn written(
     question: &Question<'_>,
     costs: &mut Found<'_>,
     (pipeline, schedule): (&Pipeline, Schedule),
-) -> Result<Written> {
+) -> Result<WrittenPlan> {
     let name = named(pipeline, schedule);
     let mut draft = Draft::new(question.graph, question.analysis, &name, question.devices);
     let (mut blocks, mut claimed) = (vec![], vec![]);

@@ -11,8 +11,8 @@ use graph::{Graph, OpId, Source, TensorId};
 use rules::Analysis;
 
 use super::choices::Choice;
-use super::messages::Price;
-use super::param_sharding::Held;
+use super::messages::MessagePrice;
+use super::param_sharding::DeviceReads;
 
 /// An operator is dear if it has so many operations for each element of what it reads or makes.
 const DEAR: u64 = 4;
@@ -27,11 +27,11 @@ pub(super) struct Bundles {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Unary {
     /// Seconds in which it computes or copies, and in which it waits for communication.
-    pub(super) price: Price,
+    pub(super) price: MessagePrice,
     /// Bytes that forward keeps for backward.
     pub(super) kept: f64,
     /// Of each parameter that it reads.
-    pub(super) held: Vec<Held>,
+    pub(super) held: Vec<DeviceReads>,
 }
 
 pub(super) struct Bundle {
@@ -46,7 +46,7 @@ pub(super) struct Bundle {
 /// What it takes to bring values from one bundle to another, and gradients back: a row for each choice of the first.
 pub(super) struct Edge {
     pub(super) ends: (usize, usize),
-    pub(super) prices: Rc<Vec<Price>>,
+    pub(super) prices: Rc<Vec<MessagePrice>>,
 }
 
 /// What is known of an operator.
@@ -72,7 +72,7 @@ pub(super) fn find(
     marks: Vec<String>,
     segments: &[usize],
 ) -> Bundles {
-    let mut made = Made {
+    let mut made = MadeBundle {
         segments,
         graph,
         analysis,
@@ -86,7 +86,7 @@ pub(super) fn find(
     made.finish()
 }
 
-struct Made<'g> {
+struct MadeBundle<'g> {
     graph: &'g Graph,
     analysis: &'g Analysis,
     traits: &'g [Traits],
@@ -101,7 +101,7 @@ struct Made<'g> {
     siblings: BTreeMap<(TensorId, usize, String, usize), usize>,
 }
 
-impl Made<'_> {
+impl MadeBundle<'_> {
     fn place(&mut self, op: OpId) {
         let inputs = self.graph.op(op).inputs();
         if self.is_of_weights(&inputs) {

@@ -9,8 +9,8 @@ use graph::{OpId, TensorId};
 
 use super::borders::Borders;
 use super::bundles::Edge;
-use super::inner::{Asked, Inner, LOOKS, PRICES, SENT};
-use super::messages::Price;
+use super::inner::{Inner, InnerKey, LOOKS, PRICES, SENT};
+use super::messages::MessagePrice;
 use super::objective::{Moved, Objective, Totals, UNIT, Weights};
 use super::priced::{Priced, least_bytes, least_seconds};
 use super::space::{Begun, Rest, Space};
@@ -40,16 +40,16 @@ pub(super) struct Fallback<'q> {
     /// Runs by their tables, and what is known of each.
     pub(super) symmetric: HashMap<Vec<usize>, usize>,
     pub(super) numbers: HashMap<(usize, usize), usize>,
-    pub(super) priced: HashMap<Asked, Priced>,
+    pub(super) priced: HashMap<InnerKey, Priced>,
     /// For each look, what is between bundles.
     moved: [Moved; LOOKS.len()],
-    pub(super) known: HashMap<(usize, Asked), Option<Inner>>,
+    pub(super) known: HashMap<(usize, InnerKey), Option<Inner>>,
     /// Whether of all runs so far the way is known that costs least.
     pub(super) is_exact: bool,
 }
 
 /// What is to be least: of the bundles of a run and of the edges within it, which are terms of the problem.
-pub(super) struct Tables {
+pub(super) struct BundleTables {
     pub(super) members: Vec<usize>,
     pub(super) edges: Vec<usize>,
     pub(super) problem: Problem,
@@ -205,7 +205,7 @@ impl<'q> Fallback<'q> {
     pub(super) fn inner(
         &mut self,
         run: (usize, usize),
-        (asked, nothing): (Asked, f64),
+        (asked, nothing): (InnerKey, f64),
         solver: &mut Solver,
     ) -> Result<Option<Inner>> {
         if !self.is_done() {
@@ -215,7 +215,8 @@ impl<'q> Fallback<'q> {
         if let Some(known) = self.known.get(&key) {
             return Ok(known.clone());
         }
-        let Some(Tables { members, edges, problem, weights }) = self.tables(run, asked, nothing)? else {
+        let Some(BundleTables { members, edges, problem, weights }) = self.tables(run, asked, nothing)?
+        else {
             self.known.insert(key, None);
             return Ok(None);
         };
@@ -240,9 +241,9 @@ impl<'q> Fallback<'q> {
     pub(super) fn tables(
         &mut self,
         run: (usize, usize),
-        asked: Asked,
+        asked: InnerKey,
         nothing: f64,
-    ) -> Result<Option<Tables>> {
+    ) -> Result<Option<BundleTables>> {
         self.price(asked, nothing)?;
         let members = self.members(run);
         let (places, edges) = self.within(&members);
@@ -259,10 +260,10 @@ impl<'q> Fallback<'q> {
         }
         let tied = masks.into_iter().map(|(place, (_, costs))| Term { scope: vec![place], costs });
         problem.terms.extend(tied);
-        Ok(Some(Tables { members, edges, problem, weights: priced.weights }))
+        Ok(Some(BundleTables { members, edges, problem, weights: priced.weights }))
     }
 
-    pub(super) fn price(&mut self, asked: Asked, nothing: f64) -> Result<()> {
+    pub(super) fn price(&mut self, asked: InnerKey, nothing: f64) -> Result<()> {
         if self.priced.contains_key(&asked) {
             return Ok(());
         }
@@ -289,7 +290,7 @@ impl<'q> Fallback<'q> {
         let unary = |at: &usize| &self.space.bundles[*at].unary[all[*at]];
         let moved = edges.iter().map(|at| *self.space.price(&self.space.edges[*at], &all));
         let price = members.iter().map(|at| unary(at).price).chain(moved);
-        let price = price.fold(Price::default(), |a, b| a + b);
+        let price = price.fold(MessagePrice::default(), |a, b| a + b);
         let own = members.iter().map(|at| objective.of_bundle(*at, all[*at]));
         let between =
             edges.iter().map(|at| objective.of_price(self.space.price(&self.space.edges[*at], &all)));

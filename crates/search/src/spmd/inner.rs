@@ -13,13 +13,13 @@ pub(super) const SENT: [f64; 2] = [1.0, 0.1];
 pub(super) const PRICES: [f64; 5] = [1.0, 32.0, 256.0, 2048.0, 16384.0];
 
 /// A look, a price, and of how many micro-batches something is kept.
-pub(super) type Asked = (usize, usize, u32);
+pub(super) type InnerKey = (usize, usize, u32);
 
 /// A way to divide a run, and to compute some of it again.
 #[derive(Clone, Debug)]
 pub(crate) struct Inner {
     pub(super) fallback: usize,
-    pub(super) asked: Asked,
+    pub(super) asked: InnerKey,
     pub(super) values: Rc<[usize]>,
     pub(super) weights: Weights,
     /// Seconds of a micro-batch, forward and backward.
@@ -36,7 +36,7 @@ pub(crate) struct Inner {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunClaim {
     pub(super) fallback: usize,
-    pub(super) asked: Asked,
+    pub(super) asked: InnerKey,
     /// The price of a byte.
     pub(super) byte: f64,
     pub(super) kept: u32,

@@ -9,13 +9,13 @@ use rules::Cost;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Keeps {
     /// With the share of its elements that are there: of what is expanded it is less.
-    pub(crate) inputs: Vec<(usize, Part)>,
+    pub(crate) inputs: Vec<(usize, KeptPart)>,
     pub(crate) outputs: Vec<usize>,
     pub(super) more: bool,
 }
 
 /// So many elements of so many.
-pub(crate) type Part = (i64, i64);
+pub(crate) type KeptPart = (i64, i64);
 
 /// A value is on the account of the first that keeps it; what lies in another's memory is the other.
 pub(crate) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> Vec<Keeps> {

@@ -18,7 +18,7 @@ use super::sharding::{Sharding, elements, met};
 
 /// Seconds of communication, and of work on the device: in all, and what of each is in a backward.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Price {
+pub(super) struct MessagePrice {
     pub(super) line: f64,
     pub(super) work: f64,
     pub(super) back: f64,
@@ -74,7 +74,7 @@ pub(super) struct SizesId(u32);
 /// The bytes of a message that is so long that they are all that counts.
 const LONG: f64 = 1e15;
 
-impl std::ops::Add for Price {
+impl std::ops::Add for MessagePrice {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -87,7 +87,7 @@ impl std::ops::Add for Price {
     }
 }
 
-impl Price {
+impl MessagePrice {
     /// The same in a backward.
     pub(super) fn backward(self) -> Self {
         Self { back: self.work, line_back: self.line, ..self }
@@ -178,12 +178,12 @@ impl<'c> Messages<'c> {
     }
 
     /// What it takes to bring a tensor from one sharding to another.
-    pub(super) fn between(&self, sizes: SizesId, from: Sharding, to: Sharding) -> Price {
-        if from == to { Price::default() } else { self.to_each(from, &self.numbered(sizes, &[to]))[0] }
+    pub(super) fn between(&self, sizes: SizesId, from: Sharding, to: Sharding) -> MessagePrice {
+        if from == to { MessagePrice::default() } else { self.to_each(from, &self.numbered(sizes, &[to]))[0] }
     }
 
     /// The same for each of several.
-    pub(super) fn to_each(&self, from: Sharding, to: &Numbered) -> Vec<Price> {
+    pub(super) fn to_each(&self, from: Sharding, to: &Numbered) -> Vec<MessagePrice> {
         let (mut moves, sizes) = (self.moves.borrow_mut(), self.sizes.borrow());
         let known = moves.entry((to.sizes, from)).or_default();
         let most = to.all.iter().map(|(_, number)| number + 1).max().unwrap_or(0);
@@ -192,15 +192,15 @@ impl<'c> Messages<'c> {
             let found = &mut known[*number];
             if found.0.is_nan() {
                 let moved = || self.moved(&sizes[to.sizes.0 as usize], &from, to_one);
-                let made = if from == *to_one { Price::default() } else { moved() };
+                let made = if from == *to_one { MessagePrice::default() } else { moved() };
                 *found = (made.line, made.work);
             }
-            Price { line: found.0, work: found.1, ..Price::default() }
+            MessagePrice { line: found.0, work: found.1, ..MessagePrice::default() }
         };
         to.all.iter().map(price).collect()
     }
 
-    fn moved(&self, sizes: &Sizes, from: &Sharding, to: &Sharding) -> Price {
+    fn moved(&self, sizes: &Sizes, from: &Sharding, to: &Sharding) -> MessagePrice {
         let count = u8::try_from(sizes.factors.len()).expect("a tensor of few dims");
         match self.count {
             Count::Alone => self.in_steps(sizes, from, to, count),
@@ -209,14 +209,17 @@ impl<'c> Messages<'c> {
                     true => self.in_steps(sizes, from, to, count).line,
                     false => self.lacks(sizes, from, to),
                 };
-                Price { line: together.min(self.one_by_one(sizes, from, to)), ..Price::default() }
+                MessagePrice {
+                    line: together.min(self.one_by_one(sizes, from, to)),
+                    ..MessagePrice::default()
+                }
             }
         }
     }
 
-    fn in_steps(&self, sizes: &Sizes, from: &Sharding, to: &Sharding, count: u8) -> Price {
+    fn in_steps(&self, sizes: &Sizes, from: &Sharding, to: &Sharding, count: u8) -> MessagePrice {
         let bytes = |sharding: &Sharding| self.elements(sizes, sharding) * sizes.width as f64;
-        let mut price = Price::default();
+        let mut price = MessagePrice::default();
         greedy(from, to, count, |Step { by, axes, before, after }| match by {
             By::Slice => price.work += self.copies(2.0 * bytes(&after)),
             By::Collective(collective) => {

@@ -8,8 +8,8 @@ use diag::Result;
 use elimination::{Problem, Term};
 
 use super::bundles::Unary;
-use super::messages::Price;
-use super::param_sharding::{Costs, Held, ParamChoice, Terms, ways};
+use super::messages::MessagePrice;
+use super::param_sharding::{Costs, DeviceReads, ParamChoice, Terms, ways};
 use super::space::Space;
 
 /// Costs are whole numbers of this: of a second.
@@ -176,13 +176,13 @@ impl<'o> Objective<'o> {
     }
 
     fn own(&self, unary: &Unary) -> f64 {
-        let held = |held: &Held| self.weighted(&self.terms.costs(held, self.way(held))).floor();
+        let held = |held: &DeviceReads| self.weighted(&self.terms.costs(held, self.way(held))).floor();
         self.moved(&unary.price)
             + unary.held.iter().map(held).sum::<f64>()
             + (unary.kept * self.kept * self.weights.byte).floor()
     }
 
-    fn moved(&self, price: &Price) -> f64 {
+    fn moved(&self, price: &MessagePrice) -> f64 {
         let Look { line, last } = self.weights.look;
         let works = (1.0 - line) * price.work * self.terms.batches - last * price.back;
         let waits = (1.0 - line + line / self.lines) * price.line * self.terms.batches;
@@ -196,7 +196,7 @@ impl<'o> Objective<'o> {
     }
 
     /// The way to hold a parameter that costs least.
-    pub(super) fn way(&self, held: &Held) -> Option<ParamChoice> {
+    pub(super) fn way(&self, held: &DeviceReads) -> Option<ParamChoice> {
         let costs = |way| (self.weighted(&self.terms.costs(held, way)), way);
         let all = ways(self.space.digits, held).into_iter().map(costs);
         all.min_by(|a, b| a.0.total_cmp(&b.0)).and_then(|found| found.1)
@@ -212,7 +212,7 @@ impl<'o> Objective<'o> {
     /// The same of one bundle.
     pub(super) fn of_bundle(&self, bundle: usize, value: usize) -> Totals {
         let unary = &self.space.bundles[bundle].unary[value];
-        let held = |held: &Held| {
+        let held = |held: &DeviceReads| {
             let costs = self.terms.costs(held, self.way(held));
             Totals {
                 works: costs.added,
@@ -228,7 +228,7 @@ impl<'o> Objective<'o> {
         unary.held.iter().map(held).fold(self.of_price(&unary.price) + kept, |a, b| a + b)
     }
 
-    pub(super) fn of_price(&self, price: &Price) -> Totals {
+    pub(super) fn of_price(&self, price: &MessagePrice) -> Totals {
         let waits = price.line * self.terms.batches;
         Totals {
             works: price.work * self.terms.batches,

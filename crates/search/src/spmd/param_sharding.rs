@@ -9,7 +9,7 @@ use super::messages::Messages;
 
 /// What a device reads of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Held {
+pub(super) struct DeviceReads {
     /// Of the part that it reads, in the type in which it is held.
     pub(super) bytes: f64,
     /// Of the same, in the type in which it is read.
@@ -57,7 +57,7 @@ pub(super) struct Terms<'m, 'c> {
 }
 
 /// Whole, or divided among those that have parts of its gradient, all of them or those of a node.
-pub(super) fn ways(digits: &Digits, held: &Held) -> Vec<Option<ParamChoice>> {
+pub(super) fn ways(digits: &Digits, held: &DeviceReads) -> Vec<Option<ParamChoice>> {
     let mut found = vec![None];
     if !held.is_trained {
         return found;
@@ -81,13 +81,13 @@ pub(super) fn ways(digits: &Digits, held: &Held) -> Vec<Option<ParamChoice>> {
 }
 
 impl Terms<'_, '_> {
-    pub(super) fn costs(&self, held: &Held, way: Option<ParamChoice>) -> Costs {
+    pub(super) fn costs(&self, held: &DeviceReads, way: Option<ParamChoice>) -> Costs {
         let costs = self.alone(held, way);
         if held.is_open { Costs { sent: 0.0, late: 0.0, ..costs } } else { costs }
     }
 
     /// As if nothing else read it.
-    fn alone(&self, held: &Held, way: Option<ParamChoice>) -> Costs {
+    fn alone(&self, held: &DeviceReads, way: Option<ParamChoice>) -> Costs {
         if !held.is_trained {
             return Costs { bytes: held.bytes, ..Costs::default() };
         }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use diag::Result;
 use elimination::{Problem, Term};
 
-use super::messages::Price;
+use super::messages::MessagePrice;
 use super::objective::{Look, Objective, UNIT, Weights};
 use super::space::Space;
 
@@ -75,7 +75,7 @@ pub(super) fn least_seconds(space: &Space<'_>, segments: &[usize], count: usize)
 }
 
 /// Seconds in all, forward and backward.
-fn in_each(price: &Price) -> [f64; 3] {
+fn in_each(price: &MessagePrice) -> [f64; 3] {
     let (all, backward) = (price.work + price.line, price.back + price.line_back);
     [all, (all - backward).max(0.0), backward]
 }

@@ -53,7 +53,7 @@ pub(super) fn left(maker: &Maker<'_>, ops: &[OpId], dims: &[usize]) -> Vec<Choic
     all
 }
 
-type Costs = Rc<[f64]>;
+type DemandCosts = Rc<[f64]>;
 
 /// Bundles that are decided together.
 pub(super) struct Ties {
@@ -100,7 +100,7 @@ impl Ties {
     pub(super) fn tied(&self, mut problem: Problem) -> Problem {
         problem.terms.extend(self.terms.iter().cloned());
         // With each table that was given, so that nothing else comes to lie there.
-        let mut known: BTreeMap<usize, (Costs, Costs)> = BTreeMap::new();
+        let mut known: BTreeMap<usize, (DemandCosts, DemandCosts)> = BTreeMap::new();
         for term in &mut problem.terms {
             term.scope.iter_mut().for_each(|it| *it = self.of[*it]);
             if let [one, other] = term.scope[..] {
@@ -156,10 +156,10 @@ fn collect(maker: &Maker<'_>, bundles: &[Bundle], set: &[OpId], (same, others): 
     }
 }
 
-type Key = Vec<Vec<(String, u32)>>;
+type DemandKey = Vec<Vec<(String, u32)>>;
 
 /// For each choice how it divides some operators.
-fn keys(maker: &Maker<'_>, choices: &[Choice], ops: impl Iterator<Item = OpId>) -> Vec<Key> {
+fn keys(maker: &Maker<'_>, choices: &[Choice], ops: impl Iterator<Item = OpId>) -> Vec<DemandKey> {
     let (graph, analysis): (_, &Analysis) = (maker.question.graph, maker.question.analysis);
     let ops: Vec<OpId> = ops.collect();
     let of = |op: &OpId, choice: &Choice| {
@@ -170,7 +170,7 @@ fn keys(maker: &Maker<'_>, choices: &[Choice], ops: impl Iterator<Item = OpId>) 
 }
 
 /// Nothing where two have equal keys, and never elsewhere.
-fn equal((one, other): (usize, usize), first: &[Key], second: &[Key]) -> Term {
+fn equal((one, other): (usize, usize), first: &[DemandKey], second: &[DemandKey]) -> Term {
     let cost = |same: bool| if same { 0.0 } else { NEVER };
     if one == other {
         let costs = first.iter().zip(second).map(|(a, b)| cost(a == b)).collect();

@@ -12,7 +12,7 @@ use hashing::Map;
 use plan::Draft;
 
 use super::explain::{Explanation, ways};
-use super::fallback::{Fallback, Tables};
+use super::fallback::{BundleTables, Fallback};
 use super::inner::{Inner, LOOKS, PRICES, RunClaim};
 use super::maker::Ground;
 use super::objective::{NOTHING, Objective, Totals, UNIT};
@@ -163,7 +163,8 @@ impl<'q> Runs<'q> {
             return Ok(None);
         }
         let nothing = claim.byte / PRICES[claim.asked.1];
-        let Some(Tables { members, edges, problem, weights }) = fallback.tables(run, claim.asked, nothing)?
+        let Some(BundleTables { members, edges, problem, weights }) =
+            fallback.tables(run, claim.asked, nothing)?
         else {
             return Ok(None);
         };

@@ -16,7 +16,7 @@ pub(super) type Sharding = Uses;
 
 /// How an operand is read, and how its gradient is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Read {
+pub(super) struct OperandRead {
     pub(super) value: Sharding,
     pub(super) gradient: Sharding,
 }
@@ -34,13 +34,13 @@ pub(super) fn splits(digits: &Digits, loops: &Loops) -> Vec<Split> {
     found
 }
 
-pub(super) fn read(analysis: &Analysis, op: OpId, input: usize, loops: &Loops) -> Read {
+pub(super) fn read(analysis: &Analysis, op: OpId, input: usize, loops: &Loops) -> OperandRead {
     let dims = analysis.op(op);
     let carried = &dims.inputs[input];
     let once = analysis.rules[op.index()].as_ref().is_some_and(|rule| rule.inputs[input].once);
     // Nothing is split by value here.
     let input = Input { carried, once, linear: false };
-    Read {
+    OperandRead {
         value: each(loops, carried, |on| propagate::read(dims, input, on)),
         gradient: each(loops, carried, |on| propagate::gradient(dims, input, on)),
     }

@@ -12,7 +12,7 @@ use super::choices::{Choice, loops};
 use super::demanded::own_marks;
 use super::digits::Digits;
 use super::maker::{Ground, Maker};
-use super::messages::{Messages, Price};
+use super::messages::{MessagePrice, Messages};
 use super::respects::{Ties, left};
 use super::sharding::Loops;
 use crate::Question;
@@ -36,7 +36,7 @@ impl<'q> Space<'q> {
     }
 
     /// What an edge costs under choices of all bundles.
-    pub(super) fn price<'e>(&self, edge: &'e Edge, values: &[usize]) -> &'e Price {
+    pub(super) fn price<'e>(&self, edge: &'e Edge, values: &[usize]) -> &'e MessagePrice {
         let (from, to) = edge.ends;
         &edge.prices[values[from] * self.bundles[to].choices.len() + values[to]]
     }

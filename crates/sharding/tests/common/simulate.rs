@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use plan::random::Random;
 use rules::{Reduction, Region};
-use sharding::{Along, Hop, Kind, Sharding};
+use sharding::{Along, Hop, HopKind, Sharding};
 
 /// What is on the devices: of each shard its values. Partial results of one region that are on one device
 /// are numbered.
@@ -94,21 +94,21 @@ pub fn apply(hop: &Hop, held: &Held) -> Held {
         let summed = |at: &[i64]| combine(how, (0..).map_while(|n| here(at, n)));
         let first_of_all = |at: &[i64]| if *number == 0 || how != Reduction::Sum { summed(at) } else { 0 };
         let at = |at: &Vec<i64>| match hop.kind {
-            Kind::Slice => here(at, *number).expect("it is here"),
-            Kind::Share | Kind::Collective(Along::AllReduce(_)) if in_turn => first_of_all(at),
-            Kind::Share if mine[0] == *device || how != Reduction::Sum => {
+            HopKind::Slice => here(at, *number).expect("it is here"),
+            HopKind::Share | HopKind::Collective(Along::AllReduce(_)) if in_turn => first_of_all(at),
+            HopKind::Share if mine[0] == *device || how != Reduction::Sum => {
                 here(at, *number).expect("it is here")
             }
-            Kind::Share => 0,
-            Kind::Collective(Along::AllReduce(_) | Along::ReduceScatter(_)) => {
+            HopKind::Share => 0,
+            HopKind::Collective(Along::AllReduce(_) | Along::ReduceScatter(_)) => {
                 combine(how, mine.iter().map(|&d| value(held, d, *number, at).expect("each has a part")))
             }
-            Kind::Collective(Along::AllGather(_) | Along::AllToAll { .. }) => {
+            HopKind::Collective(Along::AllGather(_) | Along::AllToAll { .. }) => {
                 let found: Vec<i64> = mine.iter().filter_map(|&d| value(held, d, *number, at)).collect();
                 assert_eq!(found.len(), 1, "one of the group has it");
                 found[0]
             }
-            Kind::Permute | Kind::Send => {
+            HopKind::Permute | HopKind::Send => {
                 let of = |((_, r, _), s): &&((u32, Region, usize), u32)| r == region && *s == share;
                 let (source, _) = from.iter().find(of).expect("a device has the shard");
                 value(held, source.0, source.2, at).expect("it has its values")

@@ -8,18 +8,18 @@ use hashing::Map;
 use sharding::{AXES, COPIES};
 
 use super::super::bundles::{Bundle, Edge};
-use super::super::messages::{Count, Price, SizesId};
+use super::super::messages::{Count, MessagePrice, SizesId};
 use super::super::sharding::{Sharding, complete, learns, read, written};
 use super::Maker;
 
 /// How a tensor lies that an operator makes, and once it is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Made {
+pub(super) struct MadeTensor {
     sharding: Sharding,
     whole: Sharding,
 }
 
-impl Made {
+impl MadeTensor {
     fn of(sharding: Sharding) -> Self {
         Self { sharding, whole: complete(sharding) }
     }
@@ -29,16 +29,16 @@ impl Made {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Reading {
     value: Sharding,
-    gradient: Option<Made>,
+    gradient: Option<MadeTensor>,
     /// Whether it is brought a second time for backward.
     recomputed: bool,
 }
 
 impl Maker<'_> {
     /// How a tensor lies that an operator makes, under a choice of its bundle.
-    fn written(&self, tensor: TensorId, at: usize) -> Made {
+    fn written(&self, tensor: TensorId, at: usize) -> MadeTensor {
         let (op, output) = self.graph().producer(tensor).expect("an operator makes it");
-        Made::of(written(self.question.analysis, op, output, &self.loops[op.index()][at]))
+        MadeTensor::of(written(self.question.analysis, op, output, &self.loops[op.index()][at]))
     }
 
     /// How a bundle reads a tensor under a choice: each way once.
@@ -50,9 +50,10 @@ impl Maker<'_> {
             }
             let read = read(self.question.analysis, *op, *input, &self.loops[op.index()][at]);
             let learns = learns(self.graph(), &self.operators.needs_grad, *op, *input);
-            let gradient = learns.then(|| Made::of(read.gradient));
+            let gradient = learns.then(|| MadeTensor::of(read.gradient));
             let recomputed = self.repeated.inputs[op.index()][*input];
-            let differ = |known: Option<Made>| gradient.is_some() && known.is_some() && known != gradient;
+            let differ =
+                |known: Option<MadeTensor>| gradient.is_some() && known.is_some() && known != gradient;
             match found.iter_mut().find(|it| it.value == read.value && !differ(it.gradient)) {
                 Some(known) => {
                     known.gradient = known.gradient.or(gradient);
@@ -65,11 +66,11 @@ impl Maker<'_> {
     }
 
     /// What it takes to bring a tensor to a bundle, and gradients back, where makers and readers have made their choices.
-    pub(super) fn moved(&self, tensor: TensorId, reader: usize, (from, to): (usize, usize)) -> Price {
+    pub(super) fn moved(&self, tensor: TensorId, reader: usize, (from, to): (usize, usize)) -> MessagePrice {
         self.ways(tensor, self.sizes(tensor), self.written(tensor, from), &self.reads(tensor, reader, to))
     }
 
-    fn ways(&self, tensor: TensorId, sizes: SizesId, written: Made, ways: &[Reading]) -> Price {
+    fn ways(&self, tensor: TensorId, sizes: SizesId, written: MadeTensor, ways: &[Reading]) -> MessagePrice {
         let all = ways.iter().map(|way| {
             let forward = self.messages.between(sizes, written.sharding, way.value);
             self.way(tensor, written, *way, forward, |gradient| {
@@ -79,11 +80,11 @@ impl Maker<'_> {
         self.together(all)
     }
 
-    fn together(&self, ways: impl Iterator<Item = Price>) -> Price {
+    fn together(&self, ways: impl Iterator<Item = MessagePrice>) -> MessagePrice {
         match self.messages.count {
-            Count::Alone => ways.fold(Price::default(), |a, b| a + b),
+            Count::Alone => ways.fold(MessagePrice::default(), |a, b| a + b),
             // What is read in several ways may come in one message.
-            Count::Least => ways.fold(Price::default(), |a, b| if b.line > a.line { b } else { a }),
+            Count::Least => ways.fold(MessagePrice::default(), |a, b| if b.line > a.line { b } else { a }),
         }
     }
 
@@ -91,12 +92,12 @@ impl Maker<'_> {
     fn way(
         &self,
         tensor: TensorId,
-        written: Made,
+        written: MadeTensor,
         reading: Reading,
-        forward: Price,
-        back: impl FnOnce(Made) -> Price,
-    ) -> Price {
-        let recomputed = if reading.recomputed { forward.backward() } else { Price::default() };
+        forward: MessagePrice,
+        back: impl FnOnce(MadeTensor) -> MessagePrice,
+    ) -> MessagePrice {
+        let recomputed = if reading.recomputed { forward.backward() } else { MessagePrice::default() };
         let Some(gradient) = reading.gradient else { return forward + recomputed };
         // Each that makes the value has a part of its gradient, which it may pass on.
         let passes = self.operators.passes[tensor.index()] && gradient.whole == written.whole;
@@ -108,7 +109,12 @@ impl Maker<'_> {
 
     /// The same of all ways to write a tensor and to read it. Many of them differ in the gradient alone, or not in it: each
     /// two shardings are looked at once.
-    fn table(&self, tensor: TensorId, writes: &[Made], reads: &[Vec<Reading>]) -> Vec<Vec<Price>> {
+    fn table(
+        &self,
+        tensor: TensorId,
+        writes: &[MadeTensor],
+        reads: &[Vec<Reading>],
+    ) -> Vec<Vec<MessagePrice>> {
         let sizes = self.sizes(tensor);
         let (values, of_value) = distinct(reads.iter().flatten().map(|way| way.value));
         let sharding = |way: &Reading| way.gradient.map_or(way.value, |gradient| gradient.sharding);
@@ -116,8 +122,9 @@ impl Maker<'_> {
         let (wholes, of_whole) = distinct(writes.iter().map(|written| written.whole));
         let [values, wholes] = [values, wholes].map(|shardings| self.messages.numbered(sizes, &shardings));
         let to_each = |from: &Sharding, to| self.messages.to_each(*from, to);
-        let back: Vec<Vec<Price>> = gradients.iter().map(|gradient| to_each(gradient, &wholes)).collect();
-        let candidate = |(written, whole): (&Made, &usize)| {
+        let back: Vec<Vec<MessagePrice>> =
+            gradients.iter().map(|gradient| to_each(gradient, &wholes)).collect();
+        let candidate = |(written, whole): (&MadeTensor, &usize)| {
             let forward = to_each(&written.sharding, &values);
             let mut numbers = of_value.iter().zip(&of_gradient);
             let cell = |ways: &Vec<Reading>| {
@@ -135,15 +142,15 @@ impl Maker<'_> {
     pub(super) fn share(&self, tensor: TensorId, others: usize, at: usize) -> f64 {
         let (maker, _) = self.graph().producer(tensor).expect("an operator makes it");
         let own = self.bundles.of[maker.index()];
-        let here = self.moved(tensor, own, (at, at)) != Price::default();
-        let leaves = self.left(tensor, at) != Price::default();
+        let here = self.moved(tensor, own, (at, at)) != MessagePrice::default();
+        let leaves = self.left(tensor, at) != MessagePrice::default();
         1.0 / (others + usize::from(here) + usize::from(leaves)).max(1) as f64
     }
 
     /// What it takes to have a result whole on all devices.
-    pub(super) fn left(&self, tensor: TensorId, at: usize) -> Price {
+    pub(super) fn left(&self, tensor: TensorId, at: usize) -> MessagePrice {
         if !self.leaves(tensor) {
-            return Price::default();
+            return MessagePrice::default();
         }
         self.messages.between(self.sizes(tensor), self.written(tensor, at).sharding, [COPIES; AXES])
     }
@@ -172,7 +179,7 @@ impl Maker<'_> {
                 between.entry((own, *other)).or_default().push((tensor, others.len()));
             }
         }
-        let mut known: HashMap<String, Rc<Vec<Price>>> = HashMap::new();
+        let mut known: HashMap<String, Rc<Vec<MessagePrice>>> = HashMap::new();
         let mut edges = vec![];
         for (ends, tensors) in between {
             if self.question.stop.is_late() {
@@ -191,9 +198,9 @@ impl Maker<'_> {
         bundles: &[Bundle],
         (from, to): (usize, usize),
         tensors: &[(TensorId, usize)],
-    ) -> Vec<Price> {
+    ) -> Vec<MessagePrice> {
         let (rows, columns) = (bundles[from].choices.len(), bundles[to].choices.len());
-        let mut all = vec![Price::default(); rows * columns];
+        let mut all = vec![MessagePrice::default(); rows * columns];
         for (tensor, shared) in tensors {
             let (writes, of_row) = distinct((0..rows).map(|at| self.written(*tensor, at)));
             let (reads, of_column) = distinct((0..columns).map(|at| self.reads(*tensor, to, at)));

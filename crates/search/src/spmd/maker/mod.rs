@@ -22,7 +22,7 @@ use super::messages::{Messages, Sizes, SizesId};
 use super::sharding::Loops;
 use crate::Question;
 pub(crate) use operators::Operators;
-use part::{Part, traits};
+use part::{PartTimes, traits};
 
 /// Of which operators, on which devices, and what is sent between these.
 pub(super) type Ground<'q> = (&'q Operators<'q>, &'q Digits, &'q Messages<'q>);
@@ -46,7 +46,7 @@ pub(super) struct Maker<'q> {
     /// For each operator its loops under each choice of its bundle.
     pub(super) loops: Vec<Rc<Vec<Loops>>>,
     /// Parts by the number of the operator's text and its loops.
-    parts: Map<(usize, Loops), Part>,
+    parts: Map<(usize, Loops), PartTimes>,
     /// The number of each operator within its bundle.
     numbers: Vec<usize>,
 }
@@ -59,7 +59,7 @@ impl<'q> Maker<'q> {
     ) -> Self {
         let (graph, analysis) = (question.graph, question.analysis);
         let devices = operators.devices(messages);
-        let whole: Vec<Part> =
+        let whole: Vec<PartTimes> =
             graph.op_ids().map(|op| operators.part(op, (devices, messages.count), vec![])).collect();
         let traits: Vec<Traits> =
             graph.op_ids().zip(&whole).map(|(op, part)| traits(graph, op, &part.cost)).collect();

@@ -13,7 +13,7 @@ use plan::{OpPlan, Split};
 use rules::Analysis;
 
 use super::super::messages::{Count, Messages};
-use super::part::{Part, part};
+use super::part::{PartTimes, part};
 use super::passing::passes;
 use super::signature::signature;
 use crate::Question;
@@ -34,11 +34,11 @@ pub(crate) struct Operators<'q> {
     pub(super) passes: Vec<bool>,
     /// Sets of kinds of devices, by their numbers.
     devices: RefCell<Vec<Vec<Device>>>,
-    parts: RefCell<Map<Key, Part>>,
+    parts: RefCell<Map<OperatorKey, PartTimes>>,
 }
 
 /// A set of kinds of devices, whether it is the least that counts, the number of an operator's text, and its splits.
-type Key = (usize, bool, usize, Vec<Split>);
+type OperatorKey = (usize, bool, usize, Vec<Split>);
 
 impl<'q> Operators<'q> {
     /// Of a question about some devices, and of any other that differs in these and in constraints.
@@ -79,7 +79,7 @@ impl<'q> Operators<'q> {
     }
 
     /// A part of an operator that is divided so.
-    pub(super) fn part(&self, op: OpId, (devices, count): (usize, Count), splits: Vec<Split>) -> Part {
+    pub(super) fn part(&self, op: OpId, (devices, count): (usize, Count), splits: Vec<Split>) -> PartTimes {
         let key = (devices, count == Count::Least, self.signature[op.index()], splits);
         if let Some(known) = self.parts.borrow().get(&key) {
             return known.clone();

@@ -8,11 +8,11 @@ use sharding::{AxisSet, PARTIAL};
 use super::super::bundles::Unary;
 use super::super::choices::dims;
 use super::super::demanded::pinned;
-use super::super::messages::{Count, Price};
-use super::super::param_sharding::Held;
+use super::super::messages::{Count, MessagePrice};
+use super::super::param_sharding::DeviceReads;
 use super::super::sharding::{Loops, Sharding, elements, read, splits, written};
 use super::Maker;
-use super::part::Part;
+use super::part::PartTimes;
 
 /// What takes less of the work than this is copied, and not worth a decision,
 const SMALL: f64 = 1e-4;
@@ -71,7 +71,7 @@ impl Maker<'_> {
         loops.iter().flatten().any(|index| sums(*index) && !dims.inputs[input].contains(&Some(*index)))
     }
 
-    fn part(&mut self, op: OpId, loops: &Loops) -> Part {
+    fn part(&mut self, op: OpId, loops: &Loops) -> PartTimes {
         let key = (self.operators.signature[op.index()], loops.clone());
         if let Some(known) = self.parts.get(&key) {
             return known.clone();
@@ -97,14 +97,15 @@ impl Maker<'_> {
             let recomputed = if self.repeated.ops[op.index()] { part.forward } else { 0.0 };
             let back = part.backward + recomputed;
             if self.messages.count == Count::Alone || !self.is_rewritten(*op, &loops) {
-                all.price = all.price + Price { work: part.forward + back, back, ..Price::default() };
+                all.price =
+                    all.price + MessagePrice { work: part.forward + back, back, ..MessagePrice::default() };
                 all.kept += self.kept(*op, &loops, &part.cost);
             }
             let outputs: Vec<TensorId> = self.graph().op(*op).outputs.iter().flatten().copied().collect();
             for tensor in outputs {
                 let own = self.bundles.of[op.index()];
                 let moved = self.moved(tensor, own, (at, at)) + self.left(tensor, at);
-                if moved != Price::default() {
+                if moved != MessagePrice::default() {
                     all.price = all.price + moved.times(self.share(tensor, self.others(tensor).len(), at));
                 }
             }
@@ -129,7 +130,7 @@ impl Maker<'_> {
         read.sum::<f64>() + made.sum::<f64>() + if keeps.more { cost.kept.more as f64 } else { 0.0 }
     }
 
-    fn held(&self, tensor: TensorId, at: usize) -> Held {
+    fn held(&self, tensor: TensorId, at: usize) -> DeviceReads {
         let it = self.graph().tensor(tensor);
         let (op, input) = self.operators.readers[tensor.index()][0];
         let read = read(self.question.analysis, op, input, &self.loops[op.index()][at]);
@@ -138,7 +139,7 @@ impl Maker<'_> {
         let partial = AxisSet::of((0..self.digits.len()).filter(|at| read.gradient[*at] == PARTIAL));
         let elements = elements(&sizes.factors, self.digits, &read.value);
         let least = self.messages.count == Count::Least;
-        Held {
+        DeviceReads {
             bytes: elements * width,
             gathered: elements * sizes.width as f64,
             partial,

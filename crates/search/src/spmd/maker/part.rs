@@ -10,11 +10,11 @@ use rules::{Analysis, Cost};
 
 use super::super::bundles::Traits;
 use super::super::messages::Count;
-use super::pieces::{Pieces, is_rewritten};
+use super::pieces::{FirstPieces, is_rewritten};
 
 /// A part of an operator: seconds of forward and backward, and what it costs.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct PartTimes {
     pub(super) forward: f64,
     pub(super) backward: f64,
     pub(super) cost: Rc<Cost>,
@@ -27,13 +27,13 @@ pub(super) fn part(
     (needs_grad, kinds, devices): (&[bool], &Kinds, &[Device]),
     op: OpId,
     (plan, count): (&OpPlan, Count),
-) -> Part {
+) -> PartTimes {
     debug_assert!(plan.splits.iter().all(|split| split.on != On::Value));
     let mut costs = Costs::new(graph, analysis, op, needs_grad);
     let part = if count == Count::Least { costs.part(plan, 0) } else { costs.dearest(plan) };
     let cost = Rc::new(part.cost.clone());
     let pieces =
-        is_rewritten(analysis, op, plan).then(|| Pieces::new((graph, analysis), needs_grad, op, plan));
+        is_rewritten(analysis, op, plan).then(|| FirstPieces::new((graph, analysis), needs_grad, op, plan));
     let (forward, backward) = match pieces {
         Some(Ok(pieces)) => {
             let of = |(op, mut costs, plan): (OpId, Costs<'_>, &OpPlan)| {
@@ -43,7 +43,7 @@ pub(super) fn part(
         }
         _ => seconds((graph, kinds, devices), op, &cost),
     };
-    Part { forward, backward, cost }
+    PartTimes { forward, backward, cost }
 }
 
 /// Of a part, forward and backward.

@@ -16,7 +16,7 @@ pub(super) fn is_rewritten(analysis: &Analysis, op: OpId, plan: &OpPlan) -> bool
 
 /// The first part of each of those that lowering puts in its place: a graph of them alone, with what kinds they are, and for
 /// each operator how it is divided.
-pub(super) struct Pieces {
+pub(super) struct FirstPieces {
     pub(super) graph: Graph,
     pub(super) analysis: Analysis,
     pub(super) kinds: Kinds,
@@ -24,7 +24,7 @@ pub(super) struct Pieces {
     pub(super) plans: Vec<OpPlan>,
 }
 
-impl Pieces {
+impl FirstPieces {
     pub(super) fn new(
         (graph, analysis): (&Graph, &Analysis),
         needs_grad: &[bool],
