@@ -38,7 +38,7 @@ ALLOWED = {
     "compiler": "diag graph rules schedule plan sharding program lower check emit cluster simulate",
     "search": "diag hashing graph rules schedule orders elimination plan sharding program check cluster"
     " compiler",
-    "report": "graph rules plan simulate compiler",
+    "report": "diag graph rules plan program cluster emit simulate compiler",
     "py": "diag graph rules padding orders plan sharding program lower check emit cluster simulate compiler"
     " search report reference",
 }

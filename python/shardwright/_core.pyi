@@ -404,6 +404,19 @@ def search_order(
 def plan_names() -> list[str]: ...
 def plan_examples() -> list[str]: ...
 def plan_rows(plan: Plan, step: Simulated | None = None) -> list[dict[str, Any]]: ...
+def report_page(
+    plan: Plan,
+    compiled: Compiled,
+    step: Simulated,
+    cluster: str,
+    text: str | None = None,
+    *,
+    batches: int,
+    optimizer: str,
+    command: str,
+    version: str,
+    compared: list[tuple[int, Found]] = ...,
+) -> tuple[str, str]: ...
 def rule_coverage(
     graph: Graph, plan: Plan | None = None, counted: Mapping[str, float] = ...
 ) -> dict[str, Any]: ...

@@ -38,9 +38,11 @@ mod pending;
 mod split_backward;
 mod walk;
 
+use std::collections::BTreeSet;
+
 use graph::{Dtype, Source, Tensor};
 
-use crate::purpose::{Masters, Memory, Phase};
+use crate::purpose::{CLOSE, Masters, Memory, Phase};
 use crate::state::{Context, Rank};
 
 use lives::Lives;
@@ -54,7 +56,7 @@ pub(crate) fn of_all<'a>(
     masters: &Masters,
     batches: u32,
 ) -> (Vec<Memory>, Vec<OffloadedBytes>) {
-    walked(cx, ranks, masters, |walk| walk.step(batches)).into_iter().unzip()
+    walked(cx, ranks, masters, |walk, _| walk.step(batches)).into_iter().unzip()
 }
 
 /// What each rank has in each turn of a step of so many micro-batches.
@@ -64,19 +66,21 @@ pub(crate) fn over<'a>(
     masters: &Masters,
     batches: u32,
 ) -> Vec<Vec<Phase>> {
-    walked(cx, ranks, masters, |walk| walk.over(batches))
+    walked(cx, ranks, masters, |walk, closely| walk.over(batches, closely))
 }
 
-/// What is asked of each rank's walk.
+/// What is asked of each rank's walk, and whether it is looked at closely.
 fn walked<'a, T>(
     cx: &mut Context<'a>,
     ranks: &[Rank<'a>],
     masters: &Masters,
-    ask: impl Fn(Walk<'_, 'a>) -> T,
+    ask: impl Fn(Walk<'_, 'a>, bool) -> T,
 ) -> Vec<T> {
     let lives: Vec<Lives> = cx.program.roles.iter().map(|role| Lives::of(&role.body)).collect();
     let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
-    ranks.iter().map(|rank| ask(Walk::new(cx, rank, &lives[rank.role], &held))).collect()
+    let mut roles = BTreeSet::new();
+    let mut closely = |role: usize| roles.insert(role) || ranks.len() <= CLOSE;
+    ranks.iter().map(|rank| ask(Walk::new(cx, rank, &lives[rank.role], &held), closely(rank.role))).collect()
 }
 
 /// The type in which a tensor is held between steps.

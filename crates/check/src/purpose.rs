@@ -77,13 +77,19 @@ pub struct Memory {
 }
 
 /// A turn of a rank: a code that runs for a micro-batch, and the most bytes at once in it, without an optimizer's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Phase {
     pub block: u32,
     pub pass: program::Pass,
     pub batch: u32,
     pub most: u64,
+    /// For each instruction that it runs, by its number in the code: the bytes by purpose when they are the most in it.
+    /// Of ranks that are looked at closely ([`CLOSE`]).
+    pub instrs: Vec<(usize, [u64; Purpose::COUNT])>,
 }
+
+/// So many ranks are looked at closely; of more, the first of each role.
+pub(crate) const CLOSE: usize = 64;
 
 /// Where in a step a rank is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

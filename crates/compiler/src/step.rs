@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use check::{Folding, LONG, Masters, Phase, Purpose, RankTrace};
+use check::{Folding, LONG, Masters, Purpose, RankTrace};
 use cluster::Cluster;
 use diag::{Error, Result};
 use graph::{Graph, OpId};
 use plan::Plan;
-use program::{Boundary, Program, RankId};
+use program::{Boundary, Program};
 use rules::Analysis;
 use simulate::{
-    HeldMemory, Kinds, Lasts, ModelWork, Scene, Scope, Share, Shares, Simulation, Updates, manifest, shares,
-    simulate, simulate_briefly, symmetric, trace,
+    HeldMemory, Kinds, Lasts, ModelWork, Placing, Scene, Scope, Share, Shares, Simulation, Updates, manifest,
+    shares, simulate, simulate_briefly, symmetric, trace,
 };
 
 use crate::memory::{optimizer, with_optimizer};
@@ -48,9 +48,6 @@ pub struct SimulatedStep {
     pub shares: Vec<Shares>,
 }
 
-/// Of a course its turns, with an optimizer's state, and what is there when it steps.
-type Placing<'c> = (RankId, &'c [Phase], u64, u64);
-
 fn iterations_of<'c>(
     rank_traces: &'c [RankTrace],
     memory: &[Memory],
@@ -60,7 +57,7 @@ fn iterations_of<'c>(
         let memory = &memory[rank_trace.rank.index()];
         let only = Memory { trained: memory.trained, ..Memory::default() };
         let state = with_optimizer(&[only], optimizer)?[0].peak[Purpose::Optimizer as usize];
-        Ok((rank_trace.rank, &rank_trace.held[..], state, memory.end.iter().sum()))
+        Ok(Placing { rank: rank_trace.rank, phases: &rank_trace.held, state, end: memory.end })
     };
     rank_traces.iter().map(of).collect()
 }

@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 use plan::{Gather, Reduce};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use report::page::{About, Candidate, Compared, Subject};
 use report::{Amount, KeptParams, Lack, Row, Unruled};
 
 use crate::graph_py::Graph;
-use crate::guard::{Evidence, sound};
+use crate::guard::{Evidence, guarded, sound};
 use crate::plan_py::Plan;
+use crate::program_py::Compiled;
+use crate::search_py::{Found, cluster_of};
 use crate::step_py::Simulated;
 
 /// Modules of a plan that are decided alike, in the model's order: a dict for each. With a simulated step also what they
@@ -114,4 +117,63 @@ fn unruled_dict<'py>(py: Python<'py>, row: &Unruled) -> PyResult<Bound<'py, PyDi
     dict.set_item("modules", &row.modules)?;
     dict.set_item("lines", &row.lines)?;
     Ok(dict)
+}
+
+/// The page of a plan on a cluster, a name or the text of a file and what that is called: its JSON, and all of it in one
+/// file of HTML. `command` makes it again, and `compared` are searches with the micro-batches of each.
+#[pyfunction]
+#[pyo3(signature = (plan, compiled, step, cluster, text = None, *, batches, optimizer, command, version, compared = vec![]))]
+#[expect(clippy::too_many_arguments, reason = "they are named in Python")]
+#[expect(clippy::needless_pass_by_value, reason = "Python gives a copy")]
+pub(crate) fn report_page(
+    py: Python<'_>,
+    plan: &Plan,
+    compiled: &Compiled,
+    step: &Simulated,
+    cluster: &str,
+    text: Option<&str>,
+    batches: u32,
+    optimizer: &str,
+    command: String,
+    version: String,
+    compared: Vec<(u32, Py<Found>)>,
+) -> PyResult<(String, String)> {
+    guarded(plan.evidence(), || {
+        let cluster = cluster_of(cluster, text)?;
+        let about = About { command, version, compared: comparison(&compared) };
+        let subject = Subject {
+            graph: &plan.model.graph,
+            analysis: &plan.model.analysis,
+            plan: &plan.plan,
+            compiled: compiled.inner(),
+            step: step.inner(),
+            cluster: &cluster,
+            batches,
+            optimizer,
+            about: &about,
+        };
+        py.detach(|| {
+            let data = report::page::data(&subject)?;
+            Ok((data.to_string(), report::page::html(&data)))
+        })
+    })
+}
+
+/// All plans that were looked at; none if there was no search.
+fn comparison(searches: &[(u32, Py<Found>)]) -> Option<Compared> {
+    let bound = searches.iter().map(|(_, found)| found.get().inner().bound).reduce(f64::min)?;
+    let candidate_of = |micro_batches: u32, candidate: &search::Evaluated| Candidate {
+        plan: candidate.plan.name.clone(),
+        micro_batches,
+        seconds: candidate.seconds(),
+        fits: candidate.fits(),
+        memory: (candidate.memory.1, candidate.memory.2),
+        utilisation: candidate.estimate.utilisation,
+    };
+    let candidates_of = |(many, found): &(u32, Py<Found>)| {
+        found.get().inner().rows.iter().map(|it| candidate_of(*many, it)).collect::<Vec<_>>()
+    };
+    let mut candidates: Vec<Candidate> = searches.iter().flat_map(candidates_of).collect();
+    candidates.sort_by(|a, b| (!a.fits).cmp(&!b.fits).then(a.seconds.total_cmp(&b.seconds)));
+    Some(Compared { bound, candidates })
 }

@@ -23,6 +23,12 @@ pub(crate) struct Found {
     asked: Asked,
 }
 
+impl Found {
+    pub(crate) fn inner(&self) -> &search::Found {
+        &self.inner
+    }
+}
+
 /// What was asked, but for the model.
 pub(crate) struct Asked {
     pub(crate) cluster: Cluster,

@@ -24,6 +24,10 @@ pub(crate) struct Simulated {
 type HeldOver = (u32, Vec<(f64, f64, u64)>, String);
 
 impl Simulated {
+    pub(crate) fn inner(&self) -> &SimulatedStep {
+        &self.inner
+    }
+
     /// What of ranks' time each operator takes.
     pub(crate) fn shares(&self) -> &[simulate::Shares] {
         &self.inner.shares

@@ -6,6 +6,7 @@
 mod coverage;
 mod decided;
 mod modules;
+pub mod page;
 mod param_sharding;
 mod rows;
 

@@ -36,7 +36,7 @@ use diag::{Error, Result};
 use graph::{Dtype, OpId};
 use program::{Kind, Pass, Program, RankId};
 
-pub use held::{HeldMemory, Stretch};
+pub use held::{ByPurpose, HeldMemory, Placing, Stretch};
 pub use kinds::Kinds;
 pub use manifest::{ModelWork, Scope, manifest};
 pub use passes::Lasts;

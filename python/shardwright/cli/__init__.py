@@ -25,6 +25,7 @@ from . import (
     ops,
     plan,
     profile,
+    report,
     run,
     schedule,
     simulate,
@@ -45,6 +46,7 @@ COMMANDS = (
     verify,
     simulate,
     manifest,
+    report,
     profile,
     schedule,
     models,
@@ -59,6 +61,7 @@ COMMANDS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
+    arguments.words = list(sys.argv[1:] if argv is None else argv)
     try:
         return int(arguments.run(arguments) or 0)
     except ShardwrightError as error:

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     start = time.perf_counter()
     uncut: list[str] = []
     clashes: list[ShardwrightError] = []
-    found = list(_found(arguments, start, uncut, clashes))
+    found = list(searches_of(arguments, start, uncut, clashes))
     if not found:
         raise clashes[-1]
     searches = [[{"micro_batches": many, **row} for row in one.rows] for many, _, one in found]
@@ -87,7 +87,7 @@ def _keep(
     )
 
 
-def _found(
+def searches_of(
     arguments: argparse.Namespace, start: float, uncut: list[str], clashes: list[ShardwrightError]
 ) -> Iterator[tuple[int, Graph, Found]]:
     """For each number of micro-batches, while there is time and batches can be cut; `uncut` says why not.

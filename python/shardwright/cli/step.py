@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .._core import Graph, Plan, Simulated
+    from .._core import Compiled, Found, Graph, Plan, Simulated
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +23,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass(frozen=True)
+class Step:
+    """What was simulated, and how it came about."""
+
+    graph: Graph
+    plan: Plan
+    compiled: Compiled
+    simulated: Simulated
+    batches: int
+    search: Found | None
+    """None where the plan was named."""
+
+
 def simulated(arguments: argparse.Namespace) -> tuple[Graph, Plan, Simulated, int]:
+    step = step_of(arguments)
+    return step.graph, step.plan, step.simulated, step.batches
+
+
+def step_of(arguments: argparse.Namespace) -> Step:
     from .._core import compile, simulate_step
     from ..report.progress import Progress, wanted
     from .cluster import choice_of
@@ -47,4 +66,4 @@ def simulated(arguments: argparse.Namespace) -> tuple[Graph, Plan, Simulated, in
             traced=getattr(arguments, "trace", None) is not None,
             compile=arguments.compile,
         )
-    return graph, plan, found, choice.batches
+    return Step(graph, plan, compiled, found, choice.batches, made)

@@ -35,8 +35,8 @@ pub(super) struct Ledger {
     /// Bytes on the host, now and at most.
     offloaded: u64,
     pub(super) most_offloaded: u64,
-    /// All together at most, since [`Ledger::mark`].
-    pub(super) high: u64,
+    /// By purpose, when all together were the most since [`Ledger::mark`].
+    pub(super) high: [u64; Purpose::COUNT],
 }
 
 impl State {
@@ -56,7 +56,7 @@ impl Ledger {
 
     /// From now on the most is looked for anew.
     pub(super) fn mark(&mut self) {
-        self.high = self.now.iter().sum();
+        self.high = self.now;
     }
 
     /// Bytes that live for this moment only.
@@ -138,7 +138,9 @@ impl Ledger {
         let most = &mut self.most[purpose as usize];
         *most = self.now[purpose as usize].max(*most);
         let all = self.now.iter().sum::<u64>();
-        self.high = self.high.max(all);
+        if all > self.high.iter().sum() {
+            self.high = self.now;
+        }
         if all > self.peak.0.iter().sum() {
             self.peak = (self.now, self.at);
         }

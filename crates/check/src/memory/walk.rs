@@ -27,6 +27,8 @@ pub(super) struct Walk<'w, 'a> {
     held: &'w [Dtype],
     pub(super) ledger: Ledger,
     phases: Vec<Phase>,
+    /// What was there in each instruction of the turn, if that is asked for.
+    instrs: Option<Vec<(usize, [u64; Purpose::COUNT])>>,
     /// The memory of each buffer that has a value.
     pub(super) values: Vec<Option<MemoryBlock>>,
     /// Of each shard that is held between steps.
@@ -76,6 +78,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             held,
             ledger: Ledger::default(),
             phases: vec![],
+            instrs: None,
             values: vec![None; bufs],
             shards: vec![],
             copies: vec![],
@@ -106,10 +109,11 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// What is there in each turn of a step of so many micro-batches; nothing where steps go on into the next.
-    pub(super) fn over(mut self, batches: u32) -> Vec<Phase> {
+    pub(super) fn over(mut self, batches: u32, closely: bool) -> Vec<Phase> {
         if self.rank.body.timetable.goes_on() {
             return vec![];
         }
+        self.instrs = closely.then(Vec::new);
         self.begin();
         self.iterations(batches);
         self.phases
@@ -145,7 +149,10 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// What was there at most since the turn before.
     fn note(&mut self, block: u32, pass: Pass, batch: u32) {
-        self.phases.push(Phase { block, pass, batch, most: self.ledger.high });
+        let instrs = self.instrs.as_mut().map(std::mem::take).unwrap_or_default();
+        let bytes = |of: &[u64; Purpose::COUNT]| of.iter().sum::<u64>();
+        let most = instrs.iter().map(|(_, of)| bytes(of)).fold(bytes(&self.ledger.high), u64::max);
+        self.phases.push(Phase { block, pass, batch, most, instrs });
         self.ledger.mark();
     }
 
@@ -163,7 +170,13 @@ impl<'w, 'a> Walk<'w, 'a> {
             if let Some(block) = in_flight {
                 self.ledger.release(block);
             }
+            if let Some(instrs) = &mut self.instrs {
+                instrs.push((index - first, self.ledger.high));
+            }
             self.drop_all(&self.lives.done[index]);
+            if self.instrs.is_some() {
+                self.ledger.mark();
+            }
         }
         if code.pass.is_backward() || code.pass == Pass::End {
             self.take_arrived(0);

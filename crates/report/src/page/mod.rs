@@ -1,0 +1,160 @@
+//! A plan as a page: everything that is known of it as JSON, and a viewer around that, in one file.
+//!
+//! The JSON is decided here, and its numbers are those that `simulate` and `manifest` print. The viewer draws. What is
+//! alike is told once: devices that do the same at the same time, tasks that go the same way, layers.
+//! [`SCHEMA`] is the version of the JSON, which `docs/reference/report-data.md` describes.
+
+mod clock;
+mod communication;
+mod matrix;
+mod memory;
+mod names;
+mod overview;
+mod path;
+mod patterns;
+mod programs;
+mod timeline;
+mod tracks;
+mod tree;
+
+use cluster::Cluster;
+use compiler::{Compiled, SimulatedStep};
+use diag::Result;
+use graph::Graph;
+use plan::Plan;
+use rules::Analysis;
+use serde_json::{Value, json};
+
+use clock::Clock;
+use names::PageNames;
+
+/// Raised when a reader of an older version would misread the JSON.
+pub const SCHEMA: u32 = 1;
+
+/// Whose page it is.
+#[derive(Clone, Copy)]
+pub struct Subject<'s> {
+    pub graph: &'s Graph,
+    pub analysis: &'s Analysis,
+    pub plan: &'s Plan,
+    pub compiled: &'s Compiled,
+    pub step: &'s SimulatedStep,
+    pub cluster: &'s Cluster,
+    pub batches: u32,
+    pub optimizer: &'s str,
+    pub about: &'s About,
+}
+
+impl Subject<'_> {
+    fn clock(&self) -> Clock {
+        Clock::new(self.step.estimate.simulation.seconds)
+    }
+}
+
+/// What only the caller knows.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// What makes the page again.
+    pub command: String,
+    pub version: String,
+    pub compared: Option<Compared>,
+}
+
+/// Plans that were looked at, the quickest first.
+#[derive(Clone, Debug, Default)]
+pub struct Compared {
+    /// Seconds of a step that no plan can beat.
+    pub bound: f64,
+    pub candidates: Vec<Candidate>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Candidate {
+    pub plan: String,
+    pub micro_batches: u32,
+    pub seconds: f64,
+    pub fits: bool,
+    /// On the rank that uses most of its memory: bytes needed, and there.
+    pub memory: (u64, u64),
+    pub utilisation: f64,
+}
+
+/// What the page knows.
+pub fn data(subject: &Subject<'_>) -> Result<Value> {
+    let rewritten = subject.compiled.program.rewritten(subject.graph)?.graph;
+    let mut names = PageNames::default();
+    let tracks = tracks::tracks(subject);
+    let timeline = timeline::timeline(subject, &rewritten, &tracks);
+    let communication = communication::communication(subject, &rewritten, &tracks, &mut names);
+    Ok(json!({
+        "schema": SCHEMA,
+        "overview": overview::overview(subject),
+        "tracks": tracks.iter().map(tracks::Track::to_json).collect::<Vec<_>>(),
+        "timeline": timeline,
+        "memory": memory::memory(subject, &tracks),
+        "model": tree::model(subject, &mut names),
+        "communication": communication,
+        "compare": subject.about.compared.as_ref().map(compared),
+        "program": programs::programs(subject)?,
+        "operators": names.operators(&rewritten),
+        "names": names.to_json(),
+    }))
+}
+
+fn compared(of: &Compared) -> Value {
+    let track = |it: &Candidate| {
+        json!({
+            "plan": it.plan,
+            "micro_batches": it.micro_batches,
+            "seconds": it.seconds,
+            "fits": it.fits,
+            "memory": [it.memory.0, it.memory.1],
+            "utilisation": it.utilisation,
+        })
+    };
+    json!({ "bound": of.bound, "plans": of.candidates.iter().map(track).collect::<Vec<_>>() })
+}
+
+const SHELL: &str = include_str!("../../viewer/index.html");
+const STYLE: &str = include_str!("../../viewer/style.css");
+/// In the order in which they run.
+const SCRIPTS: [&str; 10] = [
+    include_str!("../../viewer/words.js"),
+    include_str!("../../viewer/parts.js"),
+    include_str!("../../viewer/overview.js"),
+    include_str!("../../viewer/timeline.js"),
+    include_str!("../../viewer/memory.js"),
+    include_str!("../../viewer/model.js"),
+    include_str!("../../viewer/communication.js"),
+    include_str!("../../viewer/compare.js"),
+    include_str!("../../viewer/program.js"),
+    include_str!("../../viewer/main.js"),
+];
+
+/// One file with all of it, which needs no network.
+pub fn html(data: &Value) -> String {
+    let title = format!(
+        "{} under {}",
+        data["overview"]["model"].as_str().unwrap_or_default(),
+        data["overview"]["plan"].as_str().unwrap_or_default()
+    );
+    let scripts: String = SCRIPTS.concat();
+    // Inside of a script element no `<` may begin a tag.
+    let text = data.to_string().replace('<', "\\u003c");
+    let title = title.replace('&', "&amp;").replace('<', "&lt;");
+    let mut page = String::with_capacity(text.len() + scripts.len() + STYLE.len() + SHELL.len());
+    for piece in SHELL.split_inclusive("-->") {
+        match piece.rsplit_once("<!--") {
+            Some((before, "title-->")) => page.extend([before, &title]),
+            Some((before, "style-->")) => page.extend([before, "<style>\n", STYLE, "</style>"]),
+            Some((before, "data-->")) => {
+                page.extend([before, "<script type=\"application/json\" id=\"data\">", &text, "</script>"]);
+            }
+            Some((before, "scripts-->")) => {
+                page.extend([before, "<script>\n\"use strict\";\n", &scripts, "</script>"]);
+            }
+            _ => page.push_str(piece),
+        }
+    }
+    page
+}

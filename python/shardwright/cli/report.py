@@ -1,0 +1,82 @@
+"""`shardwright report`: everything that is known of a plan, as one page to look at."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .parser import Commands
+
+if TYPE_CHECKING:
+    from .._core import Found
+
+PAGE = "report.html"
+
+
+def add(commands: Commands) -> None:
+    from .step import add_arguments
+
+    report = commands.add_parser(
+        "report", help="write a page that shows a plan: timeline, memory, modules, ..."
+    )
+    add_arguments(report)
+    report.add_argument(
+        "-o", dest="to", metavar="FILE", help=f"write the page there ({PAGE}), one file that needs no network"
+    )
+    report.add_argument(
+        "--compare", action="store_true", help="also show the named plans in all their shapes beside it"
+    )
+    report.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from .. import __version__
+    from .._core import report_page
+    from ..report.memory import status_of
+    from .cluster import choice_of, write
+    from .step import step_of
+
+    command = command_of(arguments)
+    asked = argparse.Namespace(**vars(arguments))
+    step = step_of(arguments)
+    choice = choice_of(arguments)
+    compared = _compared(asked) if arguments.compare else []
+    if not compared and step.search is not None:
+        compared = [(step.batches, step.search)]
+    data, page = report_page(
+        step.plan,
+        step.compiled,
+        step.simulated,
+        choice.cluster,
+        choice.text,
+        batches=step.batches,
+        optimizer=arguments.optimizer,
+        command=command,
+        version=__version__,
+        compared=compared,
+    )
+    path = Path(arguments.to or PAGE)
+    if arguments.to or not arguments.json:
+        write("SW0930", "the page", path, page)
+    if arguments.json:
+        print(json.dumps(json.loads(data)))
+    else:
+        print(f"The page is in {path}: open it in a browser.")
+    return status_of(step.simulated)
+
+
+def command_of(arguments: argparse.Namespace) -> str:
+    """What makes the page again."""
+    return shlex.join(["shardwright", *arguments.words])
+
+
+def _compared(arguments: argparse.Namespace) -> list[tuple[int, Found]]:
+    """All plans with names, in all their shapes, with the micro-batches of each."""
+    from .compare import searches_of
+
+    asked = argparse.Namespace(**vars(arguments) | {"all": True, "memory": None})
+    return [(many, found) for many, _, found in searches_of(asked, time.perf_counter(), [], [])]

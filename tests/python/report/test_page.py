@@ -1,0 +1,250 @@
+"""`shardwright report`: what the page says, and that a browser shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from browser import CHROMIUM, Browser
+from shardwright.cli import main
+
+GRAPH = str(Path(__file__).parents[1] / "golden" / "gpt.graph")
+PLAN = GRAPH, "--plan", "stages:2 x 1f1b x data", "--cluster", "h200:4", "--batches", "8"
+VIEWS = ("overview", "timeline", "memory", "model", "communication", "compare", "program")
+SIZES = ((1440, 900), (1024, 700), (420, 800))
+
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def data_of(page: Path) -> Any:
+    found = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "page.html"
+    assert main(["report", *PLAN, "--compare", "-o", str(path)]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(page: Path) -> Any:
+    return data_of(page)
+
+
+@pytest.fixture
+def browser(page: Path) -> Iterator[Browser]:
+    with Browser(*SIZES[0]) as browser:
+        browser.open(page)
+        yield browser
+        assert browser.errors == []
+
+
+def show(browser: Browser, view: str) -> None:
+    browser.click(f"#tab-{view}")
+    browser.drawn()
+
+
+def test_its_numbers_are_those_of_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    data = told(capsys, "report", *PLAN)
+    step, manifest = told(capsys, "simulate", *PLAN), told(capsys, "manifest", *PLAN)
+    overview = data["overview"]
+    assert (overview["seconds"], overview["utilisation"]) == (step["seconds"], step["utilisation"])
+    most = max(step["memory"], key=lambda rank: rank["needed"])
+    assert (overview["memory"]["needed"], overview["memory"]["there"]) == (most["needed"], most["there"])
+    by_rank = {rank["rank"]: rank for rank in step["ranks"]}
+    for row in data["tracks"]:
+        assert row["seconds"] == {
+            name: value for name, value in by_rank[row["rank"]].items() if name != "rank"
+        }
+    rows = {row["rank"]: number for number, row in enumerate(data["tracks"])}
+    for role in manifest["roles"]:
+        own = [it for it in data["communication"]["entries"] if it["track"] == rows[role["rank"]]]
+        assert sum(it["count"] for it in own) == len(role["communications"])
+        bytes = sum(it["bytes"] for it in role["communications"])
+        assert sum(it["count"] * it["bytes"] for it in own) == bytes
+
+
+def test_it_is_one_file_and_says_what_makes_it_again(page: Path, data: Any) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(text) < 500_000 and not re.search(r"""(src|href)=["']?https?:|@import|url\(http""", text)
+    words = data["overview"]["command"]
+    assert words.startswith("shardwright report ") and "'stages:2 x 1f1b x data'" in words
+    assert [row["ranks"] for row in data["tracks"]] == [[[0, 1]], [[2, 3]]]
+    assert len(data["compare"]["plans"]) > 3
+
+
+def test_where_it_cannot_be_written_it_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["report", *PLAN, "-o", str(tmp_path / "no" / "page.html")]) == 1
+    assert "SW0930" in capsys.readouterr().err
+
+
+def test_a_plan_that_does_not_fit_is_shown_all_the_same(tmp_path: Path) -> None:
+    cluster = tmp_path / "small.toml"
+    cluster.write_text(
+        '[[nodes]]\ndevices = ["small:4"]\n[devices.small]\nlike = "h100"\nmemory = "200 KB"\n'
+    )
+    command = "report", GRAPH, "--plan", "data", "--cluster", str(cluster), "-o", str(tmp_path / "page.html")
+    assert main(command) == 3
+    memory = data_of(tmp_path / "page.html")["overview"]["memory"]
+    assert memory["needed"] > memory["there"]
+
+
+@in_a_browser
+def test_each_view_opens(browser: Browser) -> None:
+    for view in VIEWS:
+        show(browser, view)
+        assert browser.ask("location.hash") == f"#{view}"
+        shown = browser.ask(
+            "[...document.querySelectorAll('main > section:not([hidden])')].map((it) => it.id)"
+        )
+        assert shown == [view]
+        assert browser.ask(f"document.querySelector('#{view} .card').getBoundingClientRect().height") > 40
+    assert browser.ask("performance.getEntriesByType('resource').length") == 0
+
+
+@in_a_browser
+def test_keys_open_views(browser: Browser) -> None:
+    for number, view in enumerate(VIEWS, 1):
+        browser.key(str(number))
+        assert browser.ask("location.hash") == f"#{view}"
+    browser.click("#tab-model")
+    browser.key("ArrowRight")
+    assert browser.ask("document.activeElement.id") == "tab-communication"
+
+
+@in_a_browser
+def test_the_overview_says_what_the_data_says(browser: Browser, data: Any) -> None:
+    def figure(name: str) -> str:
+        return str(browser.ask(f"document.querySelector('[data-figure={name}] b').textContent"))
+
+    number, unit = figure("seconds").split()
+    factor = {"s": 1, "ms": 1e-3, "µs": 1e-6}[unit]
+    assert float(number) * factor == pytest.approx(data["overview"]["seconds"], rel=0.01)
+    number, unit = figure("memory").split()
+    factor = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[unit]
+    assert float(number) * factor == pytest.approx(data["overview"]["memory"]["needed"], rel=0.01)
+    times = data["overview"]["seconds"] / data["overview"]["bound"]
+    assert float(figure("bound")[:-1]) == pytest.approx(times, abs=0.006)
+    assert data["overview"]["plan"] in browser.ask("document.getElementById('sentence').textContent")
+    assert browser.ask("document.getElementById('command').textContent") == data["overview"]["command"]
+
+
+@in_a_browser
+def test_a_slice_says_what_it_is(browser: Browser, data: Any) -> None:
+    show(browser, "timeline")
+    timeline = data["timeline"]
+    code, batch, start, slices, _ = timeline["tasks"][0][:5]
+    after, long, sort, instr = timeline["slices"][slices][:4]
+    first = timeline["codes"][data["tracks"][0]["role"]][code]["instrs"][3 * instr + 1]
+    name = data["operators"][first][0]
+    x, y, width, left = browser.ask(
+        "(() => { const it = document.getElementById('timeline-canvas');"
+        " const box = it.getBoundingClientRect();"
+        " return [box.x, box.y, it.clientWidth - LINE.left, LINE.left]; })()"
+    )
+    place = (start + after + long / 2) / (timeline["seconds"] * 1e9)
+    browser.move(x + left + place * width, y + 28 + 14)
+    said = browser.ask("document.getElementById('tip').innerText")
+    assert timeline["sorts"][sort] in said and f"%{name}" in said and f"{batch + 1} of 8" in said
+    # Above what is communicated there are bytes.
+    begun = timeline["tasks"][0][2], timeline["parts"][timeline["tasks"][0][4]]
+    place = (begun[0] + begun[1][1] + begun[1][2] / 2) / (timeline["seconds"] * 1e9)
+    browser.move(x + left + place * width, y + 28 + 35)
+    said = browser.ask("document.getElementById('tip').innerText")
+    assert "bytes" in said and "of its bandwidth" in said
+
+
+@in_a_browser
+def test_the_timeline_is_drawn_and_zooms(browser: Browser) -> None:
+    show(browser, "timeline")
+    count = (
+        "(() => { const it = document.getElementById('timeline-canvas'); const all = it.getContext('2d')"
+        ".getImageData(0, 0, it.width, it.height).data; let found = 0; const [r, g, b] = [58, 143, 208];"
+        " for (let at = 0; at < all.length; at += 4)"
+        " if (all[at] === r && all[at + 1] === g && all[at + 2] === b) found++; return found; })()"
+    )
+    before = browser.ask(count)
+    assert before > 200, "forward is blue"
+    browser.ask("document.getElementById('timeline-canvas').focus()")
+    for _ in range(4):
+        browser.key("+")
+    browser.drawn()
+    assert browser.ask(count) != before
+    browser.key("f")
+    browser.drawn()
+    assert browser.ask(count) == before
+    browser.ask("[...document.querySelectorAll('#timeline button')].at(-1).click()")
+    browser.drawn()
+    path = "document.querySelector('#timeline button:last-of-type').getAttribute('aria-pressed')"
+    assert browser.ask(path) == "true", "the critical path is drawn"
+    browser.key("m")
+    browser.drawn()
+    assert browser.ask(count) < before / 2, "micro-batches have their own colours"
+
+
+@in_a_browser
+def test_a_table_sorts_and_filters(browser: Browser, data: Any) -> None:
+    show(browser, "communication")
+
+    def column(number: int) -> list[str]:
+        found = browser.ask(
+            f"[...document.querySelectorAll('#entries tbody tr')].map((it) => it.cells[{number}].innerText)"
+        )
+        return [str(text) for text in found]
+
+    entries = data["communication"]["entries"]
+    assert column(0) == [it["kind"] for it in entries]
+    browser.click("#entries th:nth-child(8) button")
+    assert [int(text) for text in column(7)] == sorted((it["count"] for it in entries), reverse=True)
+    browser.click("#entries th:nth-child(8) button")
+    assert [int(text) for text in column(7)] == sorted(it["count"] for it in entries)
+    browser.ask(
+        "(() => { const it = document.querySelector('#entries input'); it.value = 'send';"
+        " it.dispatchEvent(new Event('input')); })()"
+    )
+    assert set(column(0)) == {"send"} and len(column(0)) == sum(it["kind"] == "send" for it in entries)
+
+
+@in_a_browser
+def test_a_module_shows_its_sharding(browser: Browser) -> None:
+    show(browser, "model")
+    browser.ask("document.querySelector('tr[data-path=\"h.0.mlp\"]').focus()")
+    browser.key("Enter")
+    said = browser.ask("document.querySelector('#model .side > div:last-child').innerText")
+    assert "h.0.mlp" in said and "batch" in said
+    assert browser.ask("document.querySelectorAll('#model .side > div:last-child svg rect').length") == 2
+
+
+@in_a_browser
+def test_the_program_is_linked(browser: Browser) -> None:
+    show(browser, "program")
+    browser.click("#graph .row:nth-child(2)")
+    lit = browser.ask("[...document.querySelectorAll('#emitted .lit')].map((it) => it.innerText)")
+    assert any("run.call(" in line for line in lit) and any("embedding" in line for line in lit), lit
+
+
+@in_a_browser
+def test_it_has_room_in_windows_of_all_sizes_and_at_night(browser: Browser) -> None:
+    light = browser.ask("getComputedStyle(document.body).backgroundColor")
+    for size in SIZES:
+        browser.resize(*size)
+        for view in VIEWS:
+            show(browser, view)
+            wide = browser.ask("document.documentElement.scrollWidth")
+            assert wide <= size[0], f"{view} is {wide} wide in {size}"
+    browser.dark()
+    assert browser.ask("getComputedStyle(document.body).backgroundColor") != light
