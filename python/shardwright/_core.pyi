@@ -36,6 +36,7 @@ __all__ = [
     "plan_names",
     "plan_rows",
     "prove_filled",
+    "report_page",
     "reached_from",
     "read_program",
     "rule_coverage",
