@@ -5,6 +5,7 @@ mod support;
 use check::Fault;
 use graph::Graph;
 use program::*;
+use support::texts::{ALONE, KEPT, MEAN, RELU, UPDATED};
 use support::{LINEARS, graph, program};
 
 fn found(model: &Graph, text: &str, plant: impl Fn(&mut Program)) -> Vec<Fault> {
@@ -26,28 +27,6 @@ fn iterations(made: &mut Program, tasks: &[Task]) {
     made.roles[0].body.timetable.loops = vec![Loop::over_all(tasks.to_vec())];
 }
 
-const MEAN: &str = "input %x f64[4,8] 0
-buffer %m f64[8] \"mean\"
-op %c f64[8] = aten.mean.dim(%x, [0]) in \"\" at \"m.py:1\" nograd
-op %o f64[8] = aten.mul.Tensor(%m, 0.9) in \"\" at \"m.py:2\" nograd
-op %n f64[8] = aten.add.Tensor(%o, %c) in \"\" at \"m.py:3\" nograd
-op %y f64[4,8] = aten.sub.Tensor(%x, %m) in \"\" at \"m.py:4\"
-output %y
-update \"mean\" %n
-";
-
-/// The first block reads the buffer, and the second one updates it.
-const UPDATED: &str = "ranks 0
-shard m %m :
-input x %x :,:
-call 0 x, m -> y : y = aten.sub.Tensor(x, m)
-output y
-block 1
-input z %x :,:
-call 1 z, m -> n : c = aten.mean.dim(z, [0]) nograd ; o = aten.mul.Tensor(m, 0.9) nograd ; n = aten.add.Tensor(o, c) nograd
-update m n
-";
-
 #[test]
 fn a_buffer_has_the_value_that_the_last_micro_batch_gave_it() {
     let (model, both) = (graph(MEAN), [Task::forward(0), Task::forward(1)]);
@@ -63,24 +42,6 @@ fn a_buffer_has_the_value_that_the_last_micro_batch_gave_it() {
     refused(&model, UPDATED, "SW0517", stale, run([first.clone().at(1), second.clone()]));
     refused(&model, UPDATED, "SW0517", stale, run([second, first]));
 }
-
-const RELU: &str = "input %x f64[4,8] 0
-buffer %m f64[8] \"mean\"
-op %q f64[4,8] = aten.relu.default(%x) in \"\" at \"m.py:1\"
-op %y f64[4,8] = aten.sub.Tensor(%q, %m) in \"\" at \"m.py:2\"
-output %y
-";
-
-/// The first block keeps a value for the second one.
-const KEPT: &str = "ranks 0
-shard m %m :
-input x %x :,:
-call 0 x -> q : q = aten.relu.default(x)
-keep 0 q
-output none
-block 1
-call 1 p, m -> y : y = aten.sub.Tensor(p, m)
-";
 
 #[test]
 fn what_a_block_keeps_is_there_before_another_takes_it() {
@@ -101,18 +62,6 @@ fn what_a_block_keeps_is_there_before_another_takes_it() {
     assert_eq!(found(&model, KEPT, taken([first.clone(), second.clone()])), []);
     refused(&model, KEPT, "SW0517", "which keeps something for it, has not run", taken([second, first]));
 }
-
-const ALONE: &str = "ranks 0
-shard w %w :,:
-shard v %v :,:
-input x %x :,:
-call 0 x, w -> y : y = aten.linear.default(x, w)
-call 1 y, v -> s : z = aten.linear.default(y, v) ; s = aten.sum.default(z)
-output s
-seed ds
-grad 1 ds -> dy
-grad 0 dy ->
-";
 
 #[test]
 fn what_is_kept_is_taken() {

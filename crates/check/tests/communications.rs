@@ -5,34 +5,13 @@ mod support;
 use graph::TensorId;
 use program::*;
 use rules::{Interval, Reduction, Region};
+use support::texts::DIVIDED;
 use support::{LINEARS, graph, program};
 
 const MLP: &str = include_str!("programs/mlp.graph");
 const DATA: &str = include_str!("programs/data.txt");
 const MEGATRON: &str = include_str!("programs/megatron.txt");
 const EXCHANGED: &str = include_str!("programs/exchanged.txt");
-
-/// Parameters that are divided, and gathered for each use.
-const DIVIDED: &str = "group 0,1
-ranks 0,1
-hold w_part %w 0..4,: | 4..8,:
-hold v_part %v 0..4,: | 4..8,:
-copy w w_part 0 2 :,:
-copy v v_part 0 2 :,:
-input x %x 0..2,: | 2..4,:
-gather g0 w, v
-call 0 x, w -> y : y = aten.linear.default(x, w)
-call 1 y, v -> s : z = aten.linear.default(y, v) ; s = aten.sum.default(z)
-release w, v
-all_reduce g0 sum s -> t
-output t
-seed ds
-gather g0 w, v
-grad 1 ds -> dy
-grad 0 dy ->
-release w, v
-scatter g0 w, v
-";
 
 /// The same with a role for each rank.
 fn apart(made: Program) -> Program {

@@ -4,75 +4,8 @@ mod support;
 
 use check::Fault;
 use program::*;
+use support::texts::{ROWS, STAGES};
 use support::{LINEARS, graph, program};
-
-/// The second block on rank 1, the first on rank 0.
-const STAGES: &str = "table 9 %y sum
-from 0 :,:
-to 1 :,:
-piece 0 0 :,:
-table 10 %y sum
-from 1 :,:
-to 0 :,:
-piece 0 0 :,:
-ranks 1
-block 1
-shard v %v :,:
-receive 9 -> y
-call 0 y, v -> s : z = aten.linear.default(y, v) ; s = aten.sum.default(z)
-output s
-seed ds
-grad 0 ds -> dy
-send 10 dy
-ranks 0
-shard w %w :,:
-input x %x :,:
-call 0 x, w -> y : y = aten.linear.default(x, w)
-output none
-send 9 y
-backward
-receive 10 -> dy
-grad 0 dy ->
-";
-
-/// Each rank has a half of the rows, and the ranks of a block reduce its gradients.
-const ROWS: &str = "group 0,1 2,3
-table 9 %y sum
-from 0 0..2,:
-from 1 2..4,:
-to 2 0..2,:
-to 3 2..4,:
-piece 0 0 0..2,:
-piece 1 1 2..4,:
-table 10 %y sum
-from 2 0..2,:
-from 3 2..4,:
-to 0 0..2,:
-to 1 2..4,:
-piece 0 0 0..2,:
-piece 1 1 2..4,:
-ranks 2,3
-block 1
-shard v %v :,:
-receive 9 -> y
-call 0 y, v -> p : z = aten.linear.default(y, v) ; p = aten.sum.default(z)
-all_reduce g0 sum p -> s
-output s
-seed ds
-grad 0 ds -> dy
-send 10 dy
-reduce_gradients g0 v
-ranks 0,1
-shard w %w :,:
-input x %x 0..2,: | 2..4,:
-call 0 x, w -> y : y = aten.linear.default(x, w)
-output none
-send 9 y
-backward
-receive 10 -> dy
-grad 0 dy ->
-reduce_gradients g0 w
-";
 
 const LATER: usize = 0;
 const FIRST: usize = 1;

@@ -7,36 +7,8 @@ use check::Fault;
 use graph::Graph;
 use program::*;
 use rules::Region;
+use support::texts::{ALONE, DIVIDED, MEAN, ROWS, STAGES, UPDATED};
 use support::{LINEARS, graph, program};
-
-/// The second block on rank 1, the first on rank 0.
-const STAGES: &str = "table 9 %y sum
-from 0 :,:
-to 1 :,:
-piece 0 0 :,:
-table 10 %y sum
-from 1 :,:
-to 0 :,:
-piece 0 0 :,:
-ranks 1
-block 1
-shard v %v :,:
-receive 9 -> y
-call 0 y, v -> s : z = aten.linear.default(y, v) ; s = aten.sum.default(z)
-output s
-seed ds
-grad 0 ds -> dy
-send 10 dy
-ranks 0
-shard w %w :,:
-input x %x :,:
-call 0 x, w -> y : y = aten.linear.default(x, w)
-output none
-send 9 y
-backward
-receive 10 -> dy
-grad 0 dy ->
-";
 
 const LATER: usize = 0;
 const FIRST: usize = 1;
@@ -98,45 +70,6 @@ reduce_gradients g1 w
     (model, text)
 }
 
-/// Each block has its own parameter, whose gradients its two ranks reduce with the last micro-batch.
-const ROWS: &str = "group 0,1 2,3
-table 9 %y sum
-from 0 0..2,:
-from 1 2..4,:
-to 2 0..2,:
-to 3 2..4,:
-piece 0 0 0..2,:
-piece 1 1 2..4,:
-table 10 %y sum
-from 2 0..2,:
-from 3 2..4,:
-to 0 0..2,:
-to 1 2..4,:
-piece 0 0 0..2,:
-piece 1 1 2..4,:
-ranks 2,3
-block 1
-shard v %v :,:
-receive 9 -> y
-call 0 y, v -> p : z = aten.linear.default(y, v) ; p = aten.sum.default(z)
-all_reduce g0 sum p -> s
-output s
-seed ds
-grad 0 ds -> dy
-send 10 dy
-reduce_gradients g0 v
-ranks 0,1
-shard w %w :,:
-input x %x 0..2,: | 2..4,:
-call 0 x, w -> y : y = aten.linear.default(x, w)
-output none
-send 9 y
-backward
-receive 10 -> dy
-grad 0 dy ->
-reduce_gradients g0 w
-";
-
 /// One block, whose ranks meet in each forward, in the last backward, and at the end of the step.
 const HALVES: &str = "group 0,1
 group 0 1
@@ -153,18 +86,6 @@ grad 0 ds ->
 reduce_gradients g0 w
 end
 reduce_gradients g0 v
-";
-
-const ALONE: &str = "ranks 0
-shard w %w :,:
-shard v %v :,:
-input x %x :,:
-call 0 x, w -> y : y = aten.linear.default(x, w)
-call 1 y, v -> s : z = aten.linear.default(y, v) ; s = aten.sum.default(z)
-output s
-seed ds
-grad 1 ds -> dy
-grad 0 dy ->
 ";
 
 fn found(model: &Graph, text: &str, plant: impl Fn(&mut Program)) -> Vec<Fault> {
@@ -514,28 +435,6 @@ fn a_backward_runs_after_its_forward_in_whatever_loops() {
     }
 }
 
-const MEAN: &str = "input %x f64[4,8] 0
-buffer %m f64[8] \"mean\"
-op %c f64[8] = aten.mean.dim(%x, [0]) in \"\" at \"m.py:1\" nograd
-op %o f64[8] = aten.mul.Tensor(%m, 0.9) in \"\" at \"m.py:2\" nograd
-op %n f64[8] = aten.add.Tensor(%o, %c) in \"\" at \"m.py:3\" nograd
-op %y f64[4,8] = aten.sub.Tensor(%x, %m) in \"\" at \"m.py:4\"
-output %y
-update \"mean\" %n
-";
-
-/// The first block reads the buffer, and the second one updates it.
-const UPDATED: &str = "ranks 0
-shard m %m :
-input x %x :,:
-call 0 x, m -> y : y = aten.sub.Tensor(x, m)
-output y
-block 1
-input z %x :,:
-call 1 z, m -> n : c = aten.mean.dim(z, [0]) nograd ; o = aten.mul.Tensor(m, 0.9) nograd ; n = aten.add.Tensor(o, c) nograd
-update m n
-";
-
 #[test]
 fn buffers_have_their_values_in_loops_for_the_first_micro_batches() {
     let tasks = || vec![Task::forward(0), Task::forward(1)];
@@ -598,27 +497,6 @@ fn steps_that_go_on_begin_with_their_first_micro_batch() {
     };
     says(&found(&graph(LINEARS), ALONE, plant), "SW0531", "are not complete");
 }
-
-const DIVIDED: &str = "group 0,1
-ranks 0,1
-hold w_part %w 0..4,: | 4..8,:
-hold v_part %v 0..4,: | 4..8,:
-copy w w_part 0 2 :,:
-copy v v_part 0 2 :,:
-input x %x 0..2,: | 2..4,:
-gather g0 w, v
-call 0 x, w -> y : y = aten.linear.default(x, w)
-call 1 y, v -> s : z = aten.linear.default(y, v) ; s = aten.sum.default(z)
-release w, v
-all_reduce g0 sum s -> t
-output t
-seed ds
-gather g0 w, v
-grad 1 ds -> dy
-grad 0 dy ->
-release w, v
-scatter g0 w, v
-";
 
 const MLP: &str = include_str!("programs/mlp.graph");
 const EXCHANGED: &str = include_str!("programs/exchanged.txt");

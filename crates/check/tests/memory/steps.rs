@@ -1,19 +1,8 @@
 //! Micro-batches, and what is there of two steps.
 
+use super::support::texts::{ALONE, KEPT, RELU};
 use super::support::*;
 use super::*;
-
-const ALONE: &str = "ranks 0
-shard w %w :,:
-shard v %v :,:
-input x %x :,:
-call 0 x, w -> y : y = aten.linear.default(x, w)
-call 1 y, v -> s : z = aten.linear.default(y, v) ; s = aten.sum.default(z)
-output s
-seed ds
-grad 1 ds -> dy
-grad 0 dy ->
-";
 
 /// The inputs of each micro-batch are there to the end; two have all that more have.
 #[test]
@@ -25,24 +14,6 @@ fn of_one_block_two_micro_batches_are_counted_at_most() {
     has(&over(&model, &made, 2), "most inputs 528");
     has(&over(&model, &made, 9), "most inputs 528");
 }
-
-const RELU: &str = "input %x f64[4,8] 0
-buffer %m f64[8] \"mean\"
-op %q f64[4,8] = aten.relu.default(%x) in \"\" at \"m.py:1\"
-op %y f64[4,8] = aten.sub.Tensor(%q, %m) in \"\" at \"m.py:2\"
-output %y
-";
-
-/// The first block keeps a value for the second one.
-const KEPT: &str = "ranks 0
-shard m %m :
-input x %x :,:
-call 0 x -> q : q = aten.relu.default(x)
-keep 0 q
-output none
-block 1
-call 1 p, m -> y : y = aten.sub.Tensor(p, m)
-";
 
 #[test]
 fn where_a_loop_runs_over_all_micro_batches_all_are_counted() {

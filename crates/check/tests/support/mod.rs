@@ -40,6 +40,8 @@
 
 #![allow(dead_code)]
 
+pub mod texts;
+
 use std::collections::BTreeMap;
 
 use graph::{Graph, OpId, TensorId};
