@@ -185,9 +185,13 @@ impl<'q, 'w> Search<'q, 'w> {
     }
 
     fn named(&mut self, name: &PlanName) -> Option<Plan> {
+        self.respected(name).map_err(|error| self.found.passed_over.push((name.to_string(), error.what))).ok()
+    }
+
+    /// The plan of a name, if it is one for the model and the constraints.
+    fn respected(&self, name: &PlanName) -> Result<Plan> {
         let found = sets::named_of(name, &self.model, self.question.devices);
-        let found = found.and_then(|plan| self.question.respected(plan));
-        found.map_err(|error| self.found.passed_over.push((name.to_string(), error.what))).ok()
+        found.and_then(|plan| self.question.respected(plan))
     }
 
     fn is_late(&mut self) -> bool {
@@ -349,8 +353,7 @@ impl<'q, 'w> Search<'q, 'w> {
             if plans.len() == count || fallback.least.seconds > limit {
                 break;
             }
-            let found = sets::named_of(&fallback.names[fallback.at], &self.model, self.question.devices);
-            let Ok(plan) = found.and_then(|plan| self.question.respected(plan)) else { continue };
+            let Ok(plan) = self.respected(&fallback.names[fallback.at]) else { continue };
             let bound = if fallback.is_own { Ok(fallback.least) } else { self.leasts.of(&plan) };
             let may = bound.is_ok_and(|bound| {
                 bound.seconds <= limit && (self.looks_at_all() || bound.kept.max(bound.memory) <= most)
@@ -430,8 +433,7 @@ impl<'q, 'w> Search<'q, 'w> {
             for (at, schedule) in auto::other_schedules().into_iter().enumerate() {
                 let names: Vec<PlanName> =
                     fallback.names.iter().map(|name| name.instead_of(&auto::schedule(), schedule)).collect();
-                let found = sets::named_of(&names[0], &self.model, self.question.devices);
-                let Ok(plan) = found.and_then(|plan| self.question.respected(plan)) else { continue };
+                let Ok(plan) = self.respected(&names[0]) else { continue };
                 let place = fallback.place + 10 * (at + 1);
                 let least = self.leasts.of(&plan)?;
                 self.open.push(Fallback { names, place, at: 0, least, is_own: true, ..fallback.clone() });
