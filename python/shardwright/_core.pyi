@@ -416,6 +416,7 @@ def report_page(
     command: str,
     version: str,
     compared: list[tuple[int, Found]] = ...,
+    recorded: tuple[str, str] | None = None,
 ) -> tuple[str, str]: ...
 def rule_coverage(
     graph: Graph, plan: Plan | None = None, counted: Mapping[str, float] = ...

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use plan::{Gather, Reduce};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use report::page::{About, Candidate, Compared, Subject};
+use report::page::{About, Candidate, Compared, RecordedFile, Subject};
 use report::{Amount, KeptParams, Lack, Row, Unruled};
 
 use crate::graph_py::Graph;
@@ -120,9 +120,10 @@ fn unruled_dict<'py>(py: Python<'py>, row: &Unruled) -> PyResult<Bound<'py, PyDi
 }
 
 /// The page of a plan on a cluster, a name or the text of a file and what that is called: its JSON, and all of it in one
-/// file of HTML. `command` makes it again, and `compared` are searches with the micro-batches of each.
+/// file of HTML. `command` makes it again, and `compared` are searches with the micro-batches of each, and `recorded` is
+/// what a recording is called, and its text.
 #[pyfunction]
-#[pyo3(signature = (plan, compiled, step, cluster, text = None, *, batches, optimizer, command, version, compared = vec![]))]
+#[pyo3(signature = (plan, compiled, step, cluster, text = None, *, batches, optimizer, command, version, compared = vec![], recorded = None))]
 #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
 #[expect(clippy::needless_pass_by_value, reason = "Python gives a copy")]
 pub(crate) fn report_page(
@@ -137,10 +138,12 @@ pub(crate) fn report_page(
     command: String,
     version: String,
     compared: Vec<(u32, Py<Found>)>,
+    recorded: Option<(String, String)>,
 ) -> PyResult<(String, String)> {
     guarded(plan.evidence(), || {
         let cluster = cluster_of(cluster, text)?;
-        let about = About { command, version, compared: comparison(&compared) };
+        let recorded = recorded.map(|(name, text)| RecordedFile { name, text });
+        let about = About { command, version, compared: comparison(&compared), recorded };
         let subject = Subject {
             graph: &plan.model.graph,
             analysis: &plan.model.analysis,

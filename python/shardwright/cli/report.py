@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import ClusterError
 from .parser import Commands
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ def add(commands: Commands) -> None:
     report.add_argument(
         "--compare", action="store_true", help="also show the named plans in all their shapes beside it"
     )
+    report.add_argument(
+        "--recorded", metavar="FILE", help="also show what `sw.record` measured and saved there"
+    )
     report.set_defaults(run=run)
 
 
@@ -41,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     from .step import step_of
 
     command = command_of(arguments)
+    recorded = _recorded(arguments.recorded)
     asked = argparse.Namespace(**vars(arguments))
     step = step_of(arguments)
     choice = choice_of(arguments)
@@ -58,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         command=command,
         version=__version__,
         compared=compared,
+        recorded=recorded,
     )
     path = Path(arguments.to or PAGE)
     if arguments.to or not arguments.json:
@@ -67,6 +73,21 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(f"The page is in {path}: open it in a browser.")
     return status_of(step.simulated)
+
+
+def _recorded(file: str | None) -> tuple[str, str] | None:
+    """The name of a recording, and its text."""
+    if file is None:
+        return None
+    try:
+        return file, Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClusterError(
+            "SW0931",
+            f"the recording {file} cannot be read",
+            why=getattr(error, "strerror", None) or "it is not text",
+            fix="name a file that `recorded.save` wrote",
+        ) from None
 
 
 def command_of(arguments: argparse.Namespace) -> str:

@@ -13,9 +13,11 @@ mod overview;
 mod path;
 mod patterns;
 mod programs;
+mod recorded;
 mod timeline;
 mod tracks;
 mod tree;
+pub(crate) mod words;
 
 use cluster::Cluster;
 use compiler::{Compiled, SimulatedStep};
@@ -27,6 +29,8 @@ use serde_json::{Value, json};
 
 use clock::Clock;
 use names::PageNames;
+
+pub use recorded::RecordedFile;
 
 /// Raised when a reader of an older version would misread the JSON.
 pub const SCHEMA: u32 = 1;
@@ -58,6 +62,7 @@ pub struct About {
     pub command: String,
     pub version: String,
     pub compared: Option<Compared>,
+    pub recorded: Option<RecordedFile>,
 }
 
 /// Plans that were looked at, the quickest first.
@@ -86,6 +91,8 @@ pub fn data(subject: &Subject<'_>) -> Result<Value> {
     let tracks = tracks::tracks(subject);
     let timeline = timeline::timeline(subject, &rewritten, &tracks);
     let communication = communication::communication(subject, &rewritten, &tracks, &mut names);
+    let recorded = subject.about.recorded.as_ref();
+    let recorded = recorded.map(|file| recorded::recorded(subject, &rewritten, &tracks, file)).transpose()?;
     Ok(json!({
         "schema": SCHEMA,
         "overview": overview::overview(subject),
@@ -95,6 +102,7 @@ pub fn data(subject: &Subject<'_>) -> Result<Value> {
         "model": tree::model(subject, &mut names),
         "communication": communication,
         "compare": subject.about.compared.as_ref().map(compared),
+        "recorded": recorded,
         "program": programs::programs(subject)?,
         "operators": names.operators(&rewritten),
         "names": names.to_json(),
@@ -118,11 +126,12 @@ fn compared(of: &Compared) -> Value {
 const SHELL: &str = include_str!("../../viewer/index.html");
 const STYLE: &str = include_str!("../../viewer/style.css");
 /// In the order in which they run.
-const SCRIPTS: [&str; 10] = [
+const SCRIPTS: [&str; 11] = [
     include_str!("../../viewer/words.js"),
     include_str!("../../viewer/parts.js"),
     include_str!("../../viewer/overview.js"),
     include_str!("../../viewer/timeline.js"),
+    include_str!("../../viewer/measured.js"),
     include_str!("../../viewer/memory.js"),
     include_str!("../../viewer/model.js"),
     include_str!("../../viewer/communication.js"),
