@@ -163,7 +163,7 @@ pub(crate) fn report_page(
 }
 
 /// All plans that were looked at; none if there was no search.
-fn comparison(searches: &[(u32, Py<Found>)]) -> Option<Compared> {
+pub(crate) fn comparison(searches: &[(u32, Py<Found>)]) -> Option<Compared> {
     let bound = searches.iter().map(|(_, found)| found.get().inner().bound).reduce(f64::min)?;
     let candidate_of = |micro_batches: u32, candidate: &search::Evaluated| Candidate {
         plan: candidate.plan.name.clone(),

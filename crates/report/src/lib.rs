@@ -9,6 +9,7 @@ mod modules;
 pub mod page;
 mod param_sharding;
 mod rows;
+pub mod svg;
 
 use graph::{Graph, OpId};
 use plan::Plan;

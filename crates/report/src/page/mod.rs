@@ -30,7 +30,9 @@ use serde_json::{Value, json};
 use clock::Clock;
 use names::PageNames;
 
+pub(crate) use patterns::{PART, SLICE, Sort};
 pub use recorded::RecordedFile;
+pub(crate) use tracks::{Track, Tracks, tracks};
 
 /// Raised when a reader of an older version would misread the JSON.
 pub const SCHEMA: u32 = 1;
@@ -50,6 +52,11 @@ pub struct Subject<'s> {
 }
 
 impl Subject<'_> {
+    /// How long a tick of a track's tasks is.
+    pub(crate) fn ticks_per_second(&self) -> f64 {
+        self.clock().ticks_per_second
+    }
+
     fn clock(&self) -> Clock {
         Clock::new(self.step.estimate.simulation.seconds)
     }
@@ -88,7 +95,7 @@ pub struct Candidate {
 pub fn data(subject: &Subject<'_>) -> Result<Value> {
     let rewritten = subject.compiled.program.rewritten(subject.graph)?.graph;
     let mut names = PageNames::default();
-    let tracks = tracks::tracks(subject);
+    let tracks = tracks(subject);
     let timeline = timeline::timeline(subject, &rewritten, &tracks);
     let communication = communication::communication(subject, &rewritten, &tracks, &mut names);
     let recorded = subject.about.recorded.as_ref();
@@ -96,7 +103,7 @@ pub fn data(subject: &Subject<'_>) -> Result<Value> {
     Ok(json!({
         "schema": SCHEMA,
         "overview": overview::overview(subject),
-        "tracks": tracks.iter().map(tracks::Track::to_json).collect::<Vec<_>>(),
+        "tracks": tracks.iter().map(Track::to_json).collect::<Vec<_>>(),
         "timeline": timeline,
         "memory": memory::memory(subject, &tracks),
         "model": tree::model(subject, &mut names),
