@@ -418,6 +418,8 @@ def report_page(
     version: str,
     compared: list[tuple[int, Found]] = ...,
     recorded: tuple[str, str] | None = None,
+    others: tuple[list[str], bool, int] = ...,
+    compile: bool = False,
 ) -> tuple[str, str]: ...
 def timeline_svg(
     plan: Plan, compiled: Compiled, step: Simulated, cluster: str, text: str | None = None, *, batches: int

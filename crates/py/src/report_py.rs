@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use plan::{Gather, Reduce};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use report::page::{About, Candidate, Compared, RecordedFile, Subject};
+use report::page::{About, Candidate, Compared, OtherPages, RecordedFile, Subject};
 use report::{Amount, KeptParams, Lack, Row, Unruled};
 
 use crate::graph_py::Graph;
@@ -121,9 +121,10 @@ fn unruled_dict<'py>(py: Python<'py>, row: &Unruled) -> PyResult<Bound<'py, PyDi
 
 /// The page of a plan on a cluster, a name or the text of a file and what that is called: its JSON, and all of it in one
 /// file of HTML. `command` makes it again, and `compared` are searches with the micro-batches of each, and `recorded` is
-/// what a recording is called, and its text.
+/// what a recording is called, and its text. `others` is how pages of other plans are made: the words of the command, whether
+/// the batch is cut, and how many rows are kept.
 #[pyfunction]
-#[pyo3(signature = (plan, compiled, step, cluster, text = None, *, batches, optimizer, command, version, compared = vec![], recorded = None))]
+#[pyo3(signature = (plan, compiled, step, cluster, text = None, *, batches, optimizer, command, version, compared = vec![], recorded = None, others = (vec![], true, 0), compile = false))]
 #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
 #[expect(clippy::needless_pass_by_value, reason = "Python gives a copy")]
 pub(crate) fn report_page(
@@ -139,11 +140,15 @@ pub(crate) fn report_page(
     version: String,
     compared: Vec<(u32, Py<Found>)>,
     recorded: Option<(String, String)>,
+    others: (Vec<String>, bool, usize),
+    compile: bool,
 ) -> PyResult<(String, String)> {
     guarded(plan.evidence(), || {
         let cluster = cluster_of(cluster, text)?;
         let recorded = recorded.map(|(name, text)| RecordedFile { name, text });
-        let about = About { command, version, compared: comparison(&compared), recorded };
+        let (words, is_cut, kept) = others;
+        let others = OtherPages { words, is_cut, kept };
+        let about = About { command, version, compared: comparison(&compared), recorded, others };
         let subject = Subject {
             graph: &plan.model.graph,
             analysis: &plan.model.analysis,
@@ -153,6 +158,7 @@ pub(crate) fn report_page(
             cluster: &cluster,
             batches,
             optimizer,
+            is_compiled: compile,
             about: &about,
         };
         py.detach(|| {

@@ -33,6 +33,7 @@ pub(crate) fn timeline_svg(
             cluster: &cluster,
             batches,
             optimizer: "",
+            is_compiled: false,
             about: &about,
         }))
     })

@@ -1,6 +1,10 @@
 /* All plans that were looked at: time against memory. */
 
 function compare() {
+  return h("div", {}, comparedPlans(), sensitivity());
+}
+
+function comparedPlans() {
   const of = DATA.compare;
   if (!of || of.plans.length === 0) {
     return card("Compare", null, h("p", { class: "note" }, "Only this plan was looked at. With --compare the page also shows all plans with names, in all their shapes."));
@@ -15,12 +19,37 @@ function compare() {
     { name: "memory", number: true, value: (plan) => plan.memory[0], cell: (plan) => bytesOf(plan.memory[0]) },
     { name: "fits", value: (plan) => (plan.fits ? "yes" : "no") },
   ];
+  const opened = h("div", { id: "opened", "aria-live": "polite" }, h("p", { class: "note" }, "Click a plan for the command that makes its page."));
+  const open = (plan) => opened.replaceChildren(...sayPlan(plan, isChosen(plan)));
   return h("div", {},
-    card("Step time against memory", `${many(of.plans.length, "plan")} that were simulated`, scatter(of, isChosen)),
-    card("Plans", "the quickest first", h("div", { id: "plans" }, table(columns, of.plans, { filter: (plan) => plan.plan.toLowerCase(), chosen: isChosen }))));
+    card("Step time against memory", `${many(of.plans.length, "plan")} that were simulated`, scatter(of, isChosen, open)),
+    card("Plans", "the quickest first", opened, h("div", { id: "plans" }, table(columns, of.plans, { filter: (plan) => plan.plan.toLowerCase(), chosen: isChosen, onRow: open }))));
 }
 
-function scatter(of, isChosen) {
+/* The command that makes a plan's page. */
+function sayPlan(plan, isChosen) {
+  const head = h("h2", {}, plan.plan, h("small", {}, isChosen ? "this page" : `${timeOf(plan.seconds)}, ${bytesOf(plan.memory[0])}`));
+  const command = isChosen ? DATA.overview.command : plan.command;
+  if (!command) return [head, h("p", { class: "note" }, "This plan was found by the search and has no name. With --compare, plans are kept as `row:1` and so on.")];
+  const copy = h("button", { type: "button", onclick: () => navigator.clipboard?.writeText(command) }, "Copy");
+  return [head, h("pre", { class: "wrap", id: "opened-command" }, command), h("div", { class: "tools", style: "margin-top: 8px" }, copy)];
+}
+
+/* What the step would take on a cluster with quicker parts. */
+function sensitivity() {
+  const of = DATA.sensitivity;
+  const now = DATA.overview.seconds;
+  const part = (row) => Math.min(1, now > 0 ? row.seconds / now : 1);
+  const columns = [
+    { name: "with", value: (row) => row.what },
+    { name: "step", number: true, value: (row) => row.seconds ?? now, cell: (row) => ("fits" in row ? (row.fits ? "fits" : "does not fit") : timeOf(row.seconds)) },
+    { name: "of now", number: true, value: (row) => row.seconds ?? now, cell: (row) => ("fits" in row ? "" : [percentOf(part(row)), minibar([[part(row), "forward"]])]) },
+  ];
+  return card("What holds the step back", "this program on a changed cluster, one change at a time",
+    h("div", { id: "sensitivity" }, of.words.map((words) => h("p", { class: "lead" }, words)), table(columns, of.rows)));
+}
+
+function scatter(of, isChosen, open) {
   const [width, height, left, right, top, bottom] = [980, 420, 80, 24, 20, 46];
   const times = of.plans.map((plan) => plan.seconds);
   const [least, longest] = [Math.min(...times, of.bound || Infinity), Math.max(...times)];
@@ -43,7 +72,7 @@ function scatter(of, isChosen) {
     there < high && [svg("line", { x1: left, x2: width - right, y1: y(there), y2: y(there), stroke: "var(--exposed)", "stroke-width": 2, "stroke-dasharray": "7 4" }), svg("text", { x: width - right, y: y(there) - 6, "text-anchor": "end", class: "over", style: "fill: var(--exposed)" }, `a device has ${bytesOf(there)}`)],
     of.bound > 0 && [svg("line", { x1: x(of.bound), x2: x(of.bound), y1: top, y2: height - bottom, stroke: "var(--good)", "stroke-width": 2 }), svg("text", { x: x(of.bound) + 6, y: top + 10, class: "over", style: "fill: var(--good)" }, "lower bound")],
     svg("path", { d: steps, fill: "none", stroke: "var(--accent)", "stroke-width": 1.5, "stroke-dasharray": "4 3" }),
-    of.plans.map((plan) => told(svg("circle", { cx: x(plan.seconds), cy: y(plan.memory[0]), r: isChosen(plan) ? 8 : 5, style: `fill: ${isChosen(plan) ? "var(--backward)" : plan.fits ? "var(--p0)" : "var(--exposed)"}; fill-opacity: ${isChosen(plan) ? 1 : 0.6}; stroke: var(--card)` }),
+    of.plans.map((plan) => told(svg("circle", { onclick: () => open(plan), cx: x(plan.seconds), cy: y(plan.memory[0]), r: isChosen(plan) ? 8 : 5, style: `fill: ${isChosen(plan) ? "var(--backward)" : plan.fits ? "var(--p0)" : "var(--exposed)"}; fill-opacity: ${isChosen(plan) ? 1 : 0.6}; stroke: var(--card); cursor: pointer` }),
       () => [h("b", {}, plan.plan), facts([["step", timeOf(plan.seconds)], ["memory", bytesOf(plan.memory[0])], ["micro-batches", `${plan.micro_batches}`], ["fits", plan.fits ? "yes" : "no"]], {})])),
     svg("text", { class: "soft", x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, "step time"),
     svg("text", { class: "soft", x: 14, y: height / 2, transform: `rotate(-90 14 ${height / 2})`, "text-anchor": "middle" }, "memory of the fullest device")),

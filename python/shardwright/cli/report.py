@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from .._core import Found
 
 PAGE = "report.html"
+# So many rows of a comparison are kept for other commands.
+KEPT = 24
 
 
 def add(commands: Commands) -> None:
@@ -50,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     step = step_of(arguments)
     choice = choice_of(arguments)
     compared = _compared(asked) if arguments.compare else []
+    kept = _keep(arguments, compared)
     if not compared and step.search is not None:
         compared = [(step.batches, step.search)]
     data, page = report_page(
@@ -64,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         version=__version__,
         compared=compared,
         recorded=recorded,
+        others=(words_of_others(arguments.words), arguments.batches is None, kept),
+        compile=arguments.compile,
     )
     path = Path(arguments.to or PAGE)
     if arguments.to or not arguments.json:
@@ -93,6 +99,44 @@ def _recorded(file: str | None) -> tuple[str, str] | None:
 def command_of(arguments: argparse.Namespace) -> str:
     """What makes the page again."""
     return shlex.join(["shardwright", *arguments.words])
+
+
+# What a page of another plan is made without, and how many words each is.
+OWN = {"--plan": 2, "--micro-batches": 2, "--batches": 2, "--recorded": 2, "--compare": 1, "--json": 1}
+
+
+def words_of_others(words: Sequence[str]) -> list[str]:
+    """The command without what is only of this page, to which a plan and its micro-batches are added."""
+    kept, skipped = ["shardwright"], 0
+    for word in words:
+        if skipped:
+            skipped -= 1
+            continue
+        name, equals, _ = word.partition("=")
+        # argparse takes the beginning of an option for it, unless that is an option itself.
+        fits = [option for option in OWN if option.startswith(name) and name.startswith("--")]
+        if word.startswith("-o"):
+            skipped = int(word == "-o")
+        elif name != "--batch" and len(fits) == 1 or name in OWN:
+            skipped = 0 if equals else OWN[name if name in OWN else fits[0]] - 1
+        else:
+            kept.append(word)
+    return kept
+
+
+def _keep(arguments: argparse.Namespace, compared: Sequence[tuple[int, Found]]) -> int:
+    """Of a comparison as many rows as can be asked for afterwards, as `shardwright compare` does."""
+    from . import candidates
+
+    order = sorted(
+        (not row["fits"], row["seconds"], which, at)
+        for which, (_, found) in enumerate(compared)
+        for at, row in enumerate(found.rows)
+    )
+    plans = [(compared[which][0], compared[which][1].plan(at)) for _, _, which, at in order[:KEPT]]
+    cut = arguments.batches is None
+    rows = [candidates.Candidate(plan.name, many, cut, plan.folded) for many, plan in plans]
+    return len(rows) if rows and candidates.keep(arguments, rows) else 0
 
 
 def _compared(arguments: argparse.Namespace) -> list[tuple[int, Found]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from browser import CHROMIUM, Browser
 from shardwright.cli import main
+from shardwright.cli.report import words_of_others
 
 GRAPH = str(Path(__file__).parents[1] / "golden" / "gpt.graph")
 PLAN = GRAPH, "--plan", "stages:2 x 1f1b x data", "--cluster", "h200:4", "--batches", "8"
@@ -227,6 +229,42 @@ def test_a_module_shows_its_sharding(browser: Browser) -> None:
     said = browser.ask("document.querySelector('#model .side > div:last-child').innerText")
     assert "h.0.mlp" in said and "batch" in said
     assert browser.ask("document.querySelectorAll('#model .side > div:last-child svg rect').length") == 2
+
+
+@in_a_browser
+def test_another_plan_shows_the_command_that_makes_its_page(browser: Browser, tmp_path: Path) -> None:
+    show(browser, "compare")
+    plans = browser.ask("DATA.compare.plans.map((it) => [it.plan, it.micro_batches])")
+    own = browser.ask("DATA.overview.plan")
+    at = next(at for at, (name, _) in enumerate(plans) if name != own and ", " not in name)
+    browser.click(f"#plans tbody tr:nth-child({at + 1})")
+    command = browser.ask("document.getElementById('opened-command').textContent")
+    words = shlex.split(command)
+    assert words[0] == "shardwright" and "--compare" not in words
+    assert main([*words[1:], "-o", str(tmp_path / "other.html")]) == 0
+    overview = data_of(tmp_path / "other.html")["overview"]
+    assert [overview["plan"], overview["micro_batches"]] == plans[at]
+
+
+@in_a_browser
+def test_it_says_what_holds_the_step_back(browser: Browser, data: Any) -> None:
+    show(browser, "compare")
+    said = browser.ask("document.getElementById('sensitivity').innerText")
+    assert data["sensitivity"]["words"][0] in said and "links twice as fast" in said
+    assert all(row["seconds"] <= data["overview"]["seconds"] for row in data["sensitivity"]["rows"][:3])
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("report m --plan data --cluster h200:4 -o page.html", "report m --cluster h200:4"),
+        ("report m --plan=data --batch 8 --batches 2 -opage.html", "report m --batch 8"),
+        ("report m --pl data --micro-batches 4 --compare --json", "report m"),
+        ("report m --recorded steps.json --optimizer sgd", "report m --optimizer sgd"),
+    ],
+)
+def test_other_pages_are_made_alike(words: str, kept: str) -> None:
+    assert words_of_others(words.split()) == ["shardwright", *kept.split()]
 
 
 @in_a_browser

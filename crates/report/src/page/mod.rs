@@ -5,6 +5,7 @@
 //! [`SCHEMA`] is the version of the JSON, which `docs/reference/report-data.md` describes.
 
 mod clock;
+mod commands;
 mod communication;
 mod matrix;
 mod memory;
@@ -14,6 +15,7 @@ mod path;
 mod patterns;
 mod programs;
 mod recorded;
+mod sensitivity;
 mod timeline;
 mod tracks;
 mod tree;
@@ -30,6 +32,7 @@ use serde_json::{Value, json};
 use clock::Clock;
 use names::PageNames;
 
+pub use commands::OtherPages;
 pub(crate) use patterns::{PART, SLICE, Sort};
 pub use recorded::RecordedFile;
 pub(crate) use tracks::{Track, Tracks, tracks};
@@ -48,6 +51,8 @@ pub struct Subject<'s> {
     pub cluster: &'s Cluster,
     pub batches: u32,
     pub optimizer: &'s str,
+    /// Whether PyTorch compiles local code.
+    pub is_compiled: bool,
     pub about: &'s About,
 }
 
@@ -70,6 +75,7 @@ pub struct About {
     pub version: String,
     pub compared: Option<Compared>,
     pub recorded: Option<RecordedFile>,
+    pub others: OtherPages,
 }
 
 /// Plans that were looked at, the quickest first.
@@ -108,7 +114,8 @@ pub fn data(subject: &Subject<'_>) -> Result<Value> {
         "memory": memory::memory(subject, &tracks),
         "model": tree::model(subject, &mut names),
         "communication": communication,
-        "compare": subject.about.compared.as_ref().map(compared),
+        "compare": subject.about.compared.as_ref().map(|it| compared(it, &subject.about.others)),
+        "sensitivity": sensitivity::sensitivity(subject)?,
         "recorded": recorded,
         "program": programs::programs(subject)?,
         "operators": names.operators(&rewritten),
@@ -116,8 +123,8 @@ pub fn data(subject: &Subject<'_>) -> Result<Value> {
     }))
 }
 
-fn compared(of: &Compared) -> Value {
-    let track = |it: &Candidate| {
+fn compared(of: &Compared, others: &OtherPages) -> Value {
+    let plan = |(at, it): (usize, &Candidate)| {
         json!({
             "plan": it.plan,
             "micro_batches": it.micro_batches,
@@ -125,9 +132,10 @@ fn compared(of: &Compared) -> Value {
             "fits": it.fits,
             "memory": [it.memory.0, it.memory.1],
             "utilisation": it.utilisation,
+            "command": commands::command(others, it, at),
         })
     };
-    json!({ "bound": of.bound, "plans": of.candidates.iter().map(track).collect::<Vec<_>>() })
+    json!({ "bound": of.bound, "plans": of.candidates.iter().enumerate().map(plan).collect::<Vec<_>>() })
 }
 
 const SHELL: &str = include_str!("../../viewer/index.html");
