@@ -420,6 +420,7 @@ def report_page(
     recorded: tuple[str, str] | None = None,
     others: tuple[list[str], bool, int] = ...,
     compile: bool = False,
+    sources: Mapping[str, str] = ...,
 ) -> tuple[str, str]: ...
 def timeline_svg(
     plan: Plan, compiled: Compiled, step: Simulated, cluster: str, text: str | None = None, *, batches: int

@@ -122,9 +122,9 @@ fn unruled_dict<'py>(py: Python<'py>, row: &Unruled) -> PyResult<Bound<'py, PyDi
 /// The page of a plan on a cluster, a name or the text of a file and what that is called: its JSON, and all of it in one
 /// file of HTML. `command` makes it again, and `compared` are searches with the micro-batches of each, and `recorded` is
 /// what a recording is called, and its text. `others` is how pages of other plans are made: the words of the command, whether
-/// the batch is cut, and how many rows are kept.
+/// the batch is cut, and how many rows are kept. `sources` are what lines of the model say.
 #[pyfunction]
-#[pyo3(signature = (plan, compiled, step, cluster, text = None, *, batches, optimizer, command, version, compared = vec![], recorded = None, others = (vec![], true, 0), compile = false))]
+#[pyo3(signature = (plan, compiled, step, cluster, text = None, *, batches, optimizer, command, version, compared = vec![], recorded = None, others = (vec![], true, 0), compile = false, sources = BTreeMap::new()))]
 #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
 #[expect(clippy::needless_pass_by_value, reason = "Python gives a copy")]
 pub(crate) fn report_page(
@@ -142,13 +142,14 @@ pub(crate) fn report_page(
     recorded: Option<(String, String)>,
     others: (Vec<String>, bool, usize),
     compile: bool,
+    sources: BTreeMap<String, String>,
 ) -> PyResult<(String, String)> {
     guarded(plan.evidence(), || {
         let cluster = cluster_of(cluster, text)?;
         let recorded = recorded.map(|(name, text)| RecordedFile { name, text });
         let (words, is_cut, kept) = others;
         let others = OtherPages { words, is_cut, kept };
-        let about = About { command, version, compared: comparison(&compared), recorded, others };
+        let about = About { command, version, compared: comparison(&compared), recorded, others, sources };
         let subject = Subject {
             graph: &plan.model.graph,
             analysis: &plan.model.analysis,
@@ -178,6 +179,7 @@ pub(crate) fn comparison(searches: &[(u32, Py<Found>)]) -> Option<Compared> {
         fits: candidate.fits(),
         memory: (candidate.memory.1, candidate.memory.2),
         utilisation: candidate.estimate.utilisation,
+        decisions: Some(candidate.plan.clone()),
     };
     let candidates_of = |(many, found): &(u32, Py<Found>)| {
         found.get().inner().rows.iter().map(|it| candidate_of(*many, it)).collect::<Vec<_>>()

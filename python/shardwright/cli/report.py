@@ -45,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     from .._core import report_page
     from ..report.memory import status_of
     from .cluster import choice_of, write
+    from .source_lines import source_lines
     from .step import step_of
 
     command = command_of(arguments)
@@ -70,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         recorded=recorded,
         others=(words_of_others(arguments.words), arguments.batches is None, kept),
         compile=arguments.compile,
+        sources=source_lines(step.graph, arguments.model),
     )
     path = Path(arguments.to or PAGE)
     if arguments.to or not arguments.json:

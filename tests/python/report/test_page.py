@@ -13,6 +13,7 @@ import pytest
 
 from browser import CHROMIUM, Browser
 from shardwright.cli import main
+from shardwright.cli.ops import MARKS
 from shardwright.cli.report import words_of_others
 
 GRAPH = str(Path(__file__).parents[1] / "golden" / "gpt.graph")
@@ -273,6 +274,95 @@ def test_the_program_is_linked(browser: Browser) -> None:
     browser.click("#graph .row:nth-child(2)")
     lit = browser.ask("[...document.querySelectorAll('#emitted .lit')].map((it) => it.innerText)")
     assert any("run.call(" in line for line in lit) and any("embedding" in line for line in lit), lit
+
+
+SMALL = """
+import torch
+
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(8, 16)
+
+    def forward(self, x):
+        hidden = torch.relu(self.up(x))
+        return hidden.sum()
+
+
+def small():
+    return Small(), (torch.ones(4, 8),)
+"""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a model whose file is at hand."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "small_model.py").write_text(SMALL)
+    model, page = f"{folder / 'small_model.py'}:small", folder / "page.html"
+    assert main(["report", model, "--plan", "data", "--cluster", "h200:2", "-o", str(page)]) == 0
+    return page
+
+
+def test_what_the_models_lines_say_is_there(small: Path, data: Any) -> None:
+    names = data_of(small)["names"]
+    said = dict(zip(names["lines"], names["sources"], strict=True))
+    assert said["small_model.py:11"] == "hidden = torch.relu(self.up(x))"
+    assert data["names"]["sources"] == [], "nobody knows the file of which a graph was written"
+
+
+@in_a_browser
+def test_lines_of_the_model_stand_above_their_operators(small: Path) -> None:
+    with Browser(*SIZES[0]) as browser:
+        browser.open(small)
+        show(browser, "program")
+        said = browser.ask("[...document.querySelectorAll('#graph .source')].map((it) => it.innerText)")
+        assert "hidden = torch.relu(self.up(x))" in said
+        assert browser.errors == []
+
+
+def operator(browser: Browser, target: str) -> None:
+    """Picks the first operator in the tree that is called so."""
+    show(browser, "model")
+    browser.ask(
+        "[...document.querySelectorAll('#modules tr')].filter((it) => it.innerText.includes('operators of its own')"
+        " || it.dataset.path === 'h.0.mlp.c_fc' && !it.nextSibling.querySelector('.mono')).forEach((it) => it.click())"
+    )
+    browser.ask(
+        "[...document.querySelectorAll('#modules tr')].find((it) =>"
+        f" it.querySelector('td:first-child .mono')?.innerText === '{target}').click()"
+    )
+    browser.drawn()
+
+
+@in_a_browser
+def test_an_operator_says_its_rule_and_what_is_emitted(browser: Browser) -> None:
+    operator(browser, "linear")
+    said = browser.ask("document.querySelector('#model .side > div:last-child').innerText")
+    assert "rule" in said and "may split" in said
+    assert MARKS["+"] in said
+    lines = browser.ask("[...document.querySelectorAll('[data-emitted] .row')].map((it) => it.innerText)")
+    assert any("linear" in line for line in lines), lines
+
+
+@in_a_browser
+def test_an_operator_has_the_other_ways_of_the_compared_plans(browser: Browser, data: Any) -> None:
+    operator(browser, "linear")
+    rows = browser.ask("[...document.querySelectorAll('#alternatives tbody tr')].map((it) => it.innerText)")
+    assert len(rows) > 1 and any("batch 4" in row for row in rows), rows
+
+    def told(node: Any) -> Iterator[Any]:
+        yield from node["operators"]
+        for inner in node["inner"]:
+            yield from told(inner)
+
+    plans = data["compare"]["plans"]
+    for one in told(data["model"]["tree"]):
+        numbers = [number for _, number in one["alternatives"]]
+        assert numbers == sorted(numbers) and numbers[0] == 0, "the quickest plan first"
+        assert len({way for way, _ in one["alternatives"]}) == len(numbers)
+        assert numbers[-1] < len(plans)
 
 
 @in_a_browser

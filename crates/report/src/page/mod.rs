@@ -4,6 +4,7 @@
 //! alike is told once: devices that do the same at the same time, tasks that go the same way, layers.
 //! [`SCHEMA`] is the version of the JSON, which `docs/reference/report-data.md` describes.
 
+mod alternatives;
 mod clock;
 mod commands;
 mod communication;
@@ -20,6 +21,8 @@ mod timeline;
 mod tracks;
 mod tree;
 pub(crate) mod words;
+
+use std::collections::BTreeMap;
 
 use cluster::Cluster;
 use compiler::{Compiled, SimulatedStep};
@@ -76,6 +79,8 @@ pub struct About {
     pub compared: Option<Compared>,
     pub recorded: Option<RecordedFile>,
     pub others: OtherPages,
+    /// What the model's lines say, as far as that is known: of `gpt.py:12` its text.
+    pub sources: BTreeMap<String, String>,
 }
 
 /// Plans that were looked at, the quickest first.
@@ -95,6 +100,8 @@ pub struct Candidate {
     /// On the rank that uses most of its memory: bytes needed, and there.
     pub memory: (u64, u64),
     pub utilisation: f64,
+    /// What it decides, of a plan of the same model.
+    pub decisions: Option<Plan>,
 }
 
 /// What the page knows.
@@ -119,7 +126,7 @@ pub fn data(subject: &Subject<'_>) -> Result<Value> {
         "recorded": recorded,
         "program": programs::programs(subject)?,
         "operators": names.operators(&rewritten),
-        "names": names.to_json(),
+        "names": names.to_json(&subject.about.sources),
     }))
 }
 
