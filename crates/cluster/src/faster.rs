@@ -59,7 +59,7 @@ mod tests {
 
     /// Seconds of a collective, of a large operator, and of a small one.
     fn takes(cluster: &Cluster) -> [f64; 3] {
-        let work = |operations: f64| OpCost { operations, bytes: operations / 1e3, ..OpCost::default() };
+        let work = |operations: f64| OpCost { operations, bytes: operations / 1e3 };
         let device = cluster.device(0);
         [
             cluster.collective(Collective::AllReduce, &[0, 1, 2, 3], Contention(1), 1e8),
@@ -72,9 +72,9 @@ mod tests {
     fn each_part_takes_half_of_its_own() {
         let cluster = named("h200:4").expect("a cluster");
         let [sends, computes, starts] = takes(&cluster);
-        let close = |found: [f64; 3], wanted: [f64; 3]| {
-            for (found, wanted) in found.into_iter().zip(wanted) {
-                assert!((found / wanted - 1.0).abs() < 1e-3, "{found} {wanted}");
+        let close = |seconds: [f64; 3], wanted: [f64; 3]| {
+            for (seconds, wanted) in seconds.into_iter().zip(wanted) {
+                assert!((seconds / wanted - 1.0).abs() < 1e-3, "{seconds} {wanted}");
             }
         };
         close(takes(&cluster.faster(Faster::Links, 2.0)), [sends / 2.0, computes, starts]);

@@ -12,7 +12,7 @@ const chipOf = (() => {
 })();
 
 function model() {
-  const details = h("div", {});
+  const details = h("div", { class: "details" });
   const body = h("tbody");
   const closed = new Map();
   const most = Math.max(...inners(DATA.model.tree).map((node) => node.takes[0] + node.takes[2]), 1e-12);
@@ -57,7 +57,11 @@ function model() {
   }
 
   function operatorLine(operator, depth) {
-    const open = () => pick(details, sayOperator(operator));
+    const open = () => {
+      pick(details, sayOperator(operator));
+      /* In a narrow window they are below all modules. */
+      if (matchMedia("(max-width: 1000px)").matches) details.scrollIntoView({ block: "start" });
+    };
     return h("tr", { class: "opens", tabindex: 0, onclick: open, onkeydown: (event) => { if (event.key === "Enter") open(); } },
       h("td", { style: `padding-left: ${10 + 18 * depth}px` }, h("span", { class: "fold" }), h("span", { class: "mono" }, shortTarget(DATA.names.targets[operator.target])), h("span", { class: "soft mono" }, ` %${operator.name}`)),
       h("td", {}, chips(operator.ways)), h("td", {}, devicesOf(operator.placement)),

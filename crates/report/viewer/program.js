@@ -26,7 +26,7 @@ function roleOf(number) {
     line.addEventListener("focus", () => light([operator], true));
     line.addEventListener("click", () => light([operator], true));
     /* A line of the model stands above the operators that it makes. */
-    const isNew = at === 0 || operatorOf(operators[at - 1]).line !== of.line || operatorOf(operators[at - 1]).module !== of.module;
+    const isNew = at === 0 || operatorOf(operators[at - 1]).line !== of.line;
     return of.source && isNew ? [h("span", { class: "source" }, painted(of.source)), line] : line;
   });
   codeLines.forEach((line, at) => {

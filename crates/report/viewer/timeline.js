@@ -360,6 +360,7 @@ function timeline() {
   });
   canvas.addEventListener("pointerleave", tip.hide);
   new ResizeObserver(draw).observe(frame);
+  addEventListener("redraw", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   pick(null);
   keys.replaceChildren(legendOf(false));

@@ -81,9 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _drawn(
-    arguments: argparse.Namespace, model: str, found: Sequence[tuple[int, Graph, Found]]
-) -> str:
+def _drawn(arguments: argparse.Namespace, model: str, found: Sequence[tuple[int, Graph, Found]]) -> str:
     from .._core import compared_svg
 
     searches = [(many, one) for many, _, one in found]

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     step = step_of(arguments)
     choice = choice_of(arguments)
     compared = _compared(asked) if arguments.compare else []
-    kept = _keep(arguments, compared)
+    kept = _keep(asked, compared)
     if not compared and step.search is not None:
         compared = [(step.batches, step.search)]
     data, page = report_page(
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         version=__version__,
         compared=compared,
         recorded=recorded,
-        others=(words_of_others(arguments.words), arguments.batches is None, kept),
+        others=(words_of_others(arguments.words), asked.batches is None, kept),
         compile=arguments.compile,
         sources=source_lines(step.graph, arguments.model),
     )
@@ -119,7 +119,7 @@ def words_of_others(words: Sequence[str]) -> list[str]:
         fits = [option for option in OWN if option.startswith(name) and name.startswith("--")]
         if word.startswith("-o"):
             skipped = int(word == "-o")
-        elif name != "--batch" and len(fits) == 1 or name in OWN:
+        elif (name != "--batch" and len(fits) == 1) or name in OWN:
             skipped = 0 if equals else OWN[name if name in OWN else fits[0]] - 1
         else:
             kept.append(word)
@@ -131,9 +131,9 @@ def _keep(arguments: argparse.Namespace, compared: Sequence[tuple[int, Found]]) 
     from . import candidates
 
     order = sorted(
-        (not row["fits"], row["seconds"], which, at)
-        for which, (_, found) in enumerate(compared)
-        for at, row in enumerate(found.rows)
+        (not one["fits"], one["seconds"], which, at)
+        for which, (_, search) in enumerate(compared)
+        for at, one in enumerate(search.rows)
     )
     plans = [(compared[which][0], compared[which][1].plan(at)) for _, _, which, at in order[:KEPT]]
     cut = arguments.batches is None

@@ -28,12 +28,12 @@ def source_lines(graph: Graph, model: str) -> dict[str, str]:
     places = [(line, *line.rsplit(":", 1)) for line in lines]
     files = _files({path for _, path, _ in places})
     texts = {path: _lines_of(file) for path, file in files.items()}
-    said: dict[str, str] = {}
+    texts_of_lines: dict[str, str] = {}
     for line, path, number in places:
         text = texts.get(path, [])
         if number.isdecimal() and 0 < int(number) <= len(text) and text[int(number) - 1].strip():
-            said[line] = text[int(number) - 1].strip()[:LONGEST]
-    return dict(sorted(said.items()))
+            texts_of_lines[line] = text[int(number) - 1].strip()[:LONGEST]
+    return dict(sorted(texts_of_lines.items()))
 
 
 def _files(paths: set[str]) -> dict[str, Path]:
@@ -41,12 +41,12 @@ def _files(paths: set[str]) -> dict[str, Path]:
     from ..capture.lines import short_path
 
     names = {path.rpartition("/")[2] for path in paths}
-    found: dict[str, set[Path]] = defaultdict(set)
+    by_name: dict[str, set[Path]] = defaultdict(set)
     for module in list(sys.modules.values()):
         file = vars(module).get("__file__")
         if isinstance(file, str) and file.replace("\\", "/").rpartition("/")[2] in names:
-            found[short_path(file)].add(Path(file).resolve())
-    return {path: files.pop() for path, files in found.items() if path in paths and len(files) == 1}
+            by_name[short_path(file)].add(Path(file).resolve())
+    return {path: files.pop() for path, files in by_name.items() if path in paths and len(files) == 1}
 
 
 def _lines_of(file: Path) -> list[str]:

@@ -236,8 +236,12 @@ def test_a_module_shows_its_sharding(browser: Browser) -> None:
 def test_another_plan_shows_the_command_that_makes_its_page(browser: Browser, tmp_path: Path) -> None:
     show(browser, "compare")
     plans = browser.ask("DATA.compare.plans.map((it) => [it.plan, it.micro_batches])")
-    own = browser.ask("DATA.overview.plan")
-    at = next(at for at, (name, _) in enumerate(plans) if name != own and ", " not in name)
+    this = browser.ask("DATA.compare.plans.findIndex((it) => it.is_this)")
+    assert plans[this] == ["stages:2 x data:2 x 1f1b", 8], "it has another name there"
+    assert "this one" in browser.ask(
+        f"document.querySelector('#plans tbody tr:nth-child({this + 1})').innerText"
+    )
+    at = next(at for at, (name, _) in enumerate(plans) if at != this and name.startswith("stages:4"))
     browser.click(f"#plans tbody tr:nth-child({at + 1})")
     command = browser.ask("document.getElementById('opened-command').textContent")
     words = shlex.split(command)
@@ -322,33 +326,33 @@ def test_lines_of_the_model_stand_above_their_operators(small: Path) -> None:
         assert browser.errors == []
 
 
-def operator(browser: Browser, target: str) -> None:
-    """Picks the first operator in the tree that is called so."""
+def pick_linear(browser: Browser) -> None:
+    """The operator of a module, which is opened before if it is folded."""
     show(browser, "model")
-    browser.ask(
-        "[...document.querySelectorAll('#modules tr')].filter((it) => it.innerText.includes('operators of its own')"
-        " || it.dataset.path === 'h.0.mlp.c_fc' && !it.nextSibling.querySelector('.mono')).forEach((it) => it.click())"
+    find = (
+        "(() => { const head = document.querySelector('tr[data-path=\"h.0.attn.c_attn\"]');"
+        " const next = head.nextElementSibling;"
+        " return next?.querySelector('td:first-child > .mono')?.innerText === 'linear' ? next : null; })()"
     )
-    browser.ask(
-        "[...document.querySelectorAll('#modules tr')].find((it) =>"
-        f" it.querySelector('td:first-child .mono')?.innerText === '{target}').click()"
-    )
+    if not browser.ask(f"{find} !== null"):
+        browser.ask("document.querySelector('tr[data-path=\"h.0.attn.c_attn\"]').click()")
+    browser.ask(f"{find}.click()")
     browser.drawn()
 
 
 @in_a_browser
 def test_an_operator_says_its_rule_and_what_is_emitted(browser: Browser) -> None:
-    operator(browser, "linear")
+    pick_linear(browser)
     said = browser.ask("document.querySelector('#model .side > div:last-child').innerText")
     assert "rule" in said and "may split" in said
-    assert MARKS["+"] in said
+    assert MARKS["@"] in said
     lines = browser.ask("[...document.querySelectorAll('[data-emitted] .row')].map((it) => it.innerText)")
     assert any("linear" in line for line in lines), lines
 
 
 @in_a_browser
 def test_an_operator_has_the_other_ways_of_the_compared_plans(browser: Browser, data: Any) -> None:
-    operator(browser, "linear")
+    pick_linear(browser)
     rows = browser.ask("[...document.querySelectorAll('#alternatives tbody tr')].map((it) => it.innerText)")
     assert len(rows) > 1 and any("batch 4" in row for row in rows), rows
 
@@ -376,3 +380,24 @@ def test_it_has_room_in_windows_of_all_sizes_and_at_night(browser: Browser) -> N
             assert wide <= size[0], f"{view} is {wide} wide in {size}"
     browser.dark()
     assert browser.ask("getComputedStyle(document.body).backgroundColor") != light
+
+
+@in_a_browser
+def test_paper_has_all_views_on_a_light_ground(browser: Browser) -> None:
+    browser.dark()
+    browser.ask("dispatchEvent(new Event('beforeprint'))")
+    shown = browser.ask(
+        "[...document.querySelectorAll('main > section:not([hidden]) .card:first-of-type')]"
+        ".map((it) => it.offsetHeight)"
+    )
+    assert len(shown) >= len(VIEWS) and min(shown) > 20
+    corner = (
+        "[...document.getElementById('timeline-canvas').getContext('2d')"
+        ".getImageData(2, 2, 1, 1).data].slice(0, 3)"
+    )
+    assert browser.ask(corner) == [255, 255, 255], "the timeline is drawn, and light"
+    browser.ask("dispatchEvent(new Event('afterprint'))")
+    assert browser.ask("document.querySelectorAll('main > section:not([hidden])').length") == 1
+    browser.click("#tab-timeline")
+    browser.drawn()
+    assert browser.ask(corner) != [255, 255, 255]

@@ -1,8 +1,9 @@
-"""`shardwright report --recorded`: what ranks measured stands beside what is predicted of the same program."""
+"""`shardwright report --recorded`: what ranks measured stands beside what is predicted of it."""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ GRAPH = str(Path(__file__).parents[1] / "golden" / "gpt.graph")
 PLAN = "stages:2 x 1f1b x data"
 HERE = "report", GRAPH, "--cluster", "cpu:4"
 
+# Ranks are threads with one generator.
+SEEDING = threading.Lock()
+
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
 
@@ -29,7 +33,8 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recorded") / "steps.json"
 
     def rank(rank: int, comm: Any) -> Any:
-        module, args = models.gpt()
+        with SEEDING:
+            module, args = models.gpt()
         model = sw.parallelize(module, args, plan=f"{PLAN}:2", comm=comm, cache=False, progress=False)
         given = equality.micro_batches(args, 4)
         with sw.record() as recorded:
@@ -113,8 +118,10 @@ def test_a_measured_communication_says_what_it_is(browser: Browser) -> None:
     x, y = browser.ask(
         "(() => { const it = document.getElementById('timeline-canvas').getBoundingClientRect();"
         " const rank = DATA.recorded.ranks[0]; const [start, long] = rank.parts.slice(3, 5);"
-        " const whole = Math.max(DATA.timeline.seconds, ...DATA.recorded.ranks.map((it) => it.seconds)) / TICK;"
-        " return [it.x + LINE.left + (start + long / 2) / whole * (it.width - LINE.left), it.y + LINE.head + 10]; })()"
+        " const all = DATA.recorded.ranks.map((it) => it.seconds);"
+        " const whole = Math.max(DATA.timeline.seconds, ...all) / TICK;"
+        " const place = (start + long / 2) / whole * (it.width - LINE.left);"
+        " return [it.x + LINE.left + place, it.y + LINE.head + 10]; })()"
     )
     browser.move(x, y)
     said = browser.ask("document.getElementById('tip').innerText")

@@ -1,6 +1,6 @@
 """`--svg` of commands: well-formed pictures whose text is text, with the same bytes each time.
 
-`UPDATE_GOLDEN=1 pytest -p no:xdist tests/python/report/test_svg.py` writes the golden pictures anew. Look at them.
+`UPDATE_GOLDEN=1 pytest -p no:xdist tests/python/report/test_svg.py` writes the golden ones anew.
 """
 
 from __future__ import annotations

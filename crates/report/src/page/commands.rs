@@ -15,8 +15,9 @@ pub struct OtherPages {
 
 /// Of the plan at a place among those that were compared. None of one that was found and is not kept: it has no name.
 pub(super) fn command(others: &OtherPages, candidate: &Candidate, at: usize) -> Option<String> {
-    // Names of plans have no comma; those that were found do.
-    let plan = match (candidate.plan.contains(", "), at < others.kept) {
+    // Names of plans have no comma; those that were found do. What `auto` is depends on the search.
+    let is_found = candidate.plan.contains(", ") || candidate.plan == "auto";
+    let plan = match (is_found, at < others.kept) {
         (false, _) => candidate.plan.clone(),
         (true, true) => format!("row:{}", at + 1),
         (true, false) => return None,
@@ -44,15 +45,16 @@ mod tests {
     fn a_plan_is_named_as_commands_take_it() {
         let words = ["shardwright", "report", "my gpt.graph"].map(str::to_owned).to_vec();
         let others = OtherPages { words, is_cut: true, kept: 2 };
-        let of = |plan: &str, at: usize| {
+        let made = |plan: &str, at: usize| {
             let candidate = Candidate { plan: plan.into(), micro_batches: 8, ..Candidate::default() };
             command(&others, &candidate, at)
         };
         let begins = "shardwright report 'my gpt.graph' --plan";
-        assert_eq!(of("data", 5), Some(format!("{begins} data --micro-batches 8")));
-        assert_eq!(of("stages:2 x data", 5), Some(format!("{begins} 'stages:2 x data' --micro-batches 8")));
-        assert_eq!(of("found, with a comma", 1), Some(format!("{begins} row:2 --micro-batches 8")));
-        assert_eq!(of("found, with a comma", 2), None);
+        assert_eq!(made("data", 5), Some(format!("{begins} data --micro-batches 8")));
+        assert_eq!(made("stages:2 x data", 5), Some(format!("{begins} 'stages:2 x data' --micro-batches 8")));
+        assert_eq!(made("found, with a comma", 1), Some(format!("{begins} row:2 --micro-batches 8")));
+        assert_eq!(made("auto", 0), Some(format!("{begins} row:1 --micro-batches 8")));
+        assert_eq!(made("found, with a comma", 2), None);
     }
 
     #[test]

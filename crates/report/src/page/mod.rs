@@ -121,7 +121,7 @@ pub fn data(subject: &Subject<'_>) -> Result<Value> {
         "memory": memory::memory(subject, &tracks),
         "model": tree::model(subject, &mut names),
         "communication": communication,
-        "compare": subject.about.compared.as_ref().map(|it| compared(it, &subject.about.others)),
+        "compare": subject.about.compared.as_ref().map(|it| compared(it, subject)),
         "sensitivity": sensitivity::sensitivity(subject)?,
         "recorded": recorded,
         "program": programs::programs(subject)?,
@@ -130,7 +130,13 @@ pub fn data(subject: &Subject<'_>) -> Result<Value> {
     }))
 }
 
-fn compared(of: &Compared, others: &OtherPages) -> Value {
+fn compared(of: &Compared, subject: &Subject<'_>) -> Value {
+    let others = &subject.about.others;
+    // The same plan may have been asked for by another name.
+    let is_this = |it: &Candidate| {
+        let same = |plan: &Plan| Plan { name: subject.plan.name.clone(), ..plan.clone() } == *subject.plan;
+        it.micro_batches == subject.batches && it.decisions.as_ref().is_some_and(same)
+    };
     let plan = |(at, it): (usize, &Candidate)| {
         json!({
             "plan": it.plan,
@@ -139,6 +145,7 @@ fn compared(of: &Compared, others: &OtherPages) -> Value {
             "fits": it.fits,
             "memory": [it.memory.0, it.memory.1],
             "utilisation": it.utilisation,
+            "is_this": is_this(it),
             "command": commands::command(others, it, at),
         })
     };

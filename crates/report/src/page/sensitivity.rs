@@ -32,16 +32,16 @@ pub(super) fn sensitivity(subject: &Subject<'_>) -> Result<Value> {
             masters: &masters,
             compiled: subject.is_compiled,
         };
-        let of = (subject.graph, subject.analysis);
-        Ok(compiler::brief(of, subject.plan, subject.compiled, &setting)?.simulation.seconds)
+        let model = (subject.graph, subject.analysis);
+        Ok(compiler::brief(model, subject.plan, subject.compiled, &setting)?.simulation.seconds)
     };
-    let found = PARTS.iter().map(|(part, ..)| with(*part)).collect::<Result<Vec<f64>>>()?;
+    let changed = PARTS.iter().map(|(part, ..)| with(*part)).collect::<Result<Vec<f64>>>()?;
     let fits_half = fits_half(subject);
-    let rows = PARTS.iter().zip(&found);
+    let rows = PARTS.iter().zip(&changed);
     let mut rows: Vec<Value> =
         rows.map(|((_, what, _), seconds)| json!({ "what": what, "seconds": seconds })).collect();
     rows.push(json!({ "what": "half of the memory", "fits": fits_half }));
-    Ok(json!({ "rows": rows, "words": words(subject, now, &found, fits_half) }))
+    Ok(json!({ "rows": rows, "words": words(subject, now, &changed, fits_half) }))
 }
 
 /// Whether half of the memory of each device would do.

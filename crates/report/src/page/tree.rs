@@ -37,7 +37,7 @@ pub(super) fn model(subject: &Subject<'_>, names: &mut PageNames) -> Value {
         work: compiler::operations_of_each(subject.graph, subject.analysis),
         parameters: parameters(subject.graph),
         classes: subject.graph.modules.iter().cloned().collect(),
-        alternatives: Alternatives::of(subject, &words),
+        alternatives: Alternatives::new(subject, &words),
         placements: vec![],
         names,
     };

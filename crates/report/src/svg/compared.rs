@@ -7,6 +7,8 @@ use crate::page::{Candidate, Compared};
 
 const LEFT: f64 = 90.0;
 const HIGH: f64 = 380.0;
+/// A bound that is so many times below all plans is only named.
+const FAR: f64 = 20.0;
 /// So many of the frontier are named.
 const NAMED: usize = 14;
 
@@ -23,7 +25,9 @@ pub fn compared(title: ComparedTitle<'_>, of: &Compared) -> String {
     let about = format!("{} plans that were simulated, on {devices} devices", of.candidates.len());
     let mut picture = Picture::new(&format!("Plans of {model} on {cluster}"), &about);
     let frontier = frontier(&of.candidates);
-    if let Some(axes) = Axes::of(of, picture.y + 6.0) {
+    let axes = Axes::new(of, picture.y + 6.0);
+    let is_near = axes.as_ref().is_some_and(|axes| axes.is_near);
+    if let Some(axes) = axes {
         axes.draw(&mut picture, of);
         draw_plans(&mut picture, &axes, &of.candidates, &frontier);
         picture.y = axes.bottom + 40.0;
@@ -35,13 +39,13 @@ pub fn compared(title: ComparedTitle<'_>, of: &Compared) -> String {
         (EXPOSED, "does not fit"),
         (GOOD, "lower bound"),
     ];
-    let is_told = |(colour, _): &&(Colour, &str)| match *colour {
+    let is_shown = |(colour, _): &&(Colour, &str)| match *colour {
         EXPOSED => of.candidates.iter().any(|it| !it.fits),
-        GOOD => of.bound > 0.0,
+        GOOD => is_near,
         _ => true,
     };
     let entries: Vec<(Colour, String)> =
-        entries.iter().filter(is_told).map(|(colour, word)| (*colour, (*word).to_owned())).collect();
+        entries.iter().filter(is_shown).map(|(colour, word)| (*colour, (*word).to_owned())).collect();
     picture.legend(&entries);
     picture.finish()
 }
@@ -62,22 +66,31 @@ fn frontier(candidates: &[Candidate]) -> Vec<&Candidate> {
 /// Plans differ by orders of magnitude in time, so that axis is logarithmic.
 struct Axes {
     times: (f64, f64),
+    /// Whether the lower bound is on the axis: one that is far away would press all plans to the side.
+    is_near: bool,
     most: f64,
     top: f64,
     bottom: f64,
 }
 
 impl Axes {
-    fn of(of: &Compared, top: f64) -> Option<Self> {
+    fn new(of: &Compared, top: f64) -> Option<Self> {
         let times = || of.candidates.iter().map(|it| it.seconds).filter(|it| *it > 0.0);
         let longest = times().reduce(f64::max)?;
-        let bound = if of.bound > 0.0 { of.bound } else { f64::INFINITY };
-        let least = times().fold(bound, f64::min);
+        let quickest = times().fold(f64::INFINITY, f64::min);
+        let is_near = of.bound > 0.0 && quickest / of.bound < FAR;
+        let quickest = if is_near { quickest.min(of.bound) } else { quickest };
         let needed = of.candidates.iter().map(|it| it.memory.0).max()? as f64;
         let there = of.candidates.iter().map(|it| it.memory.1).max()? as f64;
-        let times = (least.ln() - 0.05, (longest.ln() + 0.05).max(least.ln() + 0.3));
+        let times = (quickest.ln() - 0.05, (longest.ln() + 0.05).max(quickest.ln() + 0.3));
         // What needs far more than there is would press all others to the ground.
-        Some(Self { times, most: (needed * 1.08).min(there * 4.0).max(1.0), top, bottom: top + HIGH })
+        Some(Self {
+            times,
+            is_near,
+            most: (needed * 1.08).min(there * 4.0).max(1.0),
+            top,
+            bottom: top + HIGH,
+        })
     }
 
     fn x(&self, seconds: f64) -> f64 {
@@ -113,9 +126,12 @@ impl Axes {
             let said = format!("a device has {}", bytes(there));
             picture.text([right, y - 5.0], &said, Font { colour: EXPOSED, ..quiet(Anchor::End) });
         }
-        if of.bound > 0.0 {
+        if self.is_near {
             let x = self.x(of.bound);
             picture.line(&[[x, self.top], [x, self.bottom]], GOOD, (2.0, None));
+        } else if of.bound > 0.0 {
+            let said = format!("← lower bound {}", time(of.bound));
+            picture.text([right, self.top - 4.0], &said, Font { colour: GOOD, ..quiet(Anchor::End) });
         }
     }
 }
@@ -167,7 +183,10 @@ fn names(picture: &mut Picture, frontier: &[&Candidate]) {
 fn log_ticks(from: f64, to: f64) -> Vec<f64> {
     let first = from.log10().floor() as i32;
     let powers = (first..).map(|power| 10f64.powi(power)).take_while(|power| *power <= to);
-    powers.flat_map(|power| [1.0, 2.0, 5.0].map(|by| by * power)).filter(|at| (from..=to).contains(at)).collect()
+    powers
+        .flat_map(|power| [1.0, 2.0, 5.0].map(|by| by * power))
+        .filter(|at| (from..=to).contains(at))
+        .collect()
 }
 
 #[cfg(test)]

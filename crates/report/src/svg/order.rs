@@ -42,8 +42,8 @@ pub fn order(of: &OrderPicture) -> String {
         picture.area([LEFT, y + 2.0, of.end as f64 * scale, HIGH - 4.0], TRACK);
     }
     let kinds = kinds(&of.blocks);
-    for (batch, row) in of.starts.iter().enumerate() {
-        for (at, (block, start)) in of.blocks.iter().zip(row).enumerate() {
+    for (batch, starts) in of.starts.iter().enumerate() {
+        for (at, (block, start)) in of.blocks.iter().zip(starts).enumerate() {
             let colour = colour_of(&kinds, at);
             for device in &block.devices {
                 let y = top + *device as f64 * HIGH;
@@ -81,9 +81,9 @@ fn kinds(blocks: &[OrderBlock]) -> Vec<(String, Vec<usize>)> {
 
 /// `F0` is the forward of block 0.
 fn pass_of(name: &str) -> Option<&'static str> {
-    let (letter, number) = name.split_at_checked(1)?;
+    let (pass, number) = name.split_at_checked(1)?;
     number.parse::<u32>().ok()?;
-    match letter {
+    match pass {
         "F" => Some("forward"),
         "B" => Some("backward"),
         "I" => Some("input gradients"),

@@ -8,7 +8,7 @@ pub(super) const WIDTH: f64 = 1000.0;
 /// Between what is drawn and the edge.
 pub(super) const EDGE: f64 = 20.0;
 /// What a letter takes of its height, on average.
-const LETTER: f64 = 0.55;
+const GLYPH: f64 = 0.55;
 const FONT: &str = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
 
 #[derive(Clone, Copy, Default)]
@@ -86,7 +86,8 @@ impl Picture {
 
     /// A line from point to point; `dashes` are lengths with gaps of the same between them.
     pub(super) fn line(&mut self, points: &[[f64; 2]], colour: Colour, (wide, dashes): (f64, Option<f64>)) {
-        let points: Vec<String> = points.iter().map(|[x, y]| format!("{},{}", short(*x), short(*y))).collect();
+        let points: Vec<String> =
+            points.iter().map(|[x, y]| format!("{},{}", short(*x), short(*y))).collect();
         let _ = write!(
             self.body,
             r#"<polyline points="{}" fill="none" stroke="{}" stroke-width="{}""#,
@@ -143,12 +144,12 @@ impl Picture {
 
 /// How wide a text is, about.
 pub(super) fn width_of(text: &str, size: f64) -> f64 {
-    text.chars().count() as f64 * size * LETTER
+    text.chars().count() as f64 * size * GLYPH
 }
 
 /// As much of a text as has room.
 pub(super) fn cut(text: &str, room: f64, size: f64) -> String {
-    let most = (room / (size * LETTER)).max(1.0) as usize;
+    let most = (room / (size * GLYPH)).max(1.0) as usize;
     if text.chars().count() <= most {
         return text.to_owned();
     }

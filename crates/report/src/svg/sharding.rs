@@ -20,22 +20,25 @@ pub fn sharding(graph: &Graph, analysis: &Analysis, plan: &Plan) -> String {
     let mut shown = rows(graph, analysis, plan, None);
     let left_out = shown.len().saturating_sub(ROWS);
     if left_out > 0 {
-        let mut works: Vec<f64> = shown.iter().map(|row| row.work).collect();
+        let mut works: Vec<f64> = shown.iter().map(|entry| entry.work).collect();
         works.sort_by(|a, b| b.total_cmp(a));
-        let least = works[ROWS - 1];
-        shown.retain(|row| row.work >= least);
+        let threshold = works[ROWS - 1];
+        shown.retain(|entry| entry.work >= threshold);
         shown.truncate(ROWS);
     }
-    let more = if left_out > 0 { format!("; {left_out} rows with less work are left out") } else { String::new() };
+    let more =
+        if left_out > 0 { format!("; {left_out} rows with less work are left out") } else { String::new() };
     let about = format!("how each module is sharded over {} devices{more}", plan.devices);
     let title = format!("{} under {}", graph.model, plan.name);
-    let mut drawing = Drawing { picture: Picture::new(&title, &about), dims: vec![] };
-    shown.iter().for_each(|row| drawing.row(row));
+    let mut drawing =
+        Drawing { picture: Picture::new(&title, &about), model: graph.model.clone(), dims: vec![] };
+    shown.iter().for_each(|entry| drawing.entry(entry));
     drawing.finish()
 }
 
 struct Drawing {
     picture: Picture,
+    model: String,
     /// In the order in which they occurred, each with its colour.
     dims: Vec<String>,
 }
@@ -53,21 +56,21 @@ impl Drawing {
         DIMS[at % DIMS.len()]
     }
 
-    fn row(&mut self, row: &Row) {
-        let (ways, devices) = (&row.decided.ways, &row.decided.devices);
+    fn entry(&mut self, entry: &Row) {
+        let (ways, devices) = (&entry.decided.ways, &entry.decided.devices);
         let (down, across) = shape(ways, devices.len());
         let lines = down.min(GRID.0);
         let high = (lines as f64 * CELL).max(CELL) + 16.0;
         let y = self.picture.y;
         let middle = y + high / 2.0 + 4.0;
-        let name = name_of(row);
+        let name = name_of(entry, &self.model);
         let bold = Font { is_bold: true, ..PLAIN };
         self.picture.text([EDGE, middle], &cut(&name, CHIPS - EDGE - 16.0, 12.5), bold);
         self.chips(ways, y + high / 2.0);
         for (at, device) in devices.iter().enumerate() {
-            let (line, column) = (at / across, at % across);
-            if line < GRID.0 && column < GRID.1 {
-                let place = [DEVICES + column as f64 * CELL, y + 8.0 + line as f64 * CELL];
+            let (line, across_at) = (at / across, at % across);
+            if line < GRID.0 && across_at < GRID.1 {
+                let place = [DEVICES + across_at as f64 * CELL, y + 8.0 + line as f64 * CELL];
                 let fill = self.fill(ways, at);
                 self.picture.rounded([place[0], place[1], CELL - 2.0, CELL - 2.0], (fill, None), 3.0);
                 let font = Font { size: 10.0, anchor: Anchor::Middle, ..PLAIN };
@@ -92,17 +95,27 @@ impl Drawing {
             let word = format!("{dim} {parts}");
             let wide = width_of(&word, 12.0) + 16.0;
             self.picture.rounded([x, middle - 10.0, wide, 20.0], (tint(colour, 0.25), Some(colour)), 10.0);
-            self.picture.text([x + wide / 2.0, middle + 4.0], &word, Font { anchor: Anchor::Middle, ..PLAIN });
+            self.picture.text(
+                [x + wide / 2.0, middle + 4.0],
+                &word,
+                Font { anchor: Anchor::Middle, ..PLAIN },
+            );
             x += wide + 6.0;
         }
     }
 
-    /// The innermost dim has the colour, and its parts have shades of it.
+    /// The innermost dim that is divided has the colour, and its parts have shades of it.
     fn fill(&mut self, ways: &[(String, u32)], at: usize) -> Colour {
-        let Some((dim, parts)) = ways.last() else { return tint(COPIES, 0.4) };
-        let colour = self.colour(dim);
-        let part = at % *parts as usize;
-        tint(colour, 0.2 + 0.5 * part as f64 / f64::from((*parts - 1).max(1)))
+        let mut inside = 1;
+        for (dim, parts) in ways.iter().rev() {
+            if dim != "copies" {
+                let part = (at / inside) % *parts as usize;
+                let shade = 0.2 + 0.5 * part as f64 / f64::from((*parts - 1).max(1));
+                return tint(self.colour(dim), shade);
+            }
+            inside *= *parts as usize;
+        }
+        tint(COPIES, 0.4)
     }
 
     fn finish(mut self) -> String {
@@ -111,14 +124,14 @@ impl Drawing {
         entries.push((tint(COPIES, 0.4), "all of it on each device".to_owned()));
         self.picture.legend(&entries);
         self.picture.y += 14.0;
-        let said = "A grid has the devices: down the first dim, across the others. Shades are parts of the last dim.";
+        let said = "A grid has the devices: down the first dim, across the others. Shades are parts of the last dim that is divided.";
         self.picture.text([EDGE, self.picture.y + 4.0], said, QUIET);
         self.picture.y += 6.0;
         self.picture.finish()
     }
 }
 
-/// How many lines and columns the devices of a row have.
+/// How many lines and columns the devices have.
 fn shape(ways: &[(String, u32)], devices: usize) -> (usize, usize) {
     let down = match ways {
         [(_, first), _, ..] => *first as usize,
@@ -128,14 +141,11 @@ fn shape(ways: &[(String, u32)], devices: usize) -> (usize, usize) {
     (down, devices.div_ceil(down).max(1))
 }
 
-/// Of several modules the first, and how many more.
-fn name_of(row: &Row) -> String {
-    let named = |path: &String| if path.is_empty() { "the model itself".to_owned() } else { path.clone() };
-    match &row.modules[..] {
-        [] => String::new(),
-        [one] => named(one),
-        [first, others @ ..] => format!("{} and {} more", named(first), others.len()),
-    }
+/// Its modules; what belongs to none is the model itself.
+fn name_of(entry: &Row, model: &str) -> String {
+    let names: Vec<&str> =
+        entry.modules.iter().map(|path| if path.is_empty() { model } else { path }).collect();
+    names.join(", ")
 }
 
 #[cfg(test)]

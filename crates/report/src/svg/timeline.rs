@@ -58,7 +58,7 @@ struct Drawing<'d> {
 }
 
 /// What is drawn as one: from, to, the sort.
-type Run = (f64, f64, usize);
+type DrawnSlice = (f64, f64, usize);
 
 impl<'d> Drawing<'d> {
     fn new(subject: &Subject<'_>, tracks: &'d Tracks, picture: Picture) -> Self {
@@ -99,24 +99,29 @@ impl<'d> Drawing<'d> {
         self.batch_numbers(track, y);
         self.communication(track, y);
         self.picture.y += LINE_HIGH;
-        self.picture.line(&[[EDGE, y + LINE_HIGH - 1.0], [WIDTH - EDGE, y + LINE_HIGH - 1.0]], LINE, (1.0, None));
+        self.picture.line(
+            &[[EDGE, y + LINE_HIGH - 1.0], [WIDTH - EDGE, y + LINE_HIGH - 1.0]],
+            LINE,
+            (1.0, None),
+        );
     }
 
     /// What is computed; narrow slices of one sort beside each other are one.
-    fn runs(&self, track: &Track) -> Vec<Run> {
-        let mut runs: Vec<Run> = vec![];
+    fn runs(&self, track: &Track) -> Vec<DrawnSlice> {
+        let mut runs: Vec<DrawnSlice> = vec![];
         for task in &track.tasks {
             for slice in self.tracks.patterns.slices.all[task[3] as usize].chunks_exact(SLICE) {
                 let start = task[2] + slice[0];
-                let run =
-                    (self.x(start as f64), self.x((start + slice[1]) as f64), slice[2] as usize);
+                let run = (self.x(start as f64), self.x((start + slice[1]) as f64), slice[2] as usize);
                 if run.2 == Sort::Waits as usize {
                     continue;
                 }
                 match runs.last_mut() {
                     Some(last) if last.2 == run.2 && run.0 - last.1 < 0.5 => last.1 = run.1,
                     // A narrow one between wide ones would be a hair.
-                    Some(last) if run.1 - run.0 < NARROW && run.0 - last.1 < 0.5 && last.1 - last.0 < NARROW => {
+                    Some(last)
+                        if run.1 - run.0 < NARROW && run.0 - last.1 < 0.5 && last.1 - last.0 < NARROW =>
+                    {
                         last.1 = run.1;
                     }
                     _ => runs.push(run),
@@ -132,6 +137,9 @@ impl<'d> Drawing<'d> {
         }
         for task in track.tasks.iter().filter(|task| task[0] >= 0) {
             let slices = &self.tracks.patterns.slices.all[task[3] as usize];
+            if !slices.chunks_exact(SLICE).any(|it| it[2] <= Sort::Weights as i64) {
+                continue;
+            }
             let ends = slices.chunks_exact(SLICE).map(|it| it[0] + it[1]).max().unwrap_or(0);
             let (from, to) = (self.x(task[2] as f64), self.x((task[2] + ends) as f64));
             let number = (task[1] + 1).to_string();

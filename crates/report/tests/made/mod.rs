@@ -46,7 +46,13 @@ fn made(
     let step = compiler::step((&graph, &analysis), &plan, &compiled, &setting, false).expect("a step");
     let candidate = Candidate { plan: "</script><b>".into(), seconds: 1.0, ..Candidate::default() };
     let compared = Some(Compared { bound: 0.5, candidates: vec![candidate] });
-    let about = About { command: "shardwright report <model>".into(), version: "0".into(), compared, recorded, ..About::default() };
+    let about = About {
+        command: "shardwright report <model>".into(),
+        version: "0".into(),
+        compared,
+        recorded,
+        ..About::default()
+    };
     let subject = Subject {
         graph: &graph,
         analysis: &analysis,

@@ -1,7 +1,7 @@
 //! Where what was measured differs most from what was predicted.
 //!
 //! A member that comes early measures also how long it waits for the others. So of each communication the least counts that
-//! any member measured.
+//! any member measured. A message takes from when both are there until the receiver has it: who sends seldom waits for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,19 +11,19 @@ use serde_json::{Value, json};
 
 use super::super::communication::pattern_of;
 use super::super::words::time;
-use super::{Pair, PairedRank};
+use super::{MessagePair, PairedRank};
 
-/// So many rows are told.
-const TOLD: usize = 100;
+/// So many entries are told.
+const SHOWN: usize = 100;
 
 pub(super) struct Against {
     /// The largest difference first.
-    rows: Vec<Row>,
+    entries: Vec<Difference>,
 }
 
 /// What is alike in layers and micro-batches, on all ranks.
-struct Row {
-    key: RowKey,
+struct Difference {
+    key: DifferenceKey,
     modules: BTreeSet<String>,
     ranks: BTreeSet<u32>,
     count: u64,
@@ -32,76 +32,75 @@ struct Row {
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct RowKey {
+struct DifferenceKey {
     kind: Kind,
     pass: Pass,
     pattern: String,
 }
 
 impl Against {
-    pub(super) fn of(graph: &Graph, ranks: &[PairedRank<'_>]) -> Self {
-        let mut least: BTreeMap<MessageKey<'_>, f64> = BTreeMap::new();
+    pub(super) fn new(graph: &Graph, ranks: &[PairedRank<'_>]) -> Self {
+        let mut members: BTreeMap<MessageKey<'_>, Vec<&MessagePair<'_>>> = BTreeMap::new();
         for rank in ranks {
-            for (key, (measured, ..)) in keyed(rank) {
-                let known = least.entry(key).or_insert(f64::INFINITY);
-                *known = known.min(measured.seconds);
-            }
+            keyed(rank).for_each(|(key, pair)| members.entry(key).or_default().push(pair));
         }
-        let mut rows: BTreeMap<RowKey, Row> = BTreeMap::new();
+        let mut entries: BTreeMap<DifferenceKey, Difference> = BTreeMap::new();
         for rank in ranks {
             for (key, (_, part, message)) in keyed(rank) {
                 let module = part.op.map_or("", |op| &graph.op(op).module);
-                let of_row = RowKey { kind: part.kind, pass: part.pass, pattern: pattern_of(module) };
-                let row = rows.entry(of_row.clone()).or_insert_with(|| Row::new(of_row));
-                row.modules.insert(module.to_owned());
-                row.ranks.insert(rank.rank.rank);
-                row.count += 1;
-                row.predicted += message.end - message.start;
-                row.measured += least[&key];
+                let key_of_entry =
+                    DifferenceKey { kind: part.kind, pass: part.pass, pattern: pattern_of(module) };
+                let entry =
+                    entries.entry(key_of_entry.clone()).or_insert_with(|| Difference::new(key_of_entry));
+                entry.modules.insert(module.to_owned());
+                entry.ranks.insert(rank.rank.rank);
+                entry.count += 1;
+                entry.predicted += message.end - message.start;
+                entry.measured += seconds_of(&members[&key]);
             }
         }
-        let mut rows: Vec<Row> = rows.into_values().collect();
-        rows.sort_by(|a, b| b.difference().abs().total_cmp(&a.difference().abs()));
-        Self { rows }
+        let mut entries: Vec<Difference> = entries.into_values().collect();
+        entries.sort_by(|a, b| b.seconds().abs().total_cmp(&a.seconds().abs()));
+        Self { entries }
     }
 
     /// The largest difference in words, if anything is communicated.
     pub(super) fn largest(&self) -> Option<String> {
-        let row = self.rows.first()?;
-        let (measured, predicted) = (row.measured / row.each(), row.predicted / row.each());
-        let mut name = row.name();
+        let entry = self.entries.first()?;
+        let (measured, predicted) = (entry.measured / entry.each(), entry.predicted / entry.each());
+        let mut name = entry.name();
         if let Some(first) = name.get_mut(..1) {
             first.make_ascii_uppercase();
         }
         Some(format!(
             "{name} in {} take {:.1} times what was predicted, {} of a device's step instead of {}: the largest difference.",
-            row.key.pass.name(),
-            row.times(),
+            entry.key.pass.name(),
+            entry.times(),
             time(measured),
             time(predicted),
         ))
     }
 
     pub(super) fn to_json(&self) -> Vec<Value> {
-        let json = |row: &Row| {
+        let json = |entry: &Difference| {
             json!({
-                "name": row.name(),
-                "kind": row.key.kind.name(),
-                "pass": row.key.pass.name(),
-                "module": row.module(),
-                "ranks": row.ranks.len(),
-                "count": row.count as f64 / row.each(),
-                "predicted": row.predicted / row.each(),
-                "measured": row.measured / row.each(),
-                "times": row.times(),
+                "name": entry.name(),
+                "kind": entry.key.kind.name(),
+                "pass": entry.key.pass.name(),
+                "module": entry.module(),
+                "ranks": entry.ranks.len(),
+                "count": entry.count as f64 / entry.each(),
+                "predicted": entry.predicted / entry.each(),
+                "measured": entry.measured / entry.each(),
+                "times": entry.times(),
             })
         };
-        self.rows.iter().take(TOLD).map(json).collect()
+        self.entries.iter().take(SHOWN).map(json).collect()
     }
 }
 
-impl Row {
-    fn new(key: RowKey) -> Self {
+impl Difference {
+    fn new(key: DifferenceKey) -> Self {
         let (modules, ranks) = (BTreeSet::new(), BTreeSet::new());
         Self { key, modules, ranks, count: 0, predicted: 0.0, measured: 0.0 }
     }
@@ -111,7 +110,7 @@ impl Row {
         self.ranks.len().max(1) as f64
     }
 
-    fn difference(&self) -> f64 {
+    fn seconds(&self) -> f64 {
         (self.measured - self.predicted) / self.each()
     }
 
@@ -151,18 +150,29 @@ fn plural(kind: Kind) -> &'static str {
     }
 }
 
+/// How long a communication took, of what its members measured.
+fn seconds_of(members: &[&MessagePair<'_>]) -> f64 {
+    let of_kind = |kind: Kind| members.iter().find(|(_, part, _)| part.kind == kind).map(|(it, ..)| it);
+    if let (Some(sent), Some(received)) = (of_kind(Kind::Send), of_kind(Kind::Receive)) {
+        // Each counts from its own call of the step, and all are called together.
+        let waited = (sent.start - received.start).max(0.0);
+        return (received.seconds - waited).max(0.0);
+    }
+    members.iter().map(|(it, ..)| it.seconds).fold(f64::INFINITY, f64::min)
+}
+
 /// What names a communication on all its members: its kind, group and micro-batch, and how many like it were before.
 type MessageKey<'p> = (Kind, &'p [u64], u64, usize);
 
-fn keyed<'p>(rank: &'p PairedRank<'p>) -> impl Iterator<Item = (MessageKey<'p>, &'p Pair<'p>)> {
+fn keyed<'p>(rank: &'p PairedRank<'p>) -> impl Iterator<Item = (MessageKey<'p>, &'p MessagePair<'p>)> {
     let mut before: BTreeMap<(Kind, &[u64], u64), usize> = BTreeMap::new();
     rank.messages.iter().map(move |pair| {
         let (measured, part, _) = pair;
-        // The receiver waits for what the sender has yet to compute.
+        // Of a message both ends are members.
         let kind = if part.kind == Kind::Receive { Kind::Send } else { part.kind };
-        let alike = (kind, &measured.group[..], measured.batch());
-        let number = before.entry(alike).or_default();
+        let series = (kind, &measured.group[..], measured.batch());
+        let number = before.entry(series).or_default();
         *number += 1;
-        ((alike.0, alike.1, alike.2, *number), pair)
+        ((series.0, series.1, series.2, *number), pair)
     })
 }

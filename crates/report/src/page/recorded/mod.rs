@@ -33,12 +33,11 @@ pub(super) fn recorded(
 ) -> Result<Value> {
     let recording = read::read(file)?;
     let pairs = paired(subject, tracks, &recording).map_err(|why| another(file, why))?;
-    let against = Against::of(graph, &pairs);
+    let against = Against::new(graph, &pairs);
     let update = subject.step.estimate.simulation.ranks.iter().map(|lane| lane.update).fold(0.0, f64::max);
     let predicted = subject.step.estimate.simulation.seconds - update;
     let measured = recording.ranks.iter().map(|rank| rank.seconds).fold(0.0, f64::max);
-    let words: Vec<String> =
-        std::iter::once(of_step(measured, predicted)).chain(against.largest()).collect();
+    let words: Vec<String> = std::iter::once(of_step(measured, predicted)).chain(against.largest()).collect();
     Ok(json!({
         "cluster": recording.cluster,
         "steps": recording.steps,
@@ -64,10 +63,10 @@ struct PairedRank<'p> {
     rank: &'p MeasuredRank,
     track: usize,
     role: usize,
-    messages: Vec<Pair<'p>>,
+    messages: Vec<MessagePair<'p>>,
 }
 
-type Pair<'p> = (&'p MeasuredMessage, &'p TakesPart, &'p Message);
+type MessagePair<'p> = (&'p MeasuredMessage, &'p TakesPart, &'p Message);
 
 /// All of them; else what differs first.
 fn paired<'p>(
@@ -102,13 +101,19 @@ fn paired_rank<'p>(
         return Err(format!("its rank {number} has {there} communications in a step, here it has {here}"));
     }
     let is_same_rank = of_track.rank.0 == number;
-    let pair = |(at, (measured, (part, message))): (usize, (&'p MeasuredMessage, (&'p TakesPart, &'p Message)))| {
-        if measured.is(part, message, is_same_rank) {
-            return Ok((measured, part, message));
-        }
-        let here = format!("{} of {} bytes among {} ranks", part.kind.name(), message.bytes, message.group.len());
-        Err(format!("communication {at} of its rank {number} is {measured}, here it is {here}"))
-    };
+    let pair =
+        |(at, (measured, (part, message))): (usize, (&'p MeasuredMessage, (&'p TakesPart, &'p Message)))| {
+            if measured.is(part, message, is_same_rank) {
+                return Ok((measured, part, message));
+            }
+            let here = format!(
+                "{} of {} bytes among {} ranks",
+                part.kind.name(),
+                message.bytes,
+                message.group.len()
+            );
+            Err(format!("communication {at} of its rank {number} is {measured}, here it is {here}"))
+        };
     let messages = own.iter().zip(listed).enumerate().map(pair).collect::<std::result::Result<_, _>>()?;
     Ok(PairedRank { rank, track, role: of_track.role, messages })
 }
@@ -124,7 +129,7 @@ impl PairedRank<'_> {
     /// the rank waited, and how long was predicted.
     fn to_json(&self, subject: &Subject<'_>) -> Value {
         let (program, clock) = (&subject.compiled.program, subject.clock());
-        let numbers = |(measured, part, message): &Pair<'_>| {
+        let numbers = |(measured, part, message): &MessagePair<'_>| {
             let code = patterns::code(program, self.role, part.block, part.pass);
             let times = [measured.start, measured.seconds, measured.waited, message.end - message.start];
             let [start, seconds, waited, predicted] = times.map(|it| Clock::ticks(clock, it));

@@ -46,11 +46,11 @@ impl MeasuredMessage {
         let place = *pass == part.pass.name()
             && (*block, *batch, *instr) == (part.block.into(), part.batch.into(), part.instr as u64);
         let mut group: Vec<u64> = message.group.iter().map(|rank| rank.0.into()).collect();
-        let mut own = self.group.clone();
+        let mut members = self.group.clone();
         group.sort_unstable();
-        own.sort_unstable();
-        let is_here = own == group && (self.about || self.bytes == message.bytes);
-        self.kind == part.kind.name() && place && own.len() == group.len() && (!is_same_rank || is_here)
+        members.sort_unstable();
+        let is_here = members == group && (self.about || self.bytes == message.bytes);
+        self.kind == part.kind.name() && place && members.len() == group.len() && (!is_same_rank || is_here)
     }
 
     pub(super) fn batch(&self) -> u64 {
@@ -75,9 +75,9 @@ pub(super) fn read(file: &RecordedFile) -> Result<Recording> {
 }
 
 /// Or the key that is missing, or has something else.
-type Read<T> = std::result::Result<T, &'static str>;
+type Parsed<T> = std::result::Result<T, &'static str>;
 
-fn recording(value: &Value) -> Read<Recording> {
+fn recording(value: &Value) -> Parsed<Recording> {
     if value["format"].as_u64() != Some(FORMAT) {
         return Err("format");
     }
@@ -89,23 +89,23 @@ fn recording(value: &Value) -> Read<Recording> {
         world: number(value, "world")?,
         micro_batches: number(value, "micro_batches")?,
         steps,
-        ranks: ranks.iter().map(rank).collect::<Read<_>>()?,
+        ranks: ranks.iter().map(rank).collect::<Parsed<_>>()?,
     })
 }
 
-fn rank(value: &Value) -> Read<MeasuredRank> {
+fn rank(value: &Value) -> Parsed<MeasuredRank> {
     Ok(MeasuredRank {
         rank: u32::try_from(number(value, "rank")?).map_err(|_| "rank")?,
         seconds: middle(value, "measured_step_seconds")?,
-        messages: list(value, "communications")?.iter().map(message).collect::<Read<_>>()?,
+        messages: list(value, "communications")?.iter().map(message).collect::<Parsed<_>>()?,
     })
 }
 
-fn message(value: &Value) -> Read<MeasuredMessage> {
+fn message(value: &Value) -> Parsed<MeasuredMessage> {
     let measured = &value["measured"];
     Ok(MeasuredMessage {
         kind: word(value, "kind")?,
-        group: list(value, "group")?.iter().map(|it| it.as_u64().ok_or("group")).collect::<Read<_>>()?,
+        group: list(value, "group")?.iter().map(|it| it.as_u64().ok_or("group")).collect::<Parsed<_>>()?,
         bytes: number(value, "bytes")?,
         about: value["bytes_expected"].as_bool().ok_or("bytes_expected")?,
         place: (
@@ -120,21 +120,21 @@ fn message(value: &Value) -> Read<MeasuredMessage> {
     })
 }
 
-fn list<'v>(value: &'v Value, key: &'static str) -> Read<&'v Vec<Value>> {
+fn list<'v>(value: &'v Value, key: &'static str) -> Parsed<&'v Vec<Value>> {
     value[key].as_array().ok_or(key)
 }
 
-fn word(value: &Value, key: &'static str) -> Read<String> {
+fn word(value: &Value, key: &'static str) -> Parsed<String> {
     value[key].as_str().map(str::to_owned).ok_or(key)
 }
 
-fn number(value: &Value, key: &'static str) -> Read<u64> {
+fn number(value: &Value, key: &'static str) -> Parsed<u64> {
     value[key].as_u64().ok_or(key)
 }
 
 /// The one in the middle of a list of seconds.
-fn middle(value: &Value, key: &'static str) -> Read<f64> {
-    let mut all = list(value, key)?.iter().map(|it| it.as_f64().ok_or(key)).collect::<Read<Vec<_>>>()?;
+fn middle(value: &Value, key: &'static str) -> Parsed<f64> {
+    let mut all = list(value, key)?.iter().map(|it| it.as_f64().ok_or(key)).collect::<Parsed<Vec<_>>>()?;
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).copied().ok_or(key)
 }
