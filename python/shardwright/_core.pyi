@@ -38,6 +38,7 @@ __all__ = [
     "prove_filled",
     "reached_from",
     "read_program",
+    "report_page",
     "rule_coverage",
     "search_order",
     "search_plan",

@@ -724,8 +724,16 @@ send 10 dy
 
 #[test]
 fn ranks_meet_once_a_step_or_with_micro_batches() {
-    let once = "once a step";
-    says(&found(&graph(LINEARS), OFTEN, |_| ()), "SW0506", once);
+    says(&found(&graph(LINEARS), OFTEN, |_| ()), "SW0506", "rank 0 does so once a step, rank 1 does not");
+    let (group, roles) = OFTEN.split_once("ranks 0").expect("a role");
+    let (first, second) = roles.split_once("ranks 1").expect("two roles");
+    let parts = |role: &str, [hold, input]: [&str; 2]| {
+        let held = role.replace("0..4,:", hold).replace("4..8,:", hold);
+        held.replace("0..2,:", input).replace("2..4,:", input)
+    };
+    let (first, second) = (parts(second, ["0..4,:", "0..2,:"]), parts(first, ["4..8,:", "2..4,:"]));
+    let turned = format!("{group}ranks 0{first}ranks 1{second}");
+    says(&found(&graph(LINEARS), &turned, |_| ()), "SW0506", "rank 1 does so once a step, rank 0 does not");
     let plant = |made: &mut Program| {
         made.boundary.outputs = vec![Output::Whole; 2];
         let outputs = &mut made.roles[1].table.outputs;
@@ -738,5 +746,5 @@ fn ranks_meet_once_a_step_or_with_micro_batches() {
         ];
         loops(&mut made.roles[1], vec![Loop::over_all(tasks)]);
     };
-    says(&found(&graph(ASIDE), SOONER, plant), "SW0506", once);
+    says(&found(&graph(ASIDE), SOONER, plant), "SW0506", "rank 0 does so once a step, rank 1 does not");
 }

@@ -271,8 +271,15 @@ impl<'a> Machine<'a> {
         let mut found = vec![];
         for (target, (owner, region)) in table.targets.iter().enumerate() {
             if owner.index() == rank.number {
-                let data = vec![neutral(table.reduction); regions::numel(region)];
-                found.push((target, region, data));
+                found.push((target, region, vec![Num::ZERO; regions::numel(region)]));
+            }
+        }
+        // Where no piece comes to, there are zeros, whatever the reduction is.
+        for piece in &table.pieces {
+            if let Some((_, region, data)) = found.iter_mut().find(|(target, ..)| *target == piece.to) {
+                let begin = vec![neutral(table.reduction); regions::numel(&piece.region)];
+                regions::join(data, region, &begin, &piece.region, |_, neutral| neutral)
+                    .ok_or_else(|| Trouble::fault("receives what does not fit"))?;
             }
         }
         for piece in &table.pieces {

@@ -43,7 +43,7 @@ SAVES: dict[str, Body] = {
 @pytest.mark.parametrize("what", SAVES)
 def test_parts_are_not_saved_under_the_models_names(what: str) -> None:
     text = refused("SW0800", SAVES[what])
-    assert "full_state_dict()" in text and "sw.save" in text
+    assert "full_state_dict(rank0_only=True, cpu=True)" in text and "sw.save" in text
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
