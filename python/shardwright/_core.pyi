@@ -25,6 +25,7 @@ __all__ = [
     "cluster_origin",
     "communications",
     "compare_numbers",
+    "compared_svg",
     "compile",
     "decision_tables",
     "micro_batch_weight",
@@ -43,8 +44,10 @@ __all__ = [
     "search_order",
     "search_plan",
     "shape_names",
+    "sharding_svg",
     "simulate_seconds",
     "simulate_step",
+    "timeline_svg",
     "verify",
 ]
 
