@@ -25,6 +25,7 @@ __all__ = [
     "cluster_origin",
     "communications",
     "compare_numbers",
+    "compared_svg",
     "compile",
     "decision_tables",
     "micro_batch_weight",
@@ -43,8 +44,10 @@ __all__ = [
     "search_order",
     "search_plan",
     "shape_names",
+    "sharding_svg",
     "simulate_seconds",
     "simulate_step",
+    "timeline_svg",
     "verify",
 ]
 
@@ -231,6 +234,7 @@ class FoundOrder:
     def nodes(self) -> int: ...
     @property
     def figure(self) -> str: ...
+    def svg(self, title: str) -> str: ...
     @property
     def timetable(self) -> str | None: ...
     @property
@@ -417,7 +421,16 @@ def report_page(
     command: str,
     version: str,
     compared: list[tuple[int, Found]] = ...,
+    recorded: tuple[str, str] | None = None,
+    others: tuple[list[str], bool, int] = ...,
+    compile: bool = False,
+    sources: Mapping[str, str] = ...,
 ) -> tuple[str, str]: ...
+def timeline_svg(
+    plan: Plan, compiled: Compiled, step: Simulated, cluster: str, text: str | None = None, *, batches: int
+) -> str: ...
+def sharding_svg(plan: Plan) -> str: ...
+def compared_svg(model: str, cluster: str, devices: int, compared: list[tuple[int, Found]]) -> str: ...
 def rule_coverage(
     graph: Graph, plan: Plan | None = None, counted: Mapping[str, float] = ...
 ) -> dict[str, Any]: ...

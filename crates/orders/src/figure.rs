@@ -38,8 +38,8 @@ pub fn figure(problem: &Problem, starts: &[Vec<i64>]) -> String {
     text
 }
 
-/// What stands before the number of the micro-batch.
-fn words(problem: &Problem) -> Vec<String> {
+/// What stands before the number of the micro-batch, for each block.
+pub fn words(problem: &Problem) -> Vec<String> {
     let Some(tasks) = tasks(problem) else {
         return problem.blocks.iter().map(|block| format!("{}.", block.name)).collect();
     };

@@ -26,7 +26,7 @@ mod valid;
 mod whole;
 
 pub use bounds::makespan_bound;
-pub use figure::figure;
+pub use figure::{figure, words};
 pub use loops::{loops, loops_of_step, timetable, timetables};
 pub use pipeline::{BlockCosts, of_pipeline};
 pub use problem::{Block, Problem};

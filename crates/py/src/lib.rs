@@ -17,6 +17,7 @@ mod rule_py;
 mod search_py;
 mod spmd_py;
 mod step_py;
+mod svg_py;
 
 use mimalloc::MiMalloc;
 use pyo3::prelude::*;
@@ -57,6 +58,8 @@ mod _core {
     use super::spmd_py::{DecisionTables, decision_tables};
     #[pymodule_export]
     use super::step_py::{Simulated, communications, simulate_seconds, simulate_step};
+    #[pymodule_export]
+    use super::svg_py::{compared_svg, sharding_svg, timeline_svg};
 
     #[pymodule_init]
     fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use orders::{Limits, Problem, Repetend, SHAPES, Whole};
 use pyo3::prelude::*;
+use report::svg::{OrderBlock, OrderPicture};
 
-use crate::guard::{Evidence, guarded};
+use crate::guard::{Evidence, guarded, sound};
 
 /// The orders that were found for blocks.
 #[pyclass(frozen, module = "shardwright._core")]
@@ -71,6 +72,11 @@ impl FoundOrder {
         orders::figure(&self.problem, &self.whole.starts)
     }
 
+    /// The same as a picture (SVG) with a title.
+    fn svg(&self, title: String) -> PyResult<String> {
+        sound(Evidence::none(), || report::svg::order(&self.picture(title)))
+    }
+
     /// The lines of a plan that run the step so, if blocks have the names of tasks.
     #[getter]
     fn timetable(&self) -> Option<String> {
@@ -100,6 +106,36 @@ impl FoundOrder {
     #[getter]
     fn starts(&self) -> Vec<Vec<i64>> {
         self.whole.starts.clone()
+    }
+}
+
+impl FoundOrder {
+    fn picture(&self, title: String) -> OrderPicture {
+        let count = match self.repetend.group {
+            1 => "a micro-batch".to_owned(),
+            many => format!("{many} micro-batches"),
+        };
+        let about = format!(
+            "steady state: {count} every {}, {} in flight; a step of {} micro-batches takes {}",
+            self.repetend.period,
+            self.repetend.in_flight(&self.problem),
+            self.whole.starts.len(),
+            self.whole.end
+        );
+        let block = |(block, word): (&orders::Block, String)| OrderBlock {
+            word,
+            name: block.name.clone(),
+            devices: block.devices.clone(),
+            time: block.time,
+        };
+        OrderPicture {
+            title,
+            about,
+            devices: self.problem.devices(),
+            blocks: self.problem.blocks.iter().zip(orders::words(&self.problem)).map(block).collect(),
+            starts: self.whole.starts.clone(),
+            end: self.whole.end,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use plan::{Gather, Reduce};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use report::page::{About, Candidate, Compared, Subject};
+use report::page::{About, Candidate, Compared, OtherPages, RecordedFile, Subject};
 use report::{Amount, KeptParams, Lack, Row, Unruled};
 
 use crate::graph_py::Graph;
@@ -120,9 +120,11 @@ fn unruled_dict<'py>(py: Python<'py>, row: &Unruled) -> PyResult<Bound<'py, PyDi
 }
 
 /// The page of a plan on a cluster, a name or the text of a file and what that is called: its JSON, and all of it in one
-/// file of HTML. `command` makes it again, and `compared` are searches with the micro-batches of each.
+/// file of HTML. `command` makes it again, and `compared` are searches with the micro-batches of each, and `recorded` is
+/// what a recording is called, and its text. `others` is how pages of other plans are made: the words of the command, whether
+/// the batch is cut, and how many rows are kept. `sources` are what lines of the model say.
 #[pyfunction]
-#[pyo3(signature = (plan, compiled, step, cluster, text = None, *, batches, optimizer, command, version, compared = vec![]))]
+#[pyo3(signature = (plan, compiled, step, cluster, text = None, *, batches, optimizer, command, version, compared = vec![], recorded = None, others = (vec![], true, 0), compile = false, sources = BTreeMap::new()))]
 #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
 #[expect(clippy::needless_pass_by_value, reason = "Python gives a copy")]
 pub(crate) fn report_page(
@@ -137,10 +139,17 @@ pub(crate) fn report_page(
     command: String,
     version: String,
     compared: Vec<(u32, Py<Found>)>,
+    recorded: Option<(String, String)>,
+    others: (Vec<String>, bool, usize),
+    compile: bool,
+    sources: BTreeMap<String, String>,
 ) -> PyResult<(String, String)> {
     guarded(plan.evidence(), || {
         let cluster = cluster_of(cluster, text)?;
-        let about = About { command, version, compared: comparison(&compared) };
+        let recorded = recorded.map(|(name, text)| RecordedFile { name, text });
+        let (words, is_cut, kept) = others;
+        let others = OtherPages { words, is_cut, kept };
+        let about = About { command, version, compared: comparison(&compared), recorded, others, sources };
         let subject = Subject {
             graph: &plan.model.graph,
             analysis: &plan.model.analysis,
@@ -150,6 +159,7 @@ pub(crate) fn report_page(
             cluster: &cluster,
             batches,
             optimizer,
+            is_compiled: compile,
             about: &about,
         };
         py.detach(|| {
@@ -160,7 +170,7 @@ pub(crate) fn report_page(
 }
 
 /// All plans that were looked at; none if there was no search.
-fn comparison(searches: &[(u32, Py<Found>)]) -> Option<Compared> {
+pub(crate) fn comparison(searches: &[(u32, Py<Found>)]) -> Option<Compared> {
     let bound = searches.iter().map(|(_, found)| found.get().inner().bound).reduce(f64::min)?;
     let candidate_of = |micro_batches: u32, candidate: &search::Evaluated| Candidate {
         plan: candidate.plan.name.clone(),
@@ -169,6 +179,7 @@ fn comparison(searches: &[(u32, Py<Found>)]) -> Option<Compared> {
         fits: candidate.fits(),
         memory: (candidate.memory.1, candidate.memory.2),
         utilisation: candidate.estimate.utilisation,
+        decisions: Some(candidate.plan.clone()),
     };
     let candidates_of = |(many, found): &(u32, Py<Found>)| {
         found.get().inner().rows.iter().map(|it| candidate_of(*many, it)).collect::<Vec<_>>()

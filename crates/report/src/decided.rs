@@ -35,6 +35,15 @@ impl Decided {
         Self { ways, devices: plan.op(op).devices.clone(), block: plan.block(op) }
     }
 
+    /// What it is divided along; of what is whole, on how many devices.
+    pub(crate) fn in_words(&self) -> String {
+        let devices: std::collections::BTreeSet<u32> = self.devices.iter().copied().collect();
+        match devices.len() {
+            many if self.ways.is_empty() && many > 1 => format!("whole on each of {many}"),
+            _ => self.to_string(),
+        }
+    }
+
     /// `0..16`, `0 2 4 6`, or how many where that is long.
     pub fn placed(&self) -> String {
         const MOST: usize = 8;

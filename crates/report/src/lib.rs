@@ -9,6 +9,7 @@ mod modules;
 pub mod page;
 mod param_sharding;
 mod rows;
+pub mod svg;
 
 use graph::{Graph, OpId};
 use plan::Plan;
@@ -54,10 +55,10 @@ pub fn rows(graph: &Graph, analysis: &Analysis, plan: &Plan, shares: Option<&[Sh
     };
     let all: f64 = costs.iter().sum();
     let mut found = view.of(&Module::of(graph));
-    for row in &mut found {
-        row.work =
-            if all > 0.0 { row.ops.iter().map(|op| costs[op.index()]).sum::<f64>() / all } else { 0.0 };
-        row.share = shares.map(|shares| share(shares, &row.ops));
+    for entry in &mut found {
+        entry.work =
+            if all > 0.0 { entry.ops.iter().map(|op| costs[op.index()]).sum::<f64>() / all } else { 0.0 };
+        entry.share = shares.map(|shares| share(shares, &entry.ops));
     }
     found
 }

@@ -1,48 +1,13 @@
 //! What a page tells is what `simulate` and `manifest` print.
 
+mod made;
+
 use std::collections::BTreeMap;
 
-use compiler::{Masters, Setting, SimulatedStep};
 use graph::Graph;
-use report::page::{About, Candidate, Compared, Subject, data, html};
-use rules::Analysis;
+use made::{page, page_of};
+use report::page::html;
 use serde_json::Value;
-
-/// A GPT under a plan on four devices, and what was simulated.
-fn page(plan: &str, batches: u32) -> (Value, SimulatedStep) {
-    page_of(include_str!("../../../tests/python/golden/gpt.graph"), (plan, 4), ("h200:4", batches))
-}
-
-fn page_of(
-    text: &str,
-    (plan, devices): (&str, u32),
-    (cluster, batches): (&str, u32),
-) -> (Value, SimulatedStep) {
-    let graph: Graph = text.parse().expect("a graph");
-    let analysis = Analysis::of(&graph);
-    let plan = plan::sets::named(plan, &graph, &analysis, devices).expect("a plan");
-    let boundary = lower::loss(&graph, program::Inputs::Global);
-    let compiled = compiler::compile(&graph, &analysis, &plan, &boundary).expect("a program");
-    let (cluster, masters) = (cluster::named(cluster).expect("a cluster"), Masters::new());
-    let setting =
-        Setting { cluster: &cluster, batches, optimizer: "adamw", masters: &masters, compiled: false };
-    let step = compiler::step((&graph, &analysis), &plan, &compiled, &setting, false).expect("a step");
-    let candidate = Candidate { plan: "</script><b>".into(), seconds: 1.0, ..Candidate::default() };
-    let compared = Some(Compared { bound: 0.5, candidates: vec![candidate] });
-    let about = About { command: "shardwright report <model>".into(), version: "0".into(), compared };
-    let subject = Subject {
-        graph: &graph,
-        analysis: &analysis,
-        plan: &plan,
-        compiled: &compiled,
-        step: &step,
-        cluster: &cluster,
-        batches,
-        optimizer: "adamw",
-        about: &about,
-    };
-    (data(&subject).expect("a page"), step)
-}
 
 fn numbers(value: &Value) -> Vec<i64> {
     value.as_array().expect("a list").iter().map(|it| it.as_i64().expect("a number")).collect()

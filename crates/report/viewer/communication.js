@@ -6,7 +6,7 @@ function communication() {
   /* What all devices of a row do. */
   const times = (entry) => DATA.tracks[entry.track].count;
   const kinds = sums(entries, (entry) => entry.kind, times);
-  const links = sums(entries, (entry) => `${entry.members} ${entry.link}`, times);
+  const links = sums(entries, (entry) => `${many(entry.members, "device")} ${entry.link}`, times);
   return h("div", {},
     h("div", { class: "two wide" },
       h("div", {}, card("By kind", "all devices together", bars(kinds)), card("By group and link", null, bars(links))),
@@ -33,7 +33,7 @@ function bars(found) {
   const most = Math.max(...found.map(([, sum]) => sum.seconds), 1e-12);
   const devices = DATA.overview.devices;
   return h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["", "a device, on average", "bytes, all devices", "times"].map((name, at) => h("th", { class: at > 1 ? "number" : null }, name)))),
-    h("tbody", {}, found.map(([name, sum]) => h("tr", {}, h("td", {}, name),
+    h("tbody", {}, found.map(([name, sum]) => h("tr", {}, h("td", { style: "white-space: nowrap" }, name),
       h("td", {}, h("div", { style: "display: flex; align-items: center; gap: 8px" },
         h("div", { class: "bar", style: `height: 12px; width: 120px; flex: none; background: none` }, told(h("i", { style: `width: ${100 * (sum.seconds - sum.exposed) / most}%; background: var(--communication)` }), () => [h("b", {}, "hidden"), timeOf((sum.seconds - sum.exposed) / devices)]),
           told(h("i", { style: `width: ${100 * sum.exposed / most}%; background: var(--exposed)` }), () => [h("b", {}, "waited for"), timeOf(sum.exposed / devices)])),

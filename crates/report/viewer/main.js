@@ -24,6 +24,7 @@ function main() {
       view.hidden = !isShown;
       tab.setAttribute("aria-selected", isShown);
       tab.tabIndex = isShown ? 0 : -1;
+      if (isShown) tabs.scrollLeft = Math.min(tab.offsetLeft - tabs.offsetLeft, Math.max(tabs.scrollLeft, tab.offsetLeft - tabs.offsetLeft + tab.offsetWidth - tabs.clientWidth));
       if (isShown && view.childElementCount === 0) view.append(make());
     });
     if (location.hash !== `#${name}`) history.replaceState(null, "", `#${name}`);
@@ -42,8 +43,21 @@ function main() {
     const view = VIEWS[Number(event.key) - 1];
     if (view) show(view[0]);
   });
-  /* Paper has all views. */
-  addEventListener("beforeprint", () => VIEWS.forEach(([name, , make]) => { const view = document.getElementById(name); if (view.childElementCount === 0) view.append(make()); }));
+  /* Paper has all views, on a light ground. */
+  addEventListener("beforeprint", () => {
+    document.documentElement.classList.add("printing");
+    VIEWS.forEach(([name, , make]) => {
+      const view = document.getElementById(name);
+      view.hidden = false;
+      if (view.childElementCount === 0) view.append(make());
+    });
+    dispatchEvent(new Event("redraw"));
+  });
+  addEventListener("afterprint", () => {
+    document.documentElement.classList.remove("printing");
+    show(named());
+    dispatchEvent(new Event("redraw"));
+  });
   addEventListener("hashchange", () => show(named()));
   const named = () => VIEWS.map(([name]) => name).find((name) => location.hash === `#${name}`) ?? "overview";
   show(named());

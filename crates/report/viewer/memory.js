@@ -68,7 +68,7 @@ function chart(of) {
   const peak = steps.find((step) => totalOf(step) >= of.most) ?? steps.reduce((a, b) => (totalOf(b) > totalOf(a) ? b : a));
   const cursor = svg("line", { y1: top, y2: height - bottom, stroke: "var(--ink)", "stroke-dasharray": "2 3", visibility: "hidden" });
   const middle = (Number(x(peak.start)) + Number(x(peak.end))) / 2;
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width: "100%", role: "img", id: "memory-chart", "aria-label": "Memory over a step, stacked by purpose" },
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "plot", role: "img", id: "memory-chart", "aria-label": "Memory over a step, stacked by purpose" },
     byteTicks(high, 6).map((at) => [
       svg("line", { class: "axis", x1: left, x2: width - right, y1: y(at), y2: y(at) }),
       svg("text", { class: "soft", x: left - 8, y: Number(y(at)) + 4, "text-anchor": "end" }, bytesOf(at))]),
@@ -89,7 +89,7 @@ function chart(of) {
     tip.show(event, h("b", {}, `${bytesOf(totalOf(step))} at ${timeOf(at * TICK)}`), facts(byPurpose(step.bytes), {}));
   });
   picture.addEventListener("mouseleave", () => { cursor.setAttribute("visibility", "hidden"); tip.hide(); });
-  return picture;
+  return h("div", { class: "scroll" }, picture);
 }
 
 function byPurpose(bytes) {

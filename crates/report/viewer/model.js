@@ -12,7 +12,7 @@ const chipOf = (() => {
 })();
 
 function model() {
-  const details = h("div", {});
+  const details = h("div", { class: "details" });
   const body = h("tbody");
   const closed = new Map();
   const most = Math.max(...inners(DATA.model.tree).map((node) => node.takes[0] + node.takes[2]), 1e-12);
@@ -57,7 +57,11 @@ function model() {
   }
 
   function operatorLine(operator, depth) {
-    const open = () => pick(details, sayOperator(operator));
+    const open = () => {
+      pick(details, sayOperator(operator));
+      /* In a narrow window they are below all modules. */
+      if (matchMedia("(max-width: 1000px)").matches) details.scrollIntoView({ block: "start" });
+    };
     return h("tr", { class: "opens", tabindex: 0, onclick: open, onkeydown: (event) => { if (event.key === "Enter") open(); } },
       h("td", { style: `padding-left: ${10 + 18 * depth}px` }, h("span", { class: "fold" }), h("span", { class: "mono" }, shortTarget(DATA.names.targets[operator.target])), h("span", { class: "soft mono" }, ` %${operator.name}`)),
       h("td", {}, chips(operator.ways)), h("td", {}, devicesOf(operator.placement)),
@@ -163,15 +167,49 @@ function sayOperator(operator) {
   return [card(shortTarget(DATA.names.targets[operator.target]), `%${operator.name}`,
     facts([
       ["operator", h("code", {}, DATA.names.targets[operator.target])],
-      ["line", h("code", {}, DATA.names.lines[operator.line])],
+      ["line", [h("code", {}, DATA.names.lines[operator.line]), sourceOf(operator.line) && h("pre", { class: "wrap" }, painted(sourceOf(operator.line)))]],
       ["alike", operator.count > 1 ? many(operator.count, "operator") : null],
-      ["reads", h("code", {}, operator.inputs.map((name) => `%${name}`).join(", "))],
+      ["reads", h("code", {}, operator.inputs.map((name, at) => `%${name} ${operator.reads[at]}`).join(", "))],
       ["makes", operator.makes && h("code", {}, operator.makes)],
       ["rule", operator.rule ? h("code", {}, operator.rule) : "none: every device computes it whole"],
+      ["marks", marksOf(operator.rule)],
+      ["may split", operator.rule && (operator.dims.map(([name, size]) => `${name} (${size})`).join(", ") || "nothing")],
       ["work", operator.work ? operationsOf(operator.work) : null],
       ["computes", timeOf(operator.takes[0])], ["communicates", timeOf(operator.takes[1])], ["waits", timeOf(operator.takes[2])],
       ["moves", operator.takes[3] ? bytesOf(operator.takes[3]) : null],
     ]),
     h("h2", { style: "margin-top: 16px" }, "Sharding"), chips(operator.ways),
-    h("div", { style: "margin-top: 10px" }, shardGrid(operator.ways, operator.placement)))];
+    h("div", { style: "margin-top: 10px" }, shardGrid(operator.ways, operator.placement)),
+    sayAlternatives(operator), sayEmitted(operator))];
+}
+
+/* What the marks of a rule mean; null if it has none. */
+function marksOf(rule) {
+  const found = Object.entries(MARKS).filter(([mark]) => rule?.includes(mark));
+  return found.length ? found.map(([mark, meaning]) => h("div", {}, h("code", {}, mark), ` ${meaning}`)) : null;
+}
+
+/* The other ways to shard it among the plans that were compared: each by the quickest plan that has it. */
+function sayAlternatives(operator) {
+  if (operator.alternatives.length < 2) return null;
+  const plans = DATA.compare.plans;
+  const own = operator.ways.map(([word, parts]) => `${word} ${parts}`).join(" x ");
+  const isOwn = (way) => (own ? way === own : way.startsWith("whole"));
+  const line = ([way, number]) => {
+    const plan = plans[number];
+    return told(h("tr", { class: isOwn(way) ? "chosen" : null }, h("td", {}, way), h("td", { class: "number" }, plan.fits ? timeOf(plan.seconds) : "no room"), h("td", { class: "number" }, bytesOf(plan.memory[0]))),
+      () => [h("b", {}, plan.plan), many(plan.micro_batches, "micro-batch").replace("batchs", "batches")]);
+  };
+  return [h("h2", { style: "margin-top: 16px" }, "Other ways", h("small", {}, "a step of the quickest plan with each")),
+    h("table", { id: "alternatives" }, h("thead", {}, h("tr", {}, h("th", {}, "split"), h("th", { class: "number" }, "a step"), h("th", { class: "number" }, "memory"))), h("tbody", {}, operator.alternatives.map(line)))];
+}
+
+/* Where it stands in the emitted program. */
+function sayEmitted(operator) {
+  const found = emittedOf(operator.name);
+  if (found.length === 0) return null;
+  return [h("h2", { style: "margin-top: 16px" }, "Emitted"), found.slice(0, 2).map(({ role, lines }) => {
+    const text = role.text.split("\n");
+    return [h("p", { class: "note" }, role.file), h("pre", { class: "codes wrap", "data-emitted": role.file }, lines.slice(0, 6).map((line) => h("span", { class: "row" }, h("span", { class: "no" }, `${line}`), painted(text[line - 1].trim()))))];
+  })];
 }

@@ -17,14 +17,17 @@ function roleOf(number) {
   const lit = [];
   const codeLines = role.text.split("\n").map((text, at) => h("span", { class: "row", "data-line": at + 1 }, h("span", { class: "no" }, `${at + 1}`), painted(text)));
   const operatorLines = new Map();
-  const list = [...links.byOperator.keys()].sort((a, b) => a - b).slice(0, 1500).map((operator) => {
+  const operators = [...links.byOperator.keys()].sort((a, b) => a - b).slice(0, 1500);
+  const list = operators.map((operator, at) => {
     const of = operatorOf(operator);
     const line = h("span", { class: "row", tabindex: 0 }, h("span", { class: "soft", style: "display: inline-block; min-width: 18ch; margin-right: 14px" }, of.line), `%${of.name} = ${shortTarget(of.target)}  `, h("span", { class: "soft" }, of.module));
     operatorLines.set(operator, line);
     line.addEventListener("mouseenter", () => light([operator], false));
     line.addEventListener("focus", () => light([operator], true));
     line.addEventListener("click", () => light([operator], true));
-    return line;
+    /* A line of the model stands above the operators that it makes. */
+    const isNew = at === 0 || operatorOf(operators[at - 1]).line !== of.line;
+    return of.source && isNew ? [h("span", { class: "source" }, painted(of.source)), line] : line;
   });
   codeLines.forEach((line, at) => {
     const operators = links.byLine.get(at + 1);
@@ -52,7 +55,7 @@ function roleOf(number) {
   }
 
   return h("div", { class: "panes" },
-    card("Graph", "line of the model, operator, module", h("div", { class: "scroll" }, h("pre", { class: "codes", id: "graph" }, list))),
+    card("Graph", DATA.names.sources.length ? "the model's lines, and the operators of each" : "line of the model, operator, module", h("div", { class: "scroll" }, h("pre", { class: "codes", id: "graph" }, list))),
     card(role.file, "what these devices run; hover to see what belongs together", h("div", { class: "scroll" }, h("pre", { class: "codes", id: "emitted" }, codeLines))));
 }
 
@@ -62,6 +65,20 @@ function inView(line) {
   const [own, around] = [line.getBoundingClientRect(), pane.getBoundingClientRect()];
   if (own.top < around.top || own.bottom > around.bottom) pane.scrollTop += own.top - around.top - around.height / 3;
 }
+
+/* The lines of the emitted files in which an operator of the model stands, by its name: the file, and numbers of lines. */
+const emittedOf = (() => {
+  const links = new Map();
+  return (name) => {
+    const operator = DATA.operators.findIndex(([own]) => own === name);
+    return DATA.program.roles.flatMap((role, number) => {
+      if (role.text === null) return [];
+      if (!links.has(number)) links.set(number, linksOf(number).byOperator);
+      const lines = links.get(number).get(operator);
+      return lines ? [{ role, lines }] : [];
+    });
+  };
+})();
 
 /* Which operators stand in which lines of the emitted file. */
 function linksOf(number) {

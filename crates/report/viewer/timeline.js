@@ -1,9 +1,11 @@
 /* Who does what when: a line for devices that do the same, computation above communication. */
 
 const SORT_STYLES = ["forward", "backward", "weights", "recomputed", "copies", "waits", "optimizer"];
-const LINE = { height: 50, compute: 5, thick: 22, talk: 30, thin: 10, head: 28, left: 132 };
+const LINE = { height: 50, compute: 5, thick: 22, talk: 30, thin: 10, head: 28, left: 132, measured: 20 };
 const SLICE = 4;
 const PART = 4;
+/* Numbers of a measured communication. */
+const MEASURED = 7;
 
 /* Turns of a row: code, micro-batch, start, and the two patterns, with where each ends. */
 function turnsOf(row) {
@@ -35,22 +37,30 @@ function coarse(pattern) {
 }
 
 function timeline() {
-  const whole = DATA.timeline.seconds / TICK;
+  const measured = DATA.recorded?.ranks ?? [];
+  const whole = Math.max(DATA.timeline.seconds, ...measured.map((rank) => rank.seconds)) / TICK;
+  const predicted = DATA.timeline.seconds / TICK;
   const turns = DATA.tracks.map((_, row) => turnsOf(row));
   const small = DATA.timeline.slices.map(coarse);
-  const view = { from: 0, to: whole, byBatch: false, open: new Set(), picked: null };
+  const view = { from: 0, to: whole, byBatch: false, open: new Set(), picked: null, measured: measured.length > 0 };
   const canvas = h("canvas", { tabindex: 0, id: "timeline-canvas", role: "img", "aria-label": "Timeline of a step. Arrow keys move, plus and minus zoom, F shows all." });
   const frame = h("div", { class: "timeline" }, canvas);
   const details = h("div", { class: "card", id: "picked" });
   const mode = h("button", { type: "button", id: "by-batch", "aria-pressed": "false", onclick: toggleMode }, "Colour by micro-batch");
   const keys = h("div", {});
 
-  /* Lines to draw: of an open row one for each of its devices. */
+  /* Lines to draw: what was measured of a row's devices, what was predicted of it, and if it is open that of each device. */
   function lines() {
+    let y = LINE.head;
     return DATA.tracks.flatMap((row, at) => {
       const own = { row: at, name: ranksOf(row.ranks, 2), count: row.count, isHead: true };
-      if (!view.open.has(at)) return [own];
-      return [own, ...members(row).map((rank) => ({ row: at, name: `${rank}`, count: 1, isHead: false }))];
+      const open = view.open.has(at) ? members(row).map((rank) => ({ row: at, name: `${rank}`, count: 1, isHead: false })) : [];
+      const above = view.measured ? measured.filter((rank) => rank.track === at).map((rank) => ({ row: at, name: `${rank.rank} measured`, count: 1, rank })) : [];
+      return [...above, own, ...open];
+    }).map((line) => {
+      const placed = { ...line, y, height: line.rank ? LINE.measured : LINE.height };
+      y += placed.height;
+      return placed;
     });
   }
 
@@ -61,7 +71,7 @@ function timeline() {
 
   function draw() {
     const all = lines();
-    const [width, height] = [frame.clientWidth - 2, LINE.head + all.length * LINE.height + 6];
+    const [width, height] = [frame.clientWidth - 2, LINE.head + all.reduce((sum, line) => sum + line.height, 0) + 6];
     if (width <= 0) return;
     const ratio = Math.min(devicePixelRatio || 1, 16000 / height);
     Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
@@ -71,7 +81,7 @@ function timeline() {
     const paint = { pen, styles: SORT_STYLES.map(colour), ink: colour("ink"), soft: colour("soft"), track: colour("track"), line: colour("line"), card: colour("card"), talk: colour("communication"), exposed: colour("exposed"), width };
     pen.fillStyle = paint.card;
     pen.fillRect(0, 0, width, height);
-    all.forEach((line, at) => drawLine(paint, line, LINE.head + at * LINE.height));
+    all.forEach((line) => (line.rank ? drawMeasured(paint, line) : drawLine(paint, line, line.y)));
     drawPath(paint, all);
     drawHead(paint, height, all);
   }
@@ -91,10 +101,10 @@ function timeline() {
       pen.fillStyle = soft;
       if (place + 40 < width) pen.fillText(timeOf(at * TICK), place + 3, 11);
     }
-    all.forEach(({ row, name, count, isHead }, at) => {
-      const y = LINE.head + at * LINE.height;
+    all.forEach(({ row, name, count, isHead, y, height, rank }) => {
       pen.fillStyle = isHead ? ink : soft;
       pen.font = isHead ? "600 13px system-ui, sans-serif" : "12px system-ui, sans-serif";
+      if (rank) { pen.font = "11.5px system-ui, sans-serif"; pen.fillText(name, 24, y + height / 2, LINE.left - 30); return; }
       const sign = count > 1 ? (view.open.has(row) ? "▾ " : "▸ ") : isHead ? "   " : "      ";
       pen.fillText(sign + name, 8, y + 16, LINE.left - 14);
       pen.font = "11.5px system-ui, sans-serif";
@@ -109,10 +119,28 @@ function timeline() {
     const { pen } = paint;
     const { x, width } = scale();
     pen.fillStyle = paint.track;
-    pen.fillRect(x(Math.max(0, view.from)), y + LINE.compute, x(Math.min(whole, view.to)) - x(Math.max(0, view.from)), LINE.thick);
+    pen.fillRect(x(Math.max(0, view.from)), y + LINE.compute, Math.max(0, x(Math.min(predicted, view.to)) - x(Math.max(0, view.from))), LINE.thick);
     for (const turn of turns[row]) {
       if (turn.end < view.from || turn.start > view.to) continue;
       drawTurn(paint, turn, row, y, x, LINE.left + width);
+    }
+  }
+
+  /* What a rank communicated when; what of that it did nothing else for is red. */
+  function drawMeasured({ pen, track, talk, exposed }, { rank, y, height }) {
+    const { x, width } = scale();
+    const [left, right] = [LINE.left, LINE.left + width];
+    const box = (from, to, top, high, style) => {
+      const [a, b] = [Math.max(left, x(from)), Math.min(right, x(to))];
+      if (b < left || a > right) return;
+      pen.fillStyle = style;
+      pen.fillRect(a, top, Math.max(0.7, b - a), high);
+    };
+    box(0, rank.seconds / TICK, y + 4, height - 7, track);
+    for (let at = 0; at < rank.parts.length; at += MEASURED) {
+      const [start, long, waited] = rank.parts.slice(at + 3, at + 6);
+      box(start, start + long, y + 4, height - 7, talk);
+      if (waited > 0) box(start + long - Math.min(long, waited), start + long, y + height - 7, 4, exposed);
     }
   }
 
@@ -167,7 +195,7 @@ function timeline() {
     const path = DATA.timeline.path ?? [];
     if (path.length === 0 || !view.path) return;
     const { x } = scale();
-    const place = new Map(all.map((line, at) => [line.row, LINE.head + at * LINE.height]).reverse());
+    const place = new Map(all.filter((line) => line.isHead).map((line) => [line.row, line.y]));
     pen.save();
     pen.beginPath();
     pen.rect(LINE.left, 0, scale().width, canvas.clientHeight);
@@ -188,12 +216,13 @@ function timeline() {
   function at(event) {
     const box = canvas.getBoundingClientRect();
     const [px, py] = [event.clientX - box.left, event.clientY - box.top];
-    const line = lines()[Math.floor((py - LINE.head) / LINE.height)];
-    if (!line || py < LINE.head) return null;
+    const line = lines().find((one) => py >= one.y && py < one.y + one.height);
+    if (!line) return null;
     if (px < LINE.left) return { line, isLabel: true };
     const time = view.from + ((px - LINE.left) / scale().width) * (view.to - view.from);
-    const below = (py - LINE.head) % LINE.height >= LINE.talk - 2;
+    const below = py - line.y >= LINE.talk - 2;
     const slack = (2 / scale().width) * (view.to - view.from);
+    if (line.rank) return { line, time, measured: partAt(line.rank.parts, time, slack) };
     const [list, begins, width] = below ? [DATA.timeline.parts, 1, PART] : [DATA.timeline.slices, 0, SLICE];
     let best = null;
     for (const turn of turns[line.row]) {
@@ -207,8 +236,35 @@ function timeline() {
     return best ?? { line, time };
   }
 
+  /* The measured communication at a time, or the nearest one that is close. */
+  function partAt(parts, time, slack) {
+    let best = null;
+    for (let at = 0; at < parts.length; at += MEASURED) {
+      const away = Math.max(parts[at + 3] - time, time - parts[at + 3] - parts[at + 4], 0);
+      if (away <= slack && (!best || away < best.away)) best = { away, numbers: parts.slice(at, at + MEASURED) };
+    }
+    return best?.numbers ?? null;
+  }
+
+  function sayMeasured({ line, measured: numbers }) {
+    if (!numbers) return [h("b", {}, "no communication"), `measured on rank ${line.rank.rank}`];
+    const [code, batch, instr, start, long, waited, expected] = numbers;
+    const { pass, block, sent } = DATA.timeline.codes[DATA.tracks[line.row].role][code];
+    return [h("b", {}, `${kindOf(line.row, code, instr)}, measured`), facts([
+      ...operatorsIn(line.row, code, instr),
+      ["bytes", sent[instr] ? bytesOf(sent[instr][0]) : null],
+      ["took", `${timeOf(long * TICK)}, from ${timeOf(start * TICK)}`],
+      ["predicted", `${timeOf(expected * TICK)}${expected > 0 ? `, took ${(long / expected).toFixed(1)} times that` : ""}`],
+      ["waited", waited > 0 ? `${timeOf(waited * TICK)}, also for ranks that came later` : "not at all"],
+      ["micro-batch", `${batch + 1} of ${DATA.overview.micro_batches}`],
+      ["code", `${pass} of block ${block}`],
+      ["rank", `${line.rank.rank}`],
+    ], {})];
+  }
+
   function say(found) {
     if (!found || found.isLabel) return null;
+    if (found.line.rank) return sayMeasured(found);
     if (!found.turn) return [h("b", {}, "idle"), `devices ${found.line.name}`];
     return found.below ? sayPart(found) : saySlice(found);
   }
@@ -304,16 +360,19 @@ function timeline() {
   });
   canvas.addEventListener("pointerleave", tip.hide);
   new ResizeObserver(draw).observe(frame);
+  addEventListener("redraw", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   pick(null);
   keys.replaceChildren(legendOf(false));
   const button = (name, label, act) => h("button", { type: "button", "aria-label": label, title: label, onclick: act }, name);
   const hasPath = (DATA.timeline.path ?? []).length > 0;
+  const shown = h("button", { type: "button", id: "show-measured", "aria-pressed": "true", onclick: () => { view.measured = !view.measured; shown.setAttribute("aria-pressed", view.measured); draw(); } }, "Measured");
   const critical = h("button", { type: "button", "aria-pressed": "false", onclick: () => { view.path = !view.path; critical.setAttribute("aria-pressed", view.path); draw(); } }, "Critical path");
   return h("div", {},
+    measured.length > 0 && measuredCard(),
     card("A step, predicted", `${timeOf(DATA.timeline.seconds)} on ${DATA.overview.cluster.name}`,
       h("div", { class: "tools" }, button("−", "Zoom out", () => zoom(1.6)), button("+", "Zoom in", () => zoom(0.6)), button("All", "Show all of the step", fit),
-        DATA.overview.micro_batches > 1 && mode, hasPath && critical, h("span", { class: "space" }),
+        DATA.overview.micro_batches > 1 && mode, measured.length > 0 && shown, hasPath && critical, h("span", { class: "space" }),
         h("span", { class: "soft" }, "Drag to move, ", h("kbd", {}, "Ctrl"), " + wheel to zoom; with the picture in focus ", h("kbd", {}, "←"), " ", h("kbd", {}, "→"), " ", h("kbd", {}, "+"), " ", h("kbd", {}, "−"), " ", h("kbd", {}, "F"))),
       frame, keys,
       !DATA.timeline.all_slices && h("p", { class: "note" }, "This step has more slices than fit into the page: operators of one sort that follow each other are one.")),

@@ -70,8 +70,23 @@ function operatorOf(number) {
     target: DATA.names.targets[target],
     module: DATA.names.modules[module],
     line: DATA.names.lines[line],
+    source: sourceOf(line),
   };
 }
+
+/* What a line of the model says, if that is known. */
+function sourceOf(line) {
+  return DATA.names.sources[line] ?? null;
+}
+
+/* What marks in rules mean, as `shardwright ops show` says it. */
+const MARKS = {
+  "+": "parts give sums that are added up",
+  "^": "not split",
+  "@": "rewritten before it is split",
+  "~": "a part knows where it begins",
+  "!": "given to one part only",
+};
 
 /* `aten.linear.default` is short for `linear`. */
 function shortTarget(target) {

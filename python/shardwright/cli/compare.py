@@ -12,6 +12,7 @@ from ..errors import PlanError, ShardwrightError
 from ..report.memory import DOES_NOT_FIT
 from . import candidates
 from .parser import Commands
+from .picture import add_svg, draw, lines_of_picture
 
 if TYPE_CHECKING:
     from .._core import Found, Graph
@@ -30,6 +31,7 @@ def add(commands: Commands) -> None:
     add_cluster(compare, required=True)
     add_memory(compare)
     compare.add_argument("--all", action="store_true", help="every plan that was evaluated")
+    add_svg(compare, "step time against memory")
     compare.add_argument("--json", action="store_true", help="print what is known as JSON")
     compare.set_defaults(run=run)
 
@@ -66,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         "constraints": max(one.constraints for _, _, one in found),
         "rows": rows,
     }
+    draw(arguments, lambda: _drawn(arguments, model, found))
     if arguments.json:
         print(json.dumps(told))
         return status
@@ -73,7 +76,16 @@ def run(arguments: argparse.Namespace) -> int:
         print(line)
     if kept and rows:
         print("a row is a plan for other commands, by its number or its name: `--plan row:1`")
+    for line in lines_of_picture(arguments):
+        print(line)
     return status
+
+
+def _drawn(arguments: argparse.Namespace, model: str, found: Sequence[tuple[int, Graph, Found]]) -> str:
+    from .._core import compared_svg
+
+    searches = [(many, one) for many, _, one in found]
+    return compared_svg(model, arguments.cluster, _devices(arguments), searches)
 
 
 def _keep(

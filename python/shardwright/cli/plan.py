@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .cluster import write
 from .costs import kept_tensors
 from .parser import Commands
+from .picture import add_svg, draw, lines_of_picture
 from .style import paint
 
 if TYPE_CHECKING:
@@ -37,11 +38,13 @@ def add(commands: Commands) -> None:
     plan.add_argument(
         "--verbose", action="store_true", help="also what was searched and rewritten ($SHARDWRIGHT_VERBOSE)"
     )
+    add_svg(plan, "how each module is sharded")
     add_memory(plan)
     plan.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from .._core import sharding_svg
     from ..report.progress import Progress, wanted
     from .found import asked_for, explained, explained_in_numbers, operator_at
     from .model import plan_of, require_cluster
@@ -68,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         told = _Told.of(arguments, plan, (found, cut), phases.begin)
     if arguments.to:
         write("SW0928", "the plan", Path(arguments.to), plan.folded)
+    draw(arguments, lambda: sharding_svg(plan))
     if arguments.json:
         print(json.dumps(told.numbers(graph.model)))
         return told.exit
@@ -75,6 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(line)
     if arguments.to:
         print(f"The plan is in {arguments.to}.")
+    for line in lines_of_picture(arguments):
+        print(line)
     return told.exit
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError
 from .parser import Commands, suggest
+from .picture import add_svg, draw, lines_of_picture
 from .style import paint
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def add(commands: Commands) -> None:
     schedule.add_argument("--deadline", type=float, metavar="S", help="search for so many seconds")
     schedule.add_argument("--blocks", action="store_true", help="print the blocks as a file, and end")
     schedule.add_argument("--timetable", action="store_true", help="print the lines of a plan only")
+    add_svg(schedule, "the blocks of a step")
     schedule.add_argument("--json", action="store_true", help="print what is known as JSON")
     schedule.set_defaults(run=run)
 
@@ -55,13 +57,20 @@ def run(arguments: argparse.Namespace) -> None:
     except PlanError as error:
         raise _in_file(error, arguments.shape) from None
     seconds = time.perf_counter() - start
+    draw(arguments, lambda: found.svg(_title(text, arguments.shape)))
     if arguments.json:
         print(json.dumps(_numbers(found, seconds)))
     elif arguments.timetable:
         print(_timetable(found), end="")
     else:
         print(found.figure)
-        print("\n".join(_lines(found, seconds)))
+        print("\n".join([*_lines(found, seconds), *lines_of_picture(arguments)]))
+
+
+def _title(text: str, shape: str) -> str:
+    devices = _devices(text)
+    named = f"Shape {shape}" if shape in SHAPES else Path(shape).name
+    return f"{named} on {devices} device{'' if devices == 1 else 's'}"
 
 
 def _possible(arguments: argparse.Namespace) -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .parser import Commands
+from .picture import add_svg, draw, lines_of_picture
 
 # There are at most so many of memory over time.
 LINES = 32
 
 if TYPE_CHECKING:
     from .._core import Graph, Plan, Simulated
+    from .step import Step
 
 
 def add(commands: Commands) -> None:
@@ -24,17 +26,20 @@ def add(commands: Commands) -> None:
     simulate.add_argument(
         "--trace", metavar="FILE", help="write a timeline there, which ui.perfetto.dev opens"
     )
+    add_svg(simulate, "the timeline")
     simulate.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from ..report.memory import status_of
     from .cluster import write
-    from .step import simulated
+    from .step import step_of
 
-    graph, plan, found, batches = simulated(arguments)
+    step = step_of(arguments)
+    graph, plan, found, batches = step.graph, step.plan, step.simulated, step.batches
     if found.trace is not None:
         write("SW0913", "the timeline", Path(arguments.trace), found.trace)
+    draw(arguments, lambda: _drawn(arguments, step))
     if arguments.json:
         print(json.dumps(_numbers(graph, plan, found, batches)))
         return status_of(found)
@@ -42,7 +47,19 @@ def run(arguments: argparse.Namespace) -> int:
         print(line)
     if arguments.trace:
         print(f"\nThe timeline is in {arguments.trace}.")
+    for line in lines_of_picture(arguments):
+        print(line)
     return status_of(found)
+
+
+def _drawn(arguments: argparse.Namespace, step: Step) -> str:
+    from .._core import timeline_svg
+    from .cluster import choice_of
+
+    choice = choice_of(arguments)
+    return timeline_svg(
+        step.plan, step.compiled, step.simulated, choice.cluster, choice.text, batches=step.batches
+    )
 
 
 def lines_of_step(graph: Graph, plan: Plan, found: Simulated, batches: int, cluster: str) -> list[str]:

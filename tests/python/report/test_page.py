@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 
 from browser import CHROMIUM, Browser
 from shardwright.cli import main
+from shardwright.cli.ops import MARKS
+from shardwright.cli.report import words_of_others
 
 GRAPH = str(Path(__file__).parents[1] / "golden" / "gpt.graph")
 PLAN = GRAPH, "--plan", "stages:2 x 1f1b x data", "--cluster", "h200:4", "--batches", "8"
@@ -230,11 +233,140 @@ def test_a_module_shows_its_sharding(browser: Browser) -> None:
 
 
 @in_a_browser
+def test_another_plan_shows_the_command_that_makes_its_page(browser: Browser, tmp_path: Path) -> None:
+    show(browser, "compare")
+    plans = browser.ask("DATA.compare.plans.map((it) => [it.plan, it.micro_batches])")
+    this = browser.ask("DATA.compare.plans.findIndex((it) => it.is_this)")
+    assert plans[this] == ["stages:2 x data:2 x 1f1b", 8], "it has another name there"
+    assert "this one" in browser.ask(
+        f"document.querySelector('#plans tbody tr:nth-child({this + 1})').innerText"
+    )
+    at = next(at for at, (name, _) in enumerate(plans) if at != this and name.startswith("stages:4"))
+    browser.click(f"#plans tbody tr:nth-child({at + 1})")
+    command = browser.ask("document.getElementById('opened-command').textContent")
+    words = shlex.split(command)
+    assert words[0] == "shardwright" and "--compare" not in words
+    assert main([*words[1:], "-o", str(tmp_path / "other.html")]) == 0
+    overview = data_of(tmp_path / "other.html")["overview"]
+    assert [overview["plan"], overview["micro_batches"]] == plans[at]
+
+
+@in_a_browser
+def test_it_says_what_holds_the_step_back(browser: Browser, data: Any) -> None:
+    show(browser, "compare")
+    said = browser.ask("document.getElementById('sensitivity').innerText")
+    assert data["sensitivity"]["words"][0] in said and "links twice as fast" in said
+    assert all(row["seconds"] <= data["overview"]["seconds"] for row in data["sensitivity"]["rows"][:3])
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("report m --plan data --cluster h200:4 -o page.html", "report m --cluster h200:4"),
+        ("report m --plan=data --batch 8 --batches 2 -opage.html", "report m --batch 8"),
+        ("report m --pl data --micro-batches 4 --compare --json", "report m"),
+        ("report m --recorded steps.json --optimizer sgd", "report m --optimizer sgd"),
+    ],
+)
+def test_other_pages_are_made_alike(words: str, kept: str) -> None:
+    assert words_of_others(words.split()) == ["shardwright", *kept.split()]
+
+
+@in_a_browser
 def test_the_program_is_linked(browser: Browser) -> None:
     show(browser, "program")
     browser.click("#graph .row:nth-child(2)")
     lit = browser.ask("[...document.querySelectorAll('#emitted .lit')].map((it) => it.innerText)")
     assert any("run.call(" in line for line in lit) and any("embedding" in line for line in lit), lit
+
+
+SMALL = """
+import torch
+
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(8, 16)
+
+    def forward(self, x):
+        hidden = torch.relu(self.up(x))
+        return hidden.sum()
+
+
+def small():
+    return Small(), (torch.ones(4, 8),)
+"""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a model whose file is at hand."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "small_model.py").write_text(SMALL)
+    model, page = f"{folder / 'small_model.py'}:small", folder / "page.html"
+    assert main(["report", model, "--plan", "data", "--cluster", "h200:2", "-o", str(page)]) == 0
+    return page
+
+
+def test_what_the_models_lines_say_is_there(small: Path, data: Any) -> None:
+    names = data_of(small)["names"]
+    said = dict(zip(names["lines"], names["sources"], strict=True))
+    assert said["small_model.py:11"] == "hidden = torch.relu(self.up(x))"
+    assert data["names"]["sources"] == [], "nobody knows the file of which a graph was written"
+
+
+@in_a_browser
+def test_lines_of_the_model_stand_above_their_operators(small: Path) -> None:
+    with Browser(*SIZES[0]) as browser:
+        browser.open(small)
+        show(browser, "program")
+        said = browser.ask("[...document.querySelectorAll('#graph .source')].map((it) => it.innerText)")
+        assert "hidden = torch.relu(self.up(x))" in said
+        assert browser.errors == []
+
+
+def pick_linear(browser: Browser) -> None:
+    """The operator of a module, which is opened before if it is folded."""
+    show(browser, "model")
+    find = (
+        "(() => { const head = document.querySelector('tr[data-path=\"h.0.attn.c_attn\"]');"
+        " const next = head.nextElementSibling;"
+        " return next?.querySelector('td:first-child > .mono')?.innerText === 'linear' ? next : null; })()"
+    )
+    if not browser.ask(f"{find} !== null"):
+        browser.ask("document.querySelector('tr[data-path=\"h.0.attn.c_attn\"]').click()")
+    browser.ask(f"{find}.click()")
+    browser.drawn()
+
+
+@in_a_browser
+def test_an_operator_says_its_rule_and_what_is_emitted(browser: Browser) -> None:
+    pick_linear(browser)
+    said = browser.ask("document.querySelector('#model .side > div:last-child').innerText")
+    assert "rule" in said and "may split" in said
+    assert MARKS["@"] in said
+    lines = browser.ask("[...document.querySelectorAll('[data-emitted] .row')].map((it) => it.innerText)")
+    assert any("linear" in line for line in lines), lines
+
+
+@in_a_browser
+def test_an_operator_has_the_other_ways_of_the_compared_plans(browser: Browser, data: Any) -> None:
+    pick_linear(browser)
+    rows = browser.ask("[...document.querySelectorAll('#alternatives tbody tr')].map((it) => it.innerText)")
+    assert len(rows) > 1 and any("batch 4" in row for row in rows), rows
+
+    def told(node: Any) -> Iterator[Any]:
+        yield from node["operators"]
+        for inner in node["inner"]:
+            yield from told(inner)
+
+    plans = data["compare"]["plans"]
+    for one in told(data["model"]["tree"]):
+        numbers = [number for _, number in one["alternatives"]]
+        assert numbers == sorted(numbers) and numbers[0] == 0, "the quickest plan first"
+        assert len({way for way, _ in one["alternatives"]}) == len(numbers)
+        assert numbers[-1] < len(plans)
 
 
 @in_a_browser
@@ -248,3 +380,24 @@ def test_it_has_room_in_windows_of_all_sizes_and_at_night(browser: Browser) -> N
             assert wide <= size[0], f"{view} is {wide} wide in {size}"
     browser.dark()
     assert browser.ask("getComputedStyle(document.body).backgroundColor") != light
+
+
+@in_a_browser
+def test_paper_has_all_views_on_a_light_ground(browser: Browser) -> None:
+    browser.dark()
+    browser.ask("dispatchEvent(new Event('beforeprint'))")
+    shown = browser.ask(
+        "[...document.querySelectorAll('main > section:not([hidden]) .card:first-of-type')]"
+        ".map((it) => it.offsetHeight)"
+    )
+    assert len(shown) >= len(VIEWS) and min(shown) > 20
+    corner = (
+        "[...document.getElementById('timeline-canvas').getContext('2d')"
+        ".getImageData(2, 2, 1, 1).data].slice(0, 3)"
+    )
+    assert browser.ask(corner) == [255, 255, 255], "the timeline is drawn, and light"
+    browser.ask("dispatchEvent(new Event('afterprint'))")
+    assert browser.ask("document.querySelectorAll('main > section:not([hidden])').length") == 1
+    browser.click("#tab-timeline")
+    browser.drawn()
+    assert browser.ask(corner) != [255, 255, 255]

@@ -4,7 +4,9 @@
 //! alike is told once: devices that do the same at the same time, tasks that go the same way, layers.
 //! [`SCHEMA`] is the version of the JSON, which `docs/reference/report-data.md` describes.
 
+mod alternatives;
 mod clock;
+mod commands;
 mod communication;
 mod matrix;
 mod memory;
@@ -13,9 +15,14 @@ mod overview;
 mod path;
 mod patterns;
 mod programs;
+mod recorded;
+mod sensitivity;
 mod timeline;
 mod tracks;
 mod tree;
+pub(crate) mod words;
+
+use std::collections::BTreeMap;
 
 use cluster::Cluster;
 use compiler::{Compiled, SimulatedStep};
@@ -27,6 +34,11 @@ use serde_json::{Value, json};
 
 use clock::Clock;
 use names::PageNames;
+
+pub use commands::OtherPages;
+pub(crate) use patterns::{PART, SLICE, Sort};
+pub use recorded::RecordedFile;
+pub(crate) use tracks::{Track, Tracks, tracks};
 
 /// Raised when a reader of an older version would misread the JSON.
 pub const SCHEMA: u32 = 1;
@@ -42,10 +54,17 @@ pub struct Subject<'s> {
     pub cluster: &'s Cluster,
     pub batches: u32,
     pub optimizer: &'s str,
+    /// Whether PyTorch compiles local code.
+    pub is_compiled: bool,
     pub about: &'s About,
 }
 
 impl Subject<'_> {
+    /// How long a tick of a track's tasks is.
+    pub(crate) fn ticks_per_second(&self) -> f64 {
+        self.clock().ticks_per_second
+    }
+
     fn clock(&self) -> Clock {
         Clock::new(self.step.estimate.simulation.seconds)
     }
@@ -58,6 +77,10 @@ pub struct About {
     pub command: String,
     pub version: String,
     pub compared: Option<Compared>,
+    pub recorded: Option<RecordedFile>,
+    pub others: OtherPages,
+    /// What the model's lines say, as far as that is known: of `gpt.py:12` its text.
+    pub sources: BTreeMap<String, String>,
 }
 
 /// Plans that were looked at, the quickest first.
@@ -77,32 +100,44 @@ pub struct Candidate {
     /// On the rank that uses most of its memory: bytes needed, and there.
     pub memory: (u64, u64),
     pub utilisation: f64,
+    /// What it decides, of a plan of the same model.
+    pub decisions: Option<Plan>,
 }
 
 /// What the page knows.
 pub fn data(subject: &Subject<'_>) -> Result<Value> {
     let rewritten = subject.compiled.program.rewritten(subject.graph)?.graph;
     let mut names = PageNames::default();
-    let tracks = tracks::tracks(subject);
+    let tracks = tracks(subject);
     let timeline = timeline::timeline(subject, &rewritten, &tracks);
     let communication = communication::communication(subject, &rewritten, &tracks, &mut names);
+    let recorded = subject.about.recorded.as_ref();
+    let recorded = recorded.map(|file| recorded::recorded(subject, &rewritten, &tracks, file)).transpose()?;
     Ok(json!({
         "schema": SCHEMA,
         "overview": overview::overview(subject),
-        "tracks": tracks.iter().map(tracks::Track::to_json).collect::<Vec<_>>(),
+        "tracks": tracks.iter().map(Track::to_json).collect::<Vec<_>>(),
         "timeline": timeline,
         "memory": memory::memory(subject, &tracks),
         "model": tree::model(subject, &mut names),
         "communication": communication,
-        "compare": subject.about.compared.as_ref().map(compared),
+        "compare": subject.about.compared.as_ref().map(|it| compared(it, subject)),
+        "sensitivity": sensitivity::sensitivity(subject)?,
+        "recorded": recorded,
         "program": programs::programs(subject)?,
         "operators": names.operators(&rewritten),
-        "names": names.to_json(),
+        "names": names.to_json(&subject.about.sources),
     }))
 }
 
-fn compared(of: &Compared) -> Value {
-    let track = |it: &Candidate| {
+fn compared(of: &Compared, subject: &Subject<'_>) -> Value {
+    let others = &subject.about.others;
+    // The same plan may have been asked for by another name.
+    let is_this = |it: &Candidate| {
+        let same = |plan: &Plan| Plan { name: subject.plan.name.clone(), ..plan.clone() } == *subject.plan;
+        it.micro_batches == subject.batches && it.decisions.as_ref().is_some_and(same)
+    };
+    let plan = |(at, it): (usize, &Candidate)| {
         json!({
             "plan": it.plan,
             "micro_batches": it.micro_batches,
@@ -110,19 +145,22 @@ fn compared(of: &Compared) -> Value {
             "fits": it.fits,
             "memory": [it.memory.0, it.memory.1],
             "utilisation": it.utilisation,
+            "is_this": is_this(it),
+            "command": commands::command(others, it, at),
         })
     };
-    json!({ "bound": of.bound, "plans": of.candidates.iter().map(track).collect::<Vec<_>>() })
+    json!({ "bound": of.bound, "plans": of.candidates.iter().enumerate().map(plan).collect::<Vec<_>>() })
 }
 
 const SHELL: &str = include_str!("../../viewer/index.html");
 const STYLE: &str = include_str!("../../viewer/style.css");
 /// In the order in which they run.
-const SCRIPTS: [&str; 10] = [
+const SCRIPTS: [&str; 11] = [
     include_str!("../../viewer/words.js"),
     include_str!("../../viewer/parts.js"),
     include_str!("../../viewer/overview.js"),
     include_str!("../../viewer/timeline.js"),
+    include_str!("../../viewer/measured.js"),
     include_str!("../../viewer/memory.js"),
     include_str!("../../viewer/model.js"),
     include_str!("../../viewer/communication.js"),

@@ -52,8 +52,16 @@ impl PageNames {
         ])
     }
 
-    pub(super) fn to_json(&self) -> Value {
-        json!({ "targets": self.targets.all, "modules": self.modules.all, "lines": self.lines.all, "shapes": self.shapes.all })
+    /// `sources` are what lines say.
+    pub(super) fn to_json(&self, sources: &BTreeMap<String, String>) -> Value {
+        let said: Vec<Option<&String>> = self.lines.all.iter().map(|line| sources.get(line)).collect();
+        json!({
+            "targets": self.targets.all,
+            "modules": self.modules.all,
+            "lines": self.lines.all,
+            "sources": if sources.is_empty() { vec![] } else { said },
+            "shapes": self.shapes.all,
+        })
     }
 }
 

@@ -15,12 +15,12 @@ use super::clock::Clock;
 /// More numbers than these are not drawn apart: of tasks that many slices would fill only the whole is told.
 const MOST: usize = 300_000;
 /// Numbers of a slice, and of a part of a communication.
-pub(super) const SLICE: usize = 4;
-pub(super) const PART: usize = 4;
+pub(crate) const SLICE: usize = 4;
+pub(crate) const PART: usize = 4;
 
 /// What a slice is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(crate) enum Sort {
     Forward,
     Backward,
     Weights,
@@ -31,25 +31,25 @@ pub(super) enum Sort {
 }
 
 impl Sort {
-    pub(super) const NAMES: [&'static str; 7] =
+    pub(crate) const NAMES: [&'static str; 7] =
         ["forward", "backward", "weight gradients", "recomputed", "copies", "waits", "optimizer"];
 }
 
 /// One after the other: the code, the micro-batch, the start, and the two patterns.
-pub(super) type Tasks = Vec<[i64; 5]>;
+pub(crate) type Tasks = Vec<[i64; 5]>;
 
 #[derive(Default)]
-pub(super) struct Patterns {
-    pub(super) slices: PatternTable,
-    pub(super) parts: PatternTable,
+pub(crate) struct Patterns {
+    pub(crate) slices: PatternTable,
+    pub(crate) parts: PatternTable,
     /// Whether all slices are told apart.
     pub(super) is_short: bool,
 }
 
 #[derive(Default)]
-pub(super) struct PatternTable {
+pub(crate) struct PatternTable {
     known: BTreeMap<Vec<i64>, usize>,
-    pub(super) all: Vec<Vec<i64>>,
+    pub(crate) all: Vec<Vec<i64>>,
 }
 
 impl PatternTable {

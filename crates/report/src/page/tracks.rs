@@ -8,22 +8,22 @@ use super::Subject;
 use super::patterns::{Patterns, Tasks, tasks};
 
 /// Devices that do the same.
-pub(super) struct Track {
+pub(crate) struct Track {
     pub(super) role: usize,
     /// The one that is looked at, and its place among those that were followed.
     pub(super) rank: RankId,
     pub(super) at: usize,
-    pub(super) ranks: Vec<RankId>,
+    pub(crate) ranks: Vec<RankId>,
     /// The one of them that needs most memory: shards may be uneven.
     pub(super) fullest: RankId,
-    pub(super) tasks: Tasks,
+    pub(crate) tasks: Tasks,
     lane: Vec<(&'static str, f64)>,
 }
 
 /// The tracks in the order of their first devices, with the patterns that they share.
-pub(super) struct Tracks {
-    pub(super) tracks: Vec<Track>,
-    pub(super) patterns: Patterns,
+pub(crate) struct Tracks {
+    tracks: Vec<Track>,
+    pub(crate) patterns: Patterns,
 }
 
 impl std::ops::Deref for Tracks {
@@ -34,7 +34,7 @@ impl std::ops::Deref for Tracks {
     }
 }
 
-pub(super) fn tracks(subject: &Subject<'_>) -> Tracks {
+pub(crate) fn tracks(subject: &Subject<'_>) -> Tracks {
     let program = &subject.compiled.program;
     let simulation = &subject.step.estimate.simulation;
     let mut all = Tracks { tracks: vec![], patterns: Patterns::default() };
@@ -102,6 +102,17 @@ impl Track {
     ) -> impl Iterator<Item = (&'s TakesPart, &'s Message)> + use<'s> {
         let simulation = &subject.step.estimate.simulation;
         simulation.parts[self.at].iter().map(|part| (part, &simulation.messages[part.message]))
+    }
+
+    /// Its devices as plans write them: `0..4`, or `3`; of many runs the first two.
+    pub(crate) fn said(&self) -> String {
+        let runs = ranges(&self.ranks);
+        let said = runs.iter().take(2).map(|[first, last]| match first == last {
+            true => first.to_string(),
+            false => format!("{first}..{}", last + 1),
+        });
+        let more = (runs.len() > 2).then(|| "…".to_owned());
+        said.chain(more).collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn to_json(&self) -> Value {

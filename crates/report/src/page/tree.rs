@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use graph::{Graph, OpId, Source};
 use plan::dim_names::DimNames;
+use rules::{Analysis, Kind};
 use serde_json::{Value, json};
 use simulate::{Share, Shares};
 
 use super::Subject;
+use super::alternatives::Alternatives;
 use super::names::{PageNames, shape};
 use crate::modules::Module;
 use crate::{Decided, share};
@@ -35,6 +37,7 @@ pub(super) fn model(subject: &Subject<'_>, names: &mut PageNames) -> Value {
         work: compiler::operations_of_each(subject.graph, subject.analysis),
         parameters: parameters(subject.graph),
         classes: subject.graph.modules.iter().cloned().collect(),
+        alternatives: Alternatives::new(subject, &words),
         placements: vec![],
         names,
     };
@@ -50,6 +53,7 @@ struct View<'v> {
     /// By the module that has it.
     parameters: BTreeMap<String, u64>,
     classes: BTreeMap<String, String>,
+    alternatives: Alternatives,
     placements: Vec<Vec<u32>>,
     names: &'v mut PageNames,
 }
@@ -154,7 +158,10 @@ impl View<'_> {
             "line": self.names.lines.number(&op.line),
             "makes": first.map(|it| shape(graph, *it)),
             "inputs": inputs,
+            "reads": op.inputs().iter().map(|it| shape(graph, *it)).collect::<Vec<_>>(),
             "rule": rule,
+            "dims": dims(analysis, id),
+            "alternatives": self.alternatives.to_json(id),
             "ways": self.ways(id),
             "placement": self.placement(id),
             "work": self.work[id.index()],
@@ -201,6 +208,12 @@ impl ModuleNode {
         let inner = self.inner.iter().flat_map(ModuleNode::every);
         self.own.iter().flatten().copied().chain(inner).collect()
     }
+}
+
+/// Those that may be split, with their sizes.
+fn dims(analysis: &Analysis, op: OpId) -> Vec<(&str, i64)> {
+    let may = analysis.op(op).loops.iter().filter(|it| it.kind != Kind::Whole && it.size > 1);
+    may.map(|it| (&it.name[..], it.size)).collect()
 }
 
 fn of_all(rank: &Shares, ops: &[OpId]) -> Share {

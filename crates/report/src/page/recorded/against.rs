@@ -1,0 +1,178 @@
+//! Where what was measured differs most from what was predicted.
+//!
+//! A member that comes early measures also how long it waits for the others. So of each communication the least counts that
+//! any member measured. A message takes from when both are there until the receiver has it: who sends seldom waits for that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use graph::Graph;
+use program::{Kind, Pass};
+use serde_json::{Value, json};
+
+use super::super::communication::pattern_of;
+use super::super::words::time;
+use super::{MessagePair, PairedRank};
+
+/// So many entries are told.
+const SHOWN: usize = 100;
+
+pub(super) struct Against {
+    /// The largest difference first.
+    entries: Vec<Difference>,
+}
+
+/// What is alike in layers and micro-batches, on all ranks.
+struct Difference {
+    key: DifferenceKey,
+    modules: BTreeSet<String>,
+    ranks: BTreeSet<u32>,
+    count: u64,
+    predicted: f64,
+    measured: f64,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct DifferenceKey {
+    kind: Kind,
+    pass: Pass,
+    pattern: String,
+}
+
+impl Against {
+    pub(super) fn new(graph: &Graph, ranks: &[PairedRank<'_>]) -> Self {
+        let mut members: BTreeMap<MessageKey<'_>, Vec<&MessagePair<'_>>> = BTreeMap::new();
+        for rank in ranks {
+            keyed(rank).for_each(|(key, pair)| members.entry(key).or_default().push(pair));
+        }
+        let mut entries: BTreeMap<DifferenceKey, Difference> = BTreeMap::new();
+        for rank in ranks {
+            for (key, (_, part, message)) in keyed(rank) {
+                let module = part.op.map_or("", |op| &graph.op(op).module);
+                let key_of_entry =
+                    DifferenceKey { kind: part.kind, pass: part.pass, pattern: pattern_of(module) };
+                let entry =
+                    entries.entry(key_of_entry.clone()).or_insert_with(|| Difference::new(key_of_entry));
+                entry.modules.insert(module.to_owned());
+                entry.ranks.insert(rank.rank.rank);
+                entry.count += 1;
+                entry.predicted += message.end - message.start;
+                entry.measured += seconds_of(&members[&key]);
+            }
+        }
+        let mut entries: Vec<Difference> = entries.into_values().collect();
+        entries.sort_by(|a, b| b.seconds().abs().total_cmp(&a.seconds().abs()));
+        Self { entries }
+    }
+
+    /// The largest difference in words, if anything is communicated.
+    pub(super) fn largest(&self) -> Option<String> {
+        let entry = self.entries.first()?;
+        let (measured, predicted) = (entry.measured / entry.each(), entry.predicted / entry.each());
+        let mut name = entry.name();
+        if let Some(first) = name.get_mut(..1) {
+            first.make_ascii_uppercase();
+        }
+        Some(format!(
+            "{name} in {} take {:.1} times what was predicted, {} of a device's step instead of {}: the largest difference.",
+            entry.key.pass.name(),
+            entry.times(),
+            time(measured),
+            time(predicted),
+        ))
+    }
+
+    pub(super) fn to_json(&self) -> Vec<Value> {
+        let json = |entry: &Difference| {
+            json!({
+                "name": entry.name(),
+                "kind": entry.key.kind.name(),
+                "pass": entry.key.pass.name(),
+                "module": entry.module(),
+                "ranks": entry.ranks.len(),
+                "count": entry.count as f64 / entry.each(),
+                "predicted": entry.predicted / entry.each(),
+                "measured": entry.measured / entry.each(),
+                "times": entry.times(),
+            })
+        };
+        self.entries.iter().take(SHOWN).map(json).collect()
+    }
+}
+
+impl Difference {
+    fn new(key: DifferenceKey) -> Self {
+        let (modules, ranks) = (BTreeSet::new(), BTreeSet::new());
+        Self { key, modules, ranks, count: 0, predicted: 0.0, measured: 0.0 }
+    }
+
+    /// Of how many ranks it is.
+    fn each(&self) -> f64 {
+        self.ranks.len().max(1) as f64
+    }
+
+    fn seconds(&self) -> f64 {
+        (self.measured - self.predicted) / self.each()
+    }
+
+    fn times(&self) -> f64 {
+        if self.predicted > 0.0 { self.measured / self.predicted } else { 1.0 }
+    }
+
+    /// The module, or the pattern of several.
+    fn module(&self) -> &str {
+        match (self.modules.len(), self.modules.first()) {
+            (1, Some(module)) => module,
+            _ => &self.key.pattern,
+        }
+    }
+
+    /// `all-reduces of h.*.mlp`.
+    fn name(&self) -> String {
+        let kind = plural(self.key.kind);
+        if self.module().is_empty() { kind.to_owned() } else { format!("{kind} of {}", self.module()) }
+    }
+}
+
+fn plural(kind: Kind) -> &'static str {
+    match kind {
+        Kind::AllReduce => "all-reduces",
+        Kind::AllGather => "all-gathers",
+        Kind::ReduceScatter => "reduce-scatters",
+        Kind::AllToAll => "all-to-alls",
+        Kind::Exchange => "exchanges",
+        Kind::Send => "sends",
+        Kind::Receive => "receives",
+        Kind::Gather => "gathers of parameters",
+        Kind::Scatter => "reduce-scatters of gradients",
+        Kind::ReduceGradients | Kind::ReduceShards => "reductions of gradients",
+        Kind::ExchangeGradients => "exchanges of gradients",
+        other => other.name(),
+    }
+}
+
+/// How long a communication took, of what its members measured.
+fn seconds_of(members: &[&MessagePair<'_>]) -> f64 {
+    let of_kind = |kind: Kind| members.iter().find(|(_, part, _)| part.kind == kind).map(|(it, ..)| it);
+    if let (Some(sent), Some(received)) = (of_kind(Kind::Send), of_kind(Kind::Receive)) {
+        // Each counts from its own call of the step, and all are called together.
+        let waited = (sent.start - received.start).max(0.0);
+        return (received.seconds - waited).max(0.0);
+    }
+    members.iter().map(|(it, ..)| it.seconds).fold(f64::INFINITY, f64::min)
+}
+
+/// What names a communication on all its members: its kind, group and micro-batch, and how many like it were before.
+type MessageKey<'p> = (Kind, &'p [u64], u64, usize);
+
+fn keyed<'p>(rank: &'p PairedRank<'p>) -> impl Iterator<Item = (MessageKey<'p>, &'p MessagePair<'p>)> {
+    let mut before: BTreeMap<(Kind, &[u64], u64), usize> = BTreeMap::new();
+    rank.messages.iter().map(move |pair| {
+        let (measured, part, _) = pair;
+        // Of a message both ends are members.
+        let kind = if part.kind == Kind::Receive { Kind::Send } else { part.kind };
+        let series = (kind, &measured.group[..], measured.batch());
+        let number = before.entry(series).or_default();
+        *number += 1;
+        ((series.0, series.1, series.2, *number), pair)
+    })
+}
