@@ -496,6 +496,12 @@ fn steps_that_go_on_begin_with_their_first_micro_batch() {
         steps(&mut made.roles[0], false);
     };
     says(&found(&graph(LINEARS), ALONE, plant), "SW0531", "are not complete");
+    // Of two blocks no step has fewer than two micro-batches: there is a forward of the second one.
+    let two = |made: &mut Program| {
+        made.roles.iter_mut().for_each(|role| steps(role, false));
+        loops(&mut made.roles[FIRST], vec![Loop::over_all(vec![forward(1), backward(0)])]);
+    };
+    says(&found(&graph(LINEARS), STAGES, two), "SW0531", "1 of 2 micro-batches have run forward");
 }
 
 const MLP: &str = include_str!("programs/mlp.graph");
