@@ -404,7 +404,8 @@ fn is_of_backward(line: &str) -> bool {
 fn messages_of_first_micro_batches_are_in_order() {
     let order = "does not run in the order of the messages";
     let twos = Loop { every: 2, iterations: Some(2), tasks: vec![forward(0)] };
-    for first in [early(2, vec![forward(2)]), early(1, vec![forward(1)]), twos] {
+    let turned = early(1, vec![forward(1), forward(0)]);
+    for first in [early(2, vec![forward(2)]), early(1, vec![forward(1)]), twos, turned] {
         let plant = |made: &mut Program| {
             let all = Loop::over_all(vec![forward(0), backward(0)]);
             loops(&mut made.roles[FIRST], vec![first.clone(), all]);
@@ -420,6 +421,7 @@ fn a_backward_runs_after_its_forward_in_whatever_loops() {
     let model = graph(LINEARS);
     let wrong = [
         vec![early(1, vec![backward(0)]), usual()],
+        vec![early(1, vec![backward(0), forward(0)]), usual()],
         vec![early(1, vec![forward(0)]), early(2, vec![backward(0)]), usual()],
         vec![all(vec![forward(0), backward(1)])],
         vec![all(vec![backward(0)]), all(vec![forward(0)])],
