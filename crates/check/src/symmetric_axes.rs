@@ -34,7 +34,7 @@ fn step(grouping: &Grouping) -> Option<RankAxis> {
 
 fn symmetric(program: &Program, axis: RankAxis) -> bool {
     let mut seen = HashSet::new();
-    let is_alike = |role: &Role| {
+    let is_symmetric = |role: &Role| {
         // Of a line of which the ranks are too few no role has all.
         let Some(lines) = Lines::of(role, axis) else { return false };
         let mut fresh = |per_rank: &PerRank<Region>| match per_rank {
@@ -44,7 +44,7 @@ fn symmetric(program: &Program, axis: RankAxis) -> bool {
         let mut regions = role.table.regions().filter(|per_rank| fresh(per_rank));
         shifted::numbers(role, &lines) && regions.all(|per_rank| lines.moves_on(per_rank))
     };
-    program.roles.iter().all(is_alike)
+    program.roles.iter().all(is_symmetric)
         && program.groupings.iter().all(|grouping| across(grouping, axis) || along(grouping, axis))
         && program.exchanges.iter().all(|exchange| stays(exchange, axis))
 }
