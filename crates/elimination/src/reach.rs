@@ -39,12 +39,12 @@ pub(crate) struct Known {
     sums: HashMap<Vec<usize>, Rc<[f64]>>,
     /// By that, how many values, and which ones besides.
     orders: HashMap<(usize, usize, Vec<usize>), KeptValues>,
-    parts: Parts,
+    restricted: Restricted,
 }
 
 /// Values that were kept, each list once, and what of tables is left with them.
 #[derive(Default)]
-struct Parts {
+struct Restricted {
     lists: HashMap<Vec<usize>, KeptValues>,
     tables: HashMap<(usize, Vec<usize>), Rc<[f64]>>,
 }
@@ -96,8 +96,8 @@ pub(crate) fn among(
     (count, given): (usize, &[Vec<usize>]),
     known: &mut Known,
 ) -> Smaller {
-    let Known { orders, parts, .. } = known;
-    let mut of = |variable: usize, parts: &mut Parts| {
+    let Known { orders, restricted, .. } = known;
+    let mut of = |variable: usize, restricted: &mut Restricted| {
         let (promises, given) = (&promises[variable], given.get(variable).cloned().unwrap_or_default());
         let made = |(_, _, given): &(usize, usize, Vec<usize>)| {
             let mut order: Vec<usize> = (0..promises.len()).collect();
@@ -106,12 +106,12 @@ pub(crate) fn among(
             order.extend(given);
             order.sort_unstable();
             order.dedup();
-            parts.list(order)
+            restricted.list(order)
         };
         Rc::clone(orders.entry((address(promises), count, given)).or_insert_with_key(made))
     };
-    let kept = (0..problem.sizes.len()).map(|variable| of(variable, parts)).collect();
-    part(problem, kept, parts)
+    let kept = (0..problem.sizes.len()).map(|variable| of(variable, restricted)).collect();
+    restrict(problem, kept, restricted)
 }
 
 /// The values with which a sum can be no more than so much.
@@ -122,26 +122,26 @@ pub(crate) fn within(problem: &Problem, promises: &Promises, most: f64) -> Small
         let more = |at: &usize| promises[variable][*at] - least[variable];
         (0..promises[variable].len()).filter(|at| all + more(at) <= most + ROUNDING * most.abs()).collect()
     };
-    let mut parts = Parts::default();
-    let kept = (0..problem.sizes.len()).map(|variable| parts.list(of(variable))).collect();
-    let smaller = part(problem, kept, &mut parts);
+    let mut restricted = Restricted::default();
+    let kept = (0..problem.sizes.len()).map(|variable| restricted.list(of(variable))).collect();
+    let smaller = restrict(problem, kept, &mut restricted);
     let limit = most + ROUNDING * most.abs();
     let least = sharpened(&smaller.problem);
     let of = |(own, least): (&KeptValues, &Vec<f64>)| {
         let may = own.iter().zip(least).filter(|(_, least)| **least <= limit);
-        parts.list(may.map(|(value, _)| *value).collect())
+        restricted.list(may.map(|(value, _)| *value).collect())
     };
     let kept = smaller.kept.iter().zip(&least).map(of).collect();
-    part(problem, kept, &mut parts)
+    restrict(problem, kept, &mut restricted)
 }
 
-fn part(problem: &Problem, kept: Vec<KeptValues>, parts: &mut Parts) -> Smaller {
+fn restrict(problem: &Problem, kept: Vec<KeptValues>, restricted: &mut Restricted) -> Smaller {
     let of = |term: &Term| {
         let own: Vec<KeptValues> = term.scope.iter().map(|one| Rc::clone(&kept[*one])).collect();
         let sizes = term.scope.iter().map(|one| problem.sizes[*one]);
         let lists = own.iter().map(|list| Rc::as_ptr(list).cast::<usize>() as usize);
         let made = || entries(&term.costs, sizes, &own);
-        let costs = parts.tables.entry((address(&term.costs), lists.collect())).or_insert_with(made);
+        let costs = restricted.tables.entry((address(&term.costs), lists.collect())).or_insert_with(made);
         Term { scope: term.scope.clone(), costs: Rc::clone(costs) }
     };
     let terms = problem.terms.iter().map(of).collect();
@@ -149,7 +149,7 @@ fn part(problem: &Problem, kept: Vec<KeptValues>, parts: &mut Parts) -> Smaller 
     Smaller { problem: Problem { sizes, terms }, kept }
 }
 
-impl Parts {
+impl Restricted {
     fn list(&mut self, values: Vec<usize>) -> KeptValues {
         let made = |values: &Vec<usize>| Rc::from(&values[..]);
         Rc::clone(self.lists.entry(values).or_insert_with_key(made))

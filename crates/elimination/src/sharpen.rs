@@ -11,16 +11,16 @@ use crate::{NEVER, Problem};
 const MUCH: f64 = 1e30;
 
 /// A table over two variables, and what was taken of it for each of their values.
-struct Pair<'p> {
+struct PairTable<'p> {
     ends: [usize; 2],
     costs: &'p [f64],
     moved: [Vec<f64>; 2],
     /// The least that is left in it.
-    least: f64,
+    min: f64,
 }
 
 struct Sharpening<'p> {
-    pairs: Vec<Pair<'p>>,
+    pairs: Vec<PairTable<'p>>,
     /// The tables around each variable.
     around: Vec<Vec<usize>>,
     /// What each value of each variable has.
@@ -52,15 +52,15 @@ impl<'p> Sharpening<'p> {
                 [one, other] => {
                     [one, other].iter().for_each(|it| around[*it].push(pairs.len()));
                     let moved = [one, other].map(|it| vec![0.0; problem.sizes[it]]);
-                    let least = term.costs.iter().copied().fold(NEVER, f64::min).min(MUCH);
-                    total += least;
-                    pairs.push(Pair { ends: [one, other], costs: &term.costs, moved, least });
+                    let min = term.costs.iter().copied().fold(NEVER, f64::min).min(MUCH);
+                    total += min;
+                    pairs.push(PairTable { ends: [one, other], costs: &term.costs, moved, min });
                 }
                 // Of what many variables say together the least counts.
                 _ => total += term.costs.iter().copied().fold(NEVER, f64::min).min(MUCH),
             }
         }
-        total += own.iter().map(|own| least_of(own)).sum::<f64>();
+        total += own.iter().map(|own| min_of(own)).sum::<f64>();
         let found = own.iter().map(|own| vec![f64::NEG_INFINITY; own.len()]).collect();
         Self { pairs, around, own, total, found }
     }
@@ -68,11 +68,11 @@ impl<'p> Sharpening<'p> {
     /// Gives a variable what the tables around it have for it, and passes that on to those that lead to some others.
     fn visit(&mut self, variable: usize, leads_on: impl Fn(usize) -> bool) {
         let own = &mut self.own[variable];
-        self.total -= least_of(own);
+        self.total -= min_of(own);
         let mut on = vec![];
         for at in &self.around[variable] {
             let pair = &mut self.pairs[*at];
-            self.total -= pair.least;
+            self.total -= pair.min;
             let side = usize::from(pair.ends[1] == variable);
             let most = pair.take(side);
             own.iter_mut().zip(&most).for_each(|(own, it)| *own += it);
@@ -87,44 +87,44 @@ impl<'p> Sharpening<'p> {
         for (at, side) in &on {
             let pair = &mut self.pairs[*at];
             pair.moved[*side].iter_mut().zip(own.iter()).for_each(|(moved, own)| *moved -= own / ways);
-            pair.least = least_of(own) / ways;
-            self.total += pair.least;
+            pair.min = min_of(own) / ways;
+            self.total += pair.min;
         }
         let stays = 1.0 - on.len() as f64 / ways;
         own.iter_mut().for_each(|own| *own *= stays);
-        self.total += least_of(own);
+        self.total += min_of(own);
     }
 }
 
-impl Pair<'_> {
+impl PairTable<'_> {
     /// The least that it has for each value of one of its variables, which is taken of it.
     fn take(&mut self, side: usize) -> Vec<f64> {
         let [first, second] = &self.moved;
-        let rows = self.costs.chunks_exact(second.len());
-        let mut least = match side {
-            0 => rows.map(|row| least_sum(row, second)).collect(),
+        let chunks = self.costs.chunks_exact(second.len());
+        let mut min = match side {
+            0 => chunks.map(|entries| min_sum(entries, second)).collect(),
             _ => {
-                let mut least = vec![MUCH; second.len()];
-                for (row, moved) in rows.zip(first) {
-                    least.iter_mut().zip(row).for_each(|(least, it)| *least = least.min(it - moved));
+                let mut min = vec![MUCH; second.len()];
+                for (entries, moved) in chunks.zip(first) {
+                    min.iter_mut().zip(entries).for_each(|(min, it)| *min = min.min(it - moved));
                 }
-                least
+                min
             }
         };
-        least.iter_mut().zip(&mut self.moved[side]).for_each(|(least, moved)| {
-            *least = least.min(MUCH) - *moved;
-            *moved += *least;
+        min.iter_mut().zip(&mut self.moved[side]).for_each(|(min, moved)| {
+            *min = min.min(MUCH) - *moved;
+            *moved += *min;
         });
-        self.least = 0.0;
-        least
+        self.min = 0.0;
+        min
     }
 }
 
-fn least_sum(row: &[f64], moved: &[f64]) -> f64 {
-    row.iter().zip(moved).map(|(it, moved)| it - moved).fold(MUCH, f64::min)
+fn min_sum(entries: &[f64], moved: &[f64]) -> f64 {
+    entries.iter().zip(moved).map(|(it, moved)| it - moved).fold(MUCH, f64::min)
 }
 
-fn least_of(all: &[f64]) -> f64 {
+fn min_of(all: &[f64]) -> f64 {
     all.iter().copied().fold(MUCH, f64::min)
 }
 
@@ -148,24 +148,24 @@ mod tests {
     }
 
     /// The least sum with each value of each variable, by trying all.
-    fn least_with(problem: &Problem) -> Vec<Vec<f64>> {
+    fn min_with(problem: &Problem) -> Vec<Vec<f64>> {
         let count = problem.sizes.len();
-        let mut least = vec![vec![NEVER; SIZE]; count];
+        let mut min = vec![vec![NEVER; SIZE]; count];
         for at in 0..SIZE.pow(count as u32) {
             let values: Vec<usize> = (0..count).map(|it| at / SIZE.pow(it as u32) % SIZE).collect();
             let cost = problem.cost(&values);
-            for (least, value) in least.iter_mut().zip(&values) {
-                least[*value] = least[*value].min(cost);
+            for (min, value) in min.iter_mut().zip(&values) {
+                min[*value] = min[*value].min(cost);
             }
         }
-        least
+        min
     }
 
     #[test]
     fn it_is_exact_along_a_chain() {
         let problem = problem(&[&[0], &[0, 1], &[2, 1], &[2], &[2, 3], &[3, 4]], 5);
-        for (found, least) in sharpened(&problem).iter().zip(least_with(&problem)) {
-            assert!(found.iter().zip(&least).all(|(found, least)| (found - least).abs() < 1e-9));
+        for (found, min) in sharpened(&problem).iter().zip(min_with(&problem)) {
+            assert!(found.iter().zip(&min).all(|(found, min)| (found - min).abs() < 1e-9));
         }
     }
 
@@ -174,10 +174,10 @@ mod tests {
         let scopes: [&[usize]; 8] = [&[0, 1], &[1, 2], &[0, 2], &[2, 3], &[3, 4], &[4, 0], &[1], &[1, 3, 4]];
         let problem = problem(&scopes, 5);
         let mut closest = 0.0_f64;
-        for (found, least) in sharpened(&problem).iter().zip(least_with(&problem)) {
-            for (found, least) in found.iter().zip(&least) {
-                assert!(*found <= least + 1e-9, "{found} {least}");
-                closest = closest.max(found / least);
+        for (found, min) in sharpened(&problem).iter().zip(min_with(&problem)) {
+            for (found, min) in found.iter().zip(&min) {
+                assert!(*found <= min + 1e-9, "{found} {min}");
+                closest = closest.max(found / min);
             }
         }
         assert!(closest > 0.8, "{closest}");

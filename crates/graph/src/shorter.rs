@@ -24,13 +24,13 @@ impl Repeats {
     }
 }
 
-/// The runs of layers of a model, in its order. Those that repeat fewer times than `least` are none.
-pub fn repeats(graph: &Graph, least: usize) -> Vec<Repeats> {
+/// The runs of layers of a model, in its order. Those that repeat fewer times than `minimum` are none.
+pub fn repeats(graph: &Graph, minimum: usize) -> Vec<Repeats> {
     let signatures: Vec<u64> = graph.ops.iter().map(|op| signature(graph, op)).collect();
     let mut runs = vec![];
     let mut open = vec![(0, graph.ops.len())];
     while let Some((begin, end)) = open.pop() {
-        if let Some(run) = longest(graph, &signatures, (begin, end), least.max(2)) {
+        if let Some(run) = longest(graph, &signatures, (begin, end), minimum.max(2)) {
             open.extend([(begin, run.begin), (run.end(), end)]);
             runs.push(run);
         }
@@ -71,9 +71,14 @@ pub fn shorter(graph: &Graph, run: Repeats, less: usize) -> Option<Graph> {
 }
 
 /// The longest run of operators between two.
-fn longest(graph: &Graph, signatures: &[u64], (begin, end): (usize, usize), least: usize) -> Option<Repeats> {
+fn longest(
+    graph: &Graph,
+    signatures: &[u64],
+    (begin, end): (usize, usize),
+    minimum: usize,
+) -> Option<Repeats> {
     let mut best: Option<Repeats> = None;
-    for period in 1..=(end - begin) / least {
+    for period in 1..=(end - begin) / minimum {
         let covers = |run: Repeats| run.period * run.times;
         let mut at = begin;
         while at + period < end {
@@ -83,7 +88,7 @@ fn longest(graph: &Graph, signatures: &[u64], (begin, end): (usize, usize), leas
             let count = (at..end - period).take_while(same).count();
             let run = Repeats { begin: at, period, times: count / period + 1 };
             // Of the same operators a shorter period says more.
-            if run.times >= least && best.is_none_or(|known| covers(known) < covers(run)) {
+            if run.times >= minimum && best.is_none_or(|known| covers(known) < covers(run)) {
                 best = Some(run);
             }
             at += count + 1;
@@ -115,7 +120,7 @@ fn is_same_arg(graph: &Graph, args: (&Arg, &Arg), period: usize) -> bool {
 /// Whether a tensor is to one layer what another one is to the layer before.
 fn moves_on(graph: &Graph, (a, b): (TensorId, TensorId), period: usize) -> bool {
     let (one, other) = (graph.tensor(a), graph.tensor(b));
-    let are_alike = match (&one.source, &other.source) {
+    let are_equivalent = match (&one.source, &other.source) {
         (Source::Op { op: a, output: x }, Source::Op { op: b, output: y }) => {
             a.index() + period == b.index() && x == y
         }
@@ -126,7 +131,7 @@ fn moves_on(graph: &Graph, (a, b): (TensorId, TensorId), period: usize) -> bool 
         (Source::Const { .. }, Source::Const { .. }) => true,
         _ => false,
     };
-    are_alike && one.dtype == other.dtype && one.shape == other.shape
+    are_equivalent && one.dtype == other.dtype && one.shape == other.shape
 }
 
 /// What of an operator does not depend on where it is.

@@ -13,7 +13,7 @@ use diag::Result;
 use plan::sets::auto;
 use plan::{Plan, PlanName, sets};
 
-use crate::few_layers::{FewLayers, Told};
+use crate::few_layers::{Extrapolated, FewLayers};
 use crate::lower_bound::{LowerBound, LowerBounds};
 use crate::{
     Evaluated, Found, Question, Shape, Wanted, ahead, bound, candidate, is_refusal, least_of, shapes,
@@ -53,7 +53,7 @@ struct Fallback {
     /// Whether that is of this plan; else of others that take no more.
     is_own: bool,
     /// Whether that is what the model with few layers tells of it.
-    is_told: bool,
+    is_extrapolated: bool,
 }
 
 pub(crate) struct Search<'q, 'w> {
@@ -78,7 +78,7 @@ pub(crate) struct Search<'q, 'w> {
     ahead: BTreeMap<String, Result<Evaluated>>,
     few_layers: Option<FewLayers>,
     /// By name what the model with few layers tells.
-    told: BTreeMap<String, Option<Told>>,
+    extrapolated: BTreeMap<String, Option<Extrapolated>>,
 }
 
 pub(crate) fn search(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
@@ -123,7 +123,7 @@ impl<'q, 'w> Search<'q, 'w> {
             is_hurried: false,
             ahead: BTreeMap::new(),
             few_layers: if wanted.count == usize::MAX { None } else { FewLayers::of(question.graph) },
-            told: BTreeMap::new(),
+            extrapolated: BTreeMap::new(),
         };
         search.usual = search.usual(&all)?;
         search.open.clone_from(&search.usual);
@@ -194,7 +194,7 @@ impl<'q, 'w> Search<'q, 'w> {
                 },
             };
             known = known.or(is_own.then_some((shape, least)));
-            ladders.push(Fallback { shape, place, names, at: 0, least, is_own, is_told: false });
+            ladders.push(Fallback { shape, place, names, at: 0, least, is_own, is_extrapolated: false });
         }
         Ok(ladders)
     }
@@ -322,8 +322,8 @@ impl<'q, 'w> Search<'q, 'w> {
             self.next_of(fallback);
             return Ok(());
         }
-        if let Some(told) = self.told(&fallback, &name) {
-            return self.go_by(told, fallback);
+        if let Some(few) = self.extrapolated(&fallback, &name) {
+            return self.go_by(few, fallback);
         }
         (self.watch)(&name.to_string());
         let candidate = match self.evaluated(plan) {
@@ -344,27 +344,29 @@ impl<'q, 'w> Search<'q, 'w> {
 
     /// What the model with few layers tells of a plan whose turn it is, if nobody asked before. With more threads it is
     /// asked for the plans that follow, too.
-    fn told(&mut self, fallback: &Fallback, name: &PlanName) -> Option<Told> {
-        if !self.is_to_be_told(fallback) || self.is_late() {
+    fn extrapolated(&mut self, fallback: &Fallback, name: &PlanName) -> Option<Extrapolated> {
+        if !self.is_to_be_extrapolated(fallback) || self.is_late() {
             return None;
         }
-        if let Some(known) = self.told.get(&name.to_string()) {
+        if let Some(known) = self.extrapolated.get(&name.to_string()) {
             return *known;
         }
         let mut names = vec![name.clone()];
-        let follow = self.in_turn().into_iter().map(|at| &self.open[at]);
-        let follow = follow.filter(|other| self.is_to_be_told(other)).map(|other| &other.names[other.at]);
-        let follow = follow.filter(|name| !self.told.contains_key(&name.to_string()));
+        let follow = self.in_order().into_iter().map(|at| &self.open[at]);
+        let follow =
+            follow.filter(|other| self.is_to_be_extrapolated(other)).map(|other| &other.names[other.at]);
+        let follow = follow.filter(|name| !self.extrapolated.contains_key(&name.to_string()));
         names.extend(follow.take(self.question.threads.max(1) - 1).cloned());
         let few_layers = self.few_layers.as_ref()?;
-        let told =
-            ahead::each(self.question.threads, names.clone(), |name| few_layers.told(self.question, &name));
-        self.told.extend(names.iter().map(ToString::to_string).zip(told));
-        self.told[&name.to_string()]
+        let few = ahead::each(self.question.threads, names.clone(), |name| {
+            few_layers.extrapolated(self.question, &name)
+        });
+        self.extrapolated.extend(names.iter().map(ToString::to_string).zip(few));
+        self.extrapolated[&name.to_string()]
     }
 
     /// Places of the open ladders, in the order of their turns: those that may be among the wanted plans.
-    fn in_turn(&self) -> Vec<usize> {
+    fn in_order(&self) -> Vec<usize> {
         let limit = self.limit();
         let mut open: Vec<usize> = (0..self.open.len()).collect();
         open.retain(|at| self.open[*at].least.seconds <= limit);
@@ -372,21 +374,21 @@ impl<'q, 'w> Search<'q, 'w> {
         open
     }
 
-    fn is_to_be_told(&self, fallback: &Fallback) -> bool {
-        self.few_layers.is_some() && !fallback.is_told && self.shape(fallback.shape).stages == 1
+    fn is_to_be_extrapolated(&self, fallback: &Fallback) -> bool {
+        self.few_layers.is_some() && !fallback.is_extrapolated && self.shape(fallback.shape).stages == 1
     }
 
     /// Puts a plan to where it belongs by what is told of it; what surely does not fit is not looked at.
-    fn go_by(&mut self, told: Told, fallback: Fallback) -> Result<()> {
-        if told.memory <= told.there * MORE {
-            let seconds = fallback.least.seconds.max(told.seconds * (1.0 - OFF));
-            let least = LowerBound { seconds, ..fallback.least };
-            self.open.push(Fallback { least, is_told: true, ..fallback });
+    fn go_by(&mut self, few: Extrapolated, fallback: Fallback) -> Result<()> {
+        if few.memory <= few.there * MORE {
+            let seconds = fallback.least.seconds.max(few.seconds * (1.0 - OFF));
+            let bound = LowerBound { seconds, ..fallback.least };
+            self.open.push(Fallback { least: bound, is_extrapolated: true, ..fallback });
             return Ok(());
         }
         if fallback.at + 1 == fallback.names.len() {
-            let least = LowerBound { memory: told.memory as u64, ..fallback.least };
-            self.too_large.push(Fallback { least, ..fallback });
+            let bound = LowerBound { memory: few.memory as u64, ..fallback.least };
+            self.too_large.push(Fallback { least: bound, ..fallback });
         } else {
             self.next_of(fallback);
         }
@@ -396,7 +398,7 @@ impl<'q, 'w> Search<'q, 'w> {
     /// What is looked at where a plan does not fit.
     fn next_of(&mut self, fallback: Fallback) {
         self.open.extend(self.on_host(&fallback));
-        self.open.push(Fallback { at: fallback.at + 1, is_own: false, is_told: false, ..fallback });
+        self.open.push(Fallback { at: fallback.at + 1, is_own: false, is_extrapolated: false, ..fallback });
     }
 
     /// A plan whose turn it is; with more threads the plans that follow if nothing changes are evaluated with it.
@@ -419,13 +421,14 @@ impl<'q, 'w> Search<'q, 'w> {
     fn next(&mut self, count: usize) -> Vec<Plan> {
         let (limit, most) = (self.limit(), self.question.most());
         let mut plans = vec![];
-        for at in self.in_turn() {
+        for at in self.in_order() {
             let fallback = &self.open[at];
             if plans.len() == count {
                 break;
             }
             let name = &fallback.names[fallback.at];
-            let Some(plan) = self.respected(name).ok().filter(|_| !self.is_to_be_told(fallback)) else {
+            let Some(plan) = self.respected(name).ok().filter(|_| !self.is_to_be_extrapolated(fallback))
+            else {
                 continue;
             };
             let bound = if fallback.is_own { Ok(fallback.least) } else { self.leasts.of(&plan) };
@@ -458,7 +461,7 @@ impl<'q, 'w> Search<'q, 'w> {
             place: fallback.place + OFFLOADS,
             least,
             is_own: true,
-            is_told: false,
+            is_extrapolated: false,
             ..fallback.clone()
         };
         (kept <= there || self.looks_at_all()).then_some(own)
@@ -488,7 +491,15 @@ impl<'q, 'w> Search<'q, 'w> {
                 };
                 computes.entry((shape, at)).or_insert(least.computes);
                 let place = place + INSTEAD + names.len() * at;
-                self.open.push(Fallback { shape, place, names, at: 0, least, is_own, is_told: false });
+                self.open.push(Fallback {
+                    shape,
+                    place,
+                    names,
+                    at: 0,
+                    least,
+                    is_own,
+                    is_extrapolated: false,
+                });
             }
         }
         self.go_on()
@@ -522,7 +533,7 @@ impl<'q, 'w> Search<'q, 'w> {
                     at: 0,
                     least,
                     is_own: true,
-                    is_told: false,
+                    is_extrapolated: false,
                     ..fallback.clone()
                 });
             }
@@ -542,7 +553,7 @@ impl<'q, 'w> Search<'q, 'w> {
                     at: 0,
                     least: LowerBound::default(),
                     is_own: false,
-                    is_told: false,
+                    is_extrapolated: false,
                 });
             }
         }

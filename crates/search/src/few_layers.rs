@@ -20,19 +20,19 @@ const SHARE: f64 = 0.5;
 
 /// The model with fewer layers, and with one more of each run.
 pub(crate) struct FewLayers {
-    least: Model,
+    base: ShortModel,
     /// For each run, with a layer more; and how many layers more than the least there are in all.
-    more: Vec<(Model, f64)>,
+    more: Vec<(ShortModel, f64)>,
 }
 
-struct Model {
+struct ShortModel {
     graph: Graph,
     analysis: Analysis,
 }
 
 /// Seconds of a step, and bytes of the device that has least room.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
+pub(crate) struct Extrapolated {
     pub(crate) seconds: f64,
     pub(crate) memory: f64,
     pub(crate) there: f64,
@@ -52,9 +52,9 @@ impl FewLayers {
         if runs.is_empty() || Self::share(graph, &runs) > SHARE {
             return None;
         }
-        let least = Model::of(with(None)?);
-        let more = |run: usize| Some((Model::of(with(Some(run))?), (runs[run].times - FEW) as f64));
-        Some(Self { least, more: (0..runs.len()).map(more).collect::<Option<_>>()? })
+        let base = ShortModel::of(with(None)?);
+        let more = |run: usize| Some((ShortModel::of(with(Some(run))?), (runs[run].times - FEW) as f64));
+        Some(Self { base, more: (0..runs.len()).map(more).collect::<Option<_>>()? })
     }
 
     /// Operators of the shorter models, by those of the whole.
@@ -66,22 +66,22 @@ impl FewLayers {
     }
 
     /// What the plan of a name takes; nothing if it is none for one of the models.
-    pub(crate) fn told(&self, question: &Question<'_>, name: &PlanName) -> Option<Told> {
-        let least = self.least.evaluated(question, name)?;
-        let (_, memory, there) = least.memory;
-        let first = Told { seconds: least.seconds(), memory: memory as f64, there: there as f64 };
-        self.more.iter().try_fold(first, |told, (model, layers)| {
+    pub(crate) fn extrapolated(&self, question: &Question<'_>, name: &PlanName) -> Option<Extrapolated> {
+        let base = self.base.evaluated(question, name)?;
+        let (_, memory, there) = base.memory;
+        let first = Extrapolated { seconds: base.seconds(), memory: memory as f64, there: there as f64 };
+        self.more.iter().try_fold(first, |sum, (model, layers)| {
             let more = model.evaluated(question, name)?;
-            Some(Told {
-                seconds: told.seconds + layers * (more.seconds() - least.seconds()),
-                memory: told.memory + layers * (more.memory.1 as f64 - memory as f64),
-                ..told
+            Some(Extrapolated {
+                seconds: sum.seconds + layers * (more.seconds() - base.seconds()),
+                memory: sum.memory + layers * (more.memory.1 as f64 - memory as f64),
+                ..sum
             })
         })
     }
 }
 
-impl Model {
+impl ShortModel {
     fn of(graph: Graph) -> Self {
         let analysis = Analysis::of(&graph);
         Self { graph, analysis }
@@ -138,10 +138,10 @@ mod tests {
     }
 
     /// For some plans the seconds and bytes that are told, by those of the whole.
-    fn told_by_whole(rows: usize) -> Vec<(f64, f64)> {
+    fn ratios(rows: usize) -> Vec<(f64, f64)> {
         let graph = deep(40, rows);
         let few = FewLayers::of(&graph).expect("it has many layers");
-        assert!(few.least.graph.ops.len() * 4 < graph.ops.len());
+        assert!(few.base.graph.ops.len() * 4 < graph.ops.len());
         let (analysis, boundary) = (Analysis::of(&graph), lower::loss(&graph, Inputs::Global));
         let (cluster, masters) = (cluster::named("dgx-a100:4x1").expect("known"), Masters::new());
         let question = Question {
@@ -160,17 +160,17 @@ mod tests {
         };
         let of = |name: &str| {
             let name: PlanName = name.parse().expect("a name");
-            let told = few.told(&question, &name).expect("it is a plan of all of them");
+            let short = few.extrapolated(&question, &name).expect("it is a plan of all of them");
             let plan = sets::named_of(&name, &sets::Model::new(&graph, &analysis), 4).expect("a plan");
             let whole = candidate(&question, plan).expect("it is lowered");
-            (told.seconds / whole.seconds(), told.memory / whole.memory.1 as f64)
+            (short.seconds / whole.seconds(), short.memory / whole.memory.1 as f64)
         };
         ["data:2 x megatron:2", "zero1:4", "zero3:4 x recompute", "zero3:2 x megatron:2"].map(of).to_vec()
     }
 
     #[test]
     fn few_layers_tell_what_all_take() {
-        for (seconds, memory) in told_by_whole(1 << 16) {
+        for (seconds, memory) in ratios(1 << 16) {
             assert!((seconds - 1.0).abs() < 0.01 && (memory - 1.0).abs() < 0.01, "{seconds} {memory}");
         }
     }
@@ -178,9 +178,9 @@ mod tests {
     /// Where messages take longer than what is computed meanwhile, that shows with more layers only.
     #[test]
     fn where_messages_pile_up_they_tell_less() {
-        let told = told_by_whole(64);
-        assert!(told.iter().all(|(seconds, _)| (0.9..1.01).contains(seconds)), "{told:?}");
-        assert!(told.iter().any(|(seconds, _)| *seconds < 0.99), "{told:?}");
+        let ratios = ratios(64);
+        assert!(ratios.iter().all(|(seconds, _)| (0.9..1.01).contains(seconds)), "{ratios:?}");
+        assert!(ratios.iter().any(|(seconds, _)| *seconds < 0.99), "{ratios:?}");
     }
 
     #[test]

@@ -229,7 +229,7 @@ impl<'q> Fallback<'q> {
             self.known.insert(key, None);
             return Ok(None);
         };
-        let least = self.least_of(run, (&members, &problem), (asked, nothing), solver)?;
+        let least = self.minimum_of(run, (&members, &problem), (asked, nothing), solver)?;
         if least.is_none() && self.space.question.stop.is_late() {
             // There may be more time later.
             return Ok(None);
@@ -246,7 +246,7 @@ impl<'q> Fallback<'q> {
     }
 
     /// The least of a run; of a long one among the choices that are best at its ends, and those that promise most.
-    fn least_of(
+    fn minimum_of(
         &mut self,
         (from, to): (usize, usize),
         (members, problem): (&[usize], &Problem),
@@ -256,7 +256,7 @@ impl<'q> Fallback<'q> {
         if to - from > ENDS {
             self.inner((from, from + ENDS), (asked, nothing), solver)?;
             self.inner((to - ENDS, to), (asked, nothing), solver)?;
-            return Ok(self.least_of_long((members, problem), asked, solver));
+            return Ok(self.minimum_of_long((members, problem), asked, solver));
         }
         let is_late = || self.space.question.stop.is_late();
         let least = solver.solve_nearly(problem, MOST, &is_late);
@@ -267,7 +267,7 @@ impl<'q> Fallback<'q> {
         Ok(least)
     }
 
-    fn least_of_long(
+    fn minimum_of_long(
         &mut self,
         (members, problem): (&[usize], &Problem),
         asked: InnerKey,
