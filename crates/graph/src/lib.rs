@@ -26,9 +26,12 @@
 //! ```
 
 mod gradients;
+mod shorter;
 pub mod text;
 
 use std::fmt;
+
+pub use shorter::{Repeats, repeats, shorter};
 
 /// Declares a dense typed id over `u32`.
 #[macro_export]
