@@ -50,7 +50,7 @@ def of_memory(memory: Mapping[str, Any], there: int | None) -> str:
 
 def of_best(found: Found) -> str | None:
     """How far the step of a plan that was found is from the best, at most."""
-    step = found.pair[0]["seconds"]
+    step = found.rows[0]["seconds"]
     if found.bound <= 0:
         return None
     times = f"this one takes at most {step / found.bound:.2f} times that"

@@ -176,7 +176,7 @@ fn plural(kind: Kind) -> &'static str {
 }
 
 /// What each rank takes part in, and how long that took.
-pub(crate) fn told<'p>(ranks: &'p [PairedRank<'p>]) -> Vec<(u32, &'p MessagePair<'p>, f64)> {
+pub(crate) fn timed<'p>(ranks: &'p [PairedRank<'p>]) -> Vec<(u32, &'p MessagePair<'p>, f64)> {
     let mut members: BTreeMap<MessageKey<'_>, Vec<&MessagePair<'_>>> = BTreeMap::new();
     for rank in ranks {
         keyed(rank).for_each(|(key, pair)| members.entry(key).or_default().push(pair));
