@@ -181,7 +181,10 @@ impl Rewired<'_> {
         Some(Graph {
             tensors: tensors.iter().map(source).collect(),
             ops: self.kept.iter().map(op).collect::<Option<_>>()?,
-            outputs: outputs.iter().map(|id| id.map_or(Some(None), |id| leaves(id).map(Some))).collect::<Option<_>>()?,
+            outputs: outputs
+                .iter()
+                .map(|id| id.map_or(Some(None), |id| leaves(id).map(Some)))
+                .collect::<Option<_>>()?,
             updates: updates.iter().filter_map(|(name, id)| Some((name.clone(), leaves(*id)?))).collect(),
             ..self.graph.clone()
         })
