@@ -159,8 +159,8 @@ fn given_again(cx: &Context<'_>, rank: &Rank<'_>, call: &Call, grad: &Grad) -> R
     for (buf, recomputed) in read.iter().zip(&grad.recomputed) {
         let (Some(value), Some(given)) = (rank.held(*buf), rank.held(*recomputed)) else { return Ok(false) };
         let (own, theirs) = (cx.store.region(value.region), cx.store.region(given.region));
-        let stays = given.region == value.region || cx.store.is_everywhere(value.share);
-        let same = given.of == value.of && given.share == value.share && stays;
+        // A share that lies in some of a region only would lie elsewhere in another one. No operator reads such.
+        let same = given.of == value.of && given.share == value.share;
         if !same || agree(cx.facts, value.of.tensor, own, theirs).is_none() {
             let (wanted, given) = (cx.text(value), cx.text(given));
             return Err(Fault::new("SW0509", "a call gets back something else than it dropped")
@@ -184,8 +184,9 @@ fn add(
     let (region, shares) = match sums.get(buf) {
         Some((known, had)) if known == region => (region, vec![had, share]),
         Some((known, had)) => {
-            // What lies in some of a region would lie elsewhere in another.
-            let moves = cx.store.is_everywhere(had) && cx.store.is_everywhere(share);
+            // What lies in some of a region would lie elsewhere in another. What a call was given may be such, and is there
+            // before what its operators add.
+            let moves = cx.store.is_everywhere(had);
             let joined = unify_all(cx.store.region(known), cx.store.region(region)).filter(|_| moves);
             let joined = joined.ok_or_else(|| {
                 Fault::new(

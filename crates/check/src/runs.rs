@@ -19,7 +19,7 @@ pub(crate) struct Early<'r> {
     pub(crate) place: usize,
 }
 
-/// The loop, turn and place at which a code is run.
+/// The loop, turn and place at which a code is run early.
 type Moment = (usize, i64, usize);
 
 impl Early<'_> {
@@ -54,14 +54,15 @@ impl Runs<'_> {
         0..self.early.iter().map(Early::end).max().unwrap_or(0)
     }
 
-    /// Where it is run for a micro-batch: the first of all places.
-    fn when(&self, batch: i64) -> Moment {
-        let early = self.early.iter().filter_map(|early| early.when(batch)).min();
-        early.unwrap_or_else(|| {
-            let (every, at) = (i64::from(self.it.every), |place: &usize| i64::from(self.it.tasks[*place].at));
-            let own = self.tasks.iter().find(|place| (batch - at(place)).rem_euclid(every) == 0);
-            own.map_or((self.number, 0, 0), |place| (self.number, batch - at(place), *place))
-        })
+    /// Where it is run for one of the first micro-batches: the first of all places, if there is one.
+    fn early(&self, batch: i64) -> Option<Moment> {
+        self.early.iter().filter_map(|early| early.when(batch)).min()
+    }
+
+    /// Whether it runs for the one micro-batch before another code does for the other one, if the loops for all say so:
+    /// the loops for the first ones stand before them.
+    fn is_early_enough(&self, batch: i64, other: &Runs<'_>, then: i64) -> bool {
+        other.early(then).is_none_or(|then| self.early(batch).is_some_and(|first| first < then))
     }
 
     /// Why there is not one task for each micro-batch.
@@ -80,7 +81,7 @@ impl Runs<'_> {
     pub(crate) fn in_order(&self) -> bool {
         let at: Vec<i64> = self.tasks().map(|task| task.at.into()).collect();
         let next = at.first().map(|first| first + i64::from(self.it.every));
-        let follows = |batch: i64| self.when(batch) < self.when(batch + 1);
+        let follows = |batch: i64| self.is_early_enough(batch, self, batch + 1);
         at.into_iter().chain(next).is_sorted() && self.first().all(follows)
     }
 
@@ -103,6 +104,6 @@ impl Runs<'_> {
             false => self.number < other.number,
         };
         let early = 0..self.first().end.max(other.first().end - later);
-        then && early.into_iter().all(|batch| self.when(batch) < other.when(batch + later))
+        then && early.into_iter().all(|batch| self.is_early_enough(batch, other, batch + later))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use program::{Exchange, Grouping, PerRank, Piece, Program, RankId};
+use program::{Exchange, Grouping, PerRank, Piece, Program, RankId, Role};
 use rules::Region;
 
 use crate::axis::{FOLLOWED, Folding, Lines, RankAxis, along, is_moved};
@@ -33,22 +33,18 @@ fn step(grouping: &Grouping) -> Option<RankAxis> {
 }
 
 fn symmetric(program: &Program, axis: RankAxis) -> bool {
-    let block = u64::from(axis.size) * u64::from(axis.stride);
     let mut seen = HashSet::new();
-    u64::from(program.world) % block == 0
-        && program.roles.iter().all(|role| {
-            let Some(lines) = Lines::of(role, axis) else { return false };
-            let mut fresh = |per_rank: &PerRank<Region>| match per_rank {
-                PerRank::Same(_) => false,
-                PerRank::Each(regions) => seen.insert((regions.as_ptr(), role.ranks[0])),
-            };
-            shifted::numbers(role, &lines)
-                && role
-                    .table
-                    .regions()
-                    .filter(|per_rank| fresh(per_rank))
-                    .all(|per_rank| lines.moves_on(per_rank))
-        })
+    let is_symmetric = |role: &Role| {
+        // Of a line of which the ranks are too few no role has all.
+        let Some(lines) = Lines::of(role, axis) else { return false };
+        let mut fresh = |per_rank: &PerRank<Region>| match per_rank {
+            PerRank::Same(_) => false,
+            PerRank::Each(regions) => seen.insert((regions.as_ptr(), role.ranks[0])),
+        };
+        let mut regions = role.table.regions().filter(|per_rank| fresh(per_rank));
+        shifted::numbers(role, &lines) && regions.all(|per_rank| lines.moves_on(per_rank))
+    };
+    program.roles.iter().all(is_symmetric)
         && program.groupings.iter().all(|grouping| across(grouping, axis) || along(grouping, axis))
         && program.exchanges.iter().all(|exchange| stays(exchange, axis))
 }

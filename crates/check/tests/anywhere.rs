@@ -572,6 +572,9 @@ fn a_row_of_a_gradient_is_not_added_to_a_column() {
     proof(&graph(BOTH), TWO_GRADIENTS);
     let column = ("b : [[2, 2]] lo..hi, 0..2", "b : [[2, 2]] 0..2, lo..hi");
     breaks(BOTH, TWO_GRADIENTS, column.0, column.1, "SW0507");
+    // Nor is it one, however they are joined.
+    let columns = TWO_GRADIENTS.replace("[[2, 2]] 0 [1, 1]", "[[2, 2]] 1 [1, 1]");
+    breaks(BOTH, &columns, column.0, column.1, "SW0507");
 }
 
 const SPREAD_ONE: &str = "input %x f64[1] 0

@@ -35,6 +35,29 @@ grad 0 dy -> dx, dz
     refused(PRODUCT, &swapped, "SW0511", "not given in the order of the inputs", |_| ());
 }
 
+/// Nobody reads what is made of the second input.
+#[test]
+fn an_input_that_no_output_depends_on_has_no_gradient() {
+    let model = "input %x f64[4] 0 grad
+input %z f64[4] 1 grad
+op %y f64[4] = aten.neg.default(%x) in \"\" at \"m.py:1\"
+op %k f64[4] = aten.neg.default(%z) in \"\" at \"m.py:2\"
+output %y
+";
+    let text = "ranks 0
+input x %x :
+input z %z :
+call 0 x -> y : y = aten.neg.default(x)
+call 1 z -> k : k = aten.neg.default(z)
+output y
+seed dy
+grad 0 dy -> dx
+";
+    proof(&graph(model), &format!("{text}gradient dx %x"));
+    let both = format!("{text}gradient dx %x\ngradient dx %z");
+    refused(model, &both, "SW0511", "given the wrong number of times", |_| ());
+}
+
 /// What is only a label has no gradient, and nor has what that is made of.
 #[test]
 fn nothing_is_expected_of_what_a_loss_asks_no_gradient_of() {
@@ -57,6 +80,35 @@ seed ds
 grad 1 ds ->
 ";
     assert!(proof(&graph(model), text).backward);
+}
+
+/// What is a label here, and an output besides, has the gradient of the output.
+#[test]
+fn a_label_has_the_gradient_of_its_other_uses() {
+    let model = "input %x f64[4] 0
+param %w f64[4] \"w\"
+param %v f64[4] \"v\"
+op %a f64[4] = aten.mul.Tensor(%x, %w) in \"\" at \"m.py:1\"
+op %b f64[4] = aten.mul.Tensor(%x, %v) in \"\" at \"m.py:2\"
+op %s f64[] = aten.hinge_embedding_loss.default(%a, %b, 1.0, 2) in \"\" at \"m.py:3\"
+output %s
+output %b
+";
+    let text = "ranks 0
+shard w %w :
+shard v %v :
+input x %x :
+call 0 x, v -> b : b = aten.mul.Tensor(x, v)
+call 1 x, w, b -> s : a = aten.mul.Tensor(x, w) ; s = aten.hinge_embedding_loss.default(a, b, 1.0, 2)
+output s
+output b
+seed ds
+seed db
+grad 1 ds -> _
+grad 0 db ->
+";
+    proof(&graph(model), text);
+    refused(model, &text.replace("grad 0 db", "grad 0 _"), "SW0511", "", |_| ());
 }
 
 /// One rank holds nothing of a parameter, and needs no gradient of it.

@@ -414,7 +414,10 @@ fn a_use_that_is_missing_hides_none_that_is_there_twice() {
 /// One rank has all of it, the other a part.
 #[test]
 fn all_and_a_part_are_too_much() {
-    breaks(USED, OWN_ROWS, &[("lo 0 2", "lo 0 0"), ("hi 2 4", "hi 4 2")], "SW0508");
+    let more = [("lo 0 2", "lo 0 0"), ("hi 2 4", "hi 4 2")];
+    breaks(USED, OWN_ROWS, &more, "SW0508");
+    // Of the one use only, so that the first rank has not all of the gradient.
+    breaks(USED, OWN_ROWS, &[&more[..], &[("grad 2 dkp ->\n", "")]].concat(), "SW0508");
 }
 
 const ONE_USE: &str = "input %x f64[4] 0

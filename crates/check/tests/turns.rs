@@ -404,7 +404,8 @@ fn is_of_backward(line: &str) -> bool {
 fn messages_of_first_micro_batches_are_in_order() {
     let order = "does not run in the order of the messages";
     let twos = Loop { every: 2, iterations: Some(2), tasks: vec![forward(0)] };
-    for first in [early(2, vec![forward(2)]), early(1, vec![forward(1)]), twos] {
+    let turned = early(1, vec![forward(1), forward(0)]);
+    for first in [early(2, vec![forward(2)]), early(1, vec![forward(1)]), twos, turned] {
         let plant = |made: &mut Program| {
             let all = Loop::over_all(vec![forward(0), backward(0)]);
             loops(&mut made.roles[FIRST], vec![first.clone(), all]);
@@ -420,6 +421,7 @@ fn a_backward_runs_after_its_forward_in_whatever_loops() {
     let model = graph(LINEARS);
     let wrong = [
         vec![early(1, vec![backward(0)]), usual()],
+        vec![early(1, vec![backward(0), forward(0)]), usual()],
         vec![early(1, vec![forward(0)]), early(2, vec![backward(0)]), usual()],
         vec![all(vec![forward(0), backward(1)])],
         vec![all(vec![backward(0)]), all(vec![forward(0)])],
@@ -496,6 +498,12 @@ fn steps_that_go_on_begin_with_their_first_micro_batch() {
         steps(&mut made.roles[0], false);
     };
     says(&found(&graph(LINEARS), ALONE, plant), "SW0531", "are not complete");
+    // Of two blocks no step has fewer than two micro-batches: there is a forward of the second one.
+    let two = |made: &mut Program| {
+        made.roles.iter_mut().for_each(|role| steps(role, false));
+        loops(&mut made.roles[FIRST], vec![Loop::over_all(vec![forward(1), backward(0)])]);
+    };
+    says(&found(&graph(LINEARS), STAGES, two), "SW0531", "1 of 2 micro-batches have run forward");
 }
 
 const MLP: &str = include_str!("programs/mlp.graph");

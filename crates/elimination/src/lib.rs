@@ -12,6 +12,7 @@
 mod least;
 mod order;
 mod reach;
+mod sharpen;
 mod solve;
 mod table;
 

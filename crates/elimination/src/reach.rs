@@ -2,11 +2,13 @@
 //!
 //! A variable with a value costs at least what that costs by itself and half of the least that it costs with each
 //! neighbour: together these are no more than any sum. A sum that is known comes from the values that promise most by that.
-//! What with its own difference to the least is above it is in no least sum.
+//! What with its own difference to the least is above it is in no least sum; nor is what is above it once costs are moved
+//! to where they arise ([`sharpened`]).
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use crate::sharpen::sharpened;
 use crate::{NEVER, Problem, Term};
 
 /// Shares of whole numbers are none; what they come to is off by less than this.
@@ -24,27 +26,55 @@ pub(crate) struct Smaller {
 /// For each variable and value what it costs at least.
 pub(crate) type Promises = [Rc<[f64]>];
 
-/// What tables promise, by where they lie, the sizes of their axes, and one of these; with the table, so that nothing else
-/// comes to lie there.
-pub(crate) type Known = HashMap<(usize, Vec<usize>, usize), (Rc<[f64]>, Rc<[f64]>)>;
+/// A table, and the share of one of its variables.
+type Shared = (Rc<[f64]>, Rc<[f64]>);
+
+/// What was made of tables, for the next problem that has them. Tables are known by where they lie, and are held, so that
+/// nothing else comes to lie there.
+#[derive(Default)]
+pub(crate) struct Known {
+    /// By a table, the sizes of its axes, and one of these: its share.
+    shares: HashMap<(usize, Vec<usize>, usize), Shared>,
+    /// By the shares that speak of a variable what they come to.
+    sums: HashMap<Vec<usize>, Rc<[f64]>>,
+    /// By that, how many values, and which ones besides.
+    orders: HashMap<(usize, usize, Vec<usize>), KeptValues>,
+    parts: Parts,
+}
+
+/// Values that were kept, each list once, and what of tables is left with them.
+#[derive(Default)]
+struct Parts {
+    lists: HashMap<Vec<usize>, KeptValues>,
+    tables: HashMap<(usize, Vec<usize>), Rc<[f64]>>,
+}
 
 pub(crate) fn promises(problem: &Problem, known: &mut Known) -> Vec<Rc<[f64]>> {
     let mut all: Vec<Vec<Rc<[f64]>>> = vec![vec![]; problem.sizes.len()];
     for term in &problem.terms {
         let sizes: Vec<usize> = term.scope.iter().map(|one| problem.sizes[*one]).collect();
         for (axis, variable) in term.scope.iter().enumerate() {
-            let key = (term.costs.as_ptr() as usize, sizes.clone(), axis);
+            let key = (address(&term.costs), sizes.clone(), axis);
             let made = || (Rc::clone(&term.costs), least(&term.costs, &sizes, axis));
-            let (_, least) = known.entry(key).or_insert_with(made);
+            let (_, least) = known.shares.entry(key).or_insert_with(made);
             all[*variable].push(Rc::clone(least));
         }
     }
     let sum = |(variable, each): (usize, Vec<Rc<[f64]>>)| {
-        let mut sum = vec![0.0; problem.sizes[variable]];
-        each.iter().for_each(|it| sum.iter_mut().zip(it.iter()).for_each(|(sum, it)| *sum += it));
-        Rc::from(sum)
+        let made = || {
+            let mut sum = vec![0.0; problem.sizes[variable]];
+            each.iter().for_each(|it| sum.iter_mut().zip(it.iter()).for_each(|(sum, it)| *sum += it));
+            Rc::from(sum)
+        };
+        // A variable without a table is known by its number of values.
+        let key = each.iter().map(address).chain(each.is_empty().then_some(problem.sizes[variable]));
+        Rc::clone(known.sums.entry(key.collect()).or_insert_with(made))
     };
     all.into_iter().enumerate().map(sum).collect()
+}
+
+fn address(table: &Rc<[f64]>) -> usize {
+    Rc::as_ptr(table).cast::<f64>() as usize
 }
 
 /// The share of one of its variables in the least that a table has for each value.
@@ -59,17 +89,29 @@ fn least(costs: &[f64], sizes: &[usize], axis: usize) -> Rc<[f64]> {
     found.into_iter().map(|it| it * share).collect()
 }
 
-/// So many values of each variable: those that promise most.
-pub(crate) fn first(problem: &Problem, promises: &Promises, count: usize) -> Smaller {
-    let of = |variable: usize| {
-        let promises = &promises[variable];
-        let mut order: Vec<usize> = (0..promises.len()).collect();
-        order.sort_by(|a, b| promises[*a].total_cmp(&promises[*b]).then(a.cmp(b)));
-        order.truncate(count);
-        order.sort_unstable();
-        order
+/// So many values of each variable, those that promise most, and some that are given for each.
+pub(crate) fn among(
+    problem: &Problem,
+    promises: &Promises,
+    (count, given): (usize, &[Vec<usize>]),
+    known: &mut Known,
+) -> Smaller {
+    let Known { orders, parts, .. } = known;
+    let mut of = |variable: usize, parts: &mut Parts| {
+        let (promises, given) = (&promises[variable], given.get(variable).cloned().unwrap_or_default());
+        let made = |(_, _, given): &(usize, usize, Vec<usize>)| {
+            let mut order: Vec<usize> = (0..promises.len()).collect();
+            order.sort_by(|a, b| promises[*a].total_cmp(&promises[*b]).then(a.cmp(b)));
+            order.truncate(count);
+            order.extend(given);
+            order.sort_unstable();
+            order.dedup();
+            parts.list(order)
+        };
+        Rc::clone(orders.entry((address(promises), count, given)).or_insert_with_key(made))
     };
-    part(problem, of)
+    let kept = (0..problem.sizes.len()).map(|variable| of(variable, parts)).collect();
+    part(problem, kept, parts)
 }
 
 /// The values with which a sum can be no more than so much.
@@ -80,22 +122,38 @@ pub(crate) fn within(problem: &Problem, promises: &Promises, most: f64) -> Small
         let more = |at: &usize| promises[variable][*at] - least[variable];
         (0..promises[variable].len()).filter(|at| all + more(at) <= most + ROUNDING * most.abs()).collect()
     };
-    part(problem, of)
+    let mut parts = Parts::default();
+    let kept = (0..problem.sizes.len()).map(|variable| parts.list(of(variable))).collect();
+    let smaller = part(problem, kept, &mut parts);
+    let limit = most + ROUNDING * most.abs();
+    let least = sharpened(&smaller.problem);
+    let of = |(own, least): (&KeptValues, &Vec<f64>)| {
+        let may = own.iter().zip(least).filter(|(_, least)| **least <= limit);
+        parts.list(may.map(|(value, _)| *value).collect())
+    };
+    let kept = smaller.kept.iter().zip(&least).map(of).collect();
+    part(problem, kept, &mut parts)
 }
 
-fn part(problem: &Problem, of: impl Fn(usize) -> Vec<usize>) -> Smaller {
-    let kept: Vec<KeptValues> = (0..problem.sizes.len()).map(|variable| Rc::from(of(variable))).collect();
-    let mut known: HashMap<(usize, Vec<KeptValues>), Rc<[f64]>> = HashMap::new();
-    let mut terms = vec![];
-    for term in &problem.terms {
+fn part(problem: &Problem, kept: Vec<KeptValues>, parts: &mut Parts) -> Smaller {
+    let of = |term: &Term| {
         let own: Vec<KeptValues> = term.scope.iter().map(|one| Rc::clone(&kept[*one])).collect();
         let sizes = term.scope.iter().map(|one| problem.sizes[*one]);
-        let key = (term.costs.as_ptr() as usize, own);
-        let costs = known.entry(key).or_insert_with_key(|(_, own)| entries(&term.costs, sizes, own));
-        terms.push(Term { scope: term.scope.clone(), costs: Rc::clone(costs) });
-    }
+        let lists = own.iter().map(|list| Rc::as_ptr(list).cast::<usize>() as usize);
+        let made = || entries(&term.costs, sizes, &own);
+        let costs = parts.tables.entry((address(&term.costs), lists.collect())).or_insert_with(made);
+        Term { scope: term.scope.clone(), costs: Rc::clone(costs) }
+    };
+    let terms = problem.terms.iter().map(of).collect();
     let sizes = kept.iter().map(|kept| kept.len()).collect();
     Smaller { problem: Problem { sizes, terms }, kept }
+}
+
+impl Parts {
+    fn list(&mut self, values: Vec<usize>) -> KeptValues {
+        let made = |values: &Vec<usize>| Rc::from(&values[..]);
+        Rc::clone(self.lists.entry(values).or_insert_with_key(made))
+    }
 }
 
 /// Of a table those of some values.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::least::{TableRow, add, least, permuted};
 use crate::order::Neighbours;
-use crate::reach::{Known, Promises, Smaller, first, promises, within};
+use crate::reach::{Known, Promises, Smaller, among, promises, within};
 use crate::table::{Table, Tables};
 use crate::{NEVER, Problem};
 
@@ -100,7 +100,7 @@ impl Default for Solver {
 impl Solver {
     /// With room for so many entries of tables; a problem that needs more is given up.
     pub fn with_room(room: usize) -> Self {
-        let (tables, known, promised) = (Tables::default(), HashMap::new(), Known::new());
+        let (tables, known, promised) = (Tables::default(), HashMap::new(), Known::default());
         Self { sums: 0.0, room, tables, known, promised, turned: HashMap::new(), added: HashMap::new() }
     }
 
@@ -136,6 +136,20 @@ impl Solver {
         None
     }
 
+    /// The least sum of so many values of each variable, those that promise most, and of those that are given.
+    pub fn solve_among(
+        &mut self,
+        problem: &Problem,
+        (count, given): (usize, &[Vec<usize>]),
+        most: f64,
+        stop: &dyn Fn() -> bool,
+    ) -> Option<Least> {
+        let promises = promises(problem, &mut self.promised);
+        let part = among(problem, &promises, (count, given), &mut self.promised);
+        let found = self.of_part(part, (most, stop))?;
+        Some(Least { is_least: problem.sizes.iter().all(|size| *size <= count), ..found })
+    }
+
     /// Of so many values of each variable.
     fn of_first(
         &mut self,
@@ -143,7 +157,8 @@ impl Solver {
         (promises, count): (&Promises, usize),
         until: Until<'_>,
     ) -> Option<Least> {
-        let found = self.of_part(first(problem, promises, count), until)?;
+        let part = among(problem, promises, (count, &[]), &mut self.promised);
+        let found = self.of_part(part, until)?;
         Some(Least { is_least: false, ..found })
     }
 

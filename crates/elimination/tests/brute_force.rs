@@ -163,6 +163,26 @@ fn what_has_no_room_is_solved_nearly() {
     assert_eq!(Solver::with_room(8_000).solve_nearly(&problem, MOST, &|| true), None);
 }
 
+/// Of few values the least is no less; with the best ones given it is the same.
+#[test]
+fn the_least_among_given_values() {
+    let never = || false;
+    let problem = various(12, 5);
+    let least = Solver::default().solve(&problem, MOST).expect("it is small");
+    let among = |given: &[Vec<usize>]| {
+        Solver::default().solve_among(&problem, (1, given), MOST, &never).expect("it is small")
+    };
+    assert!(among(&[]).cost > least.cost && !among(&[]).is_least);
+    let given: Vec<Vec<usize>> = least.values.iter().map(|value| vec![*value]).collect();
+    assert_eq!(among(&given).cost, least.cost);
+    // One solver is asked again and again.
+    let mut solver = Solver::default();
+    for count in [1, 4, 20, 4, 1] {
+        let found = solver.solve_among(&problem, (count, &given), MOST, &never).expect("it is small");
+        assert_eq!((found.cost, found.is_least), (least.cost, count == 20));
+    }
+}
+
 #[test]
 fn a_solver_keeps_no_more_than_it_has_room_for() {
     let room = 400_000;

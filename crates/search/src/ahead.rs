@@ -14,15 +14,19 @@ use crate::{Evaluated, Question, candidate};
 
 /// Each plan, lowered and simulated, in their order.
 pub(crate) fn evaluated(question: &Question<'_>, plans: Vec<Plan>) -> Vec<Result<Evaluated>> {
-    let threads = question.threads.min(plans.len());
+    each(question.threads, plans, |plan| candidate(question, plan))
+}
+
+/// What is made of each item, in their order, by so many threads.
+pub(crate) fn each<I: Send, R: Send>(threads: usize, items: Vec<I>, make: impl Fn(I) -> R + Sync) -> Vec<R> {
+    let threads = threads.min(items.len());
     if threads <= 1 {
-        return plans.into_iter().map(|plan| candidate(question, plan)).collect();
+        return items.into_iter().map(make).collect();
     }
-    let waiting = Mutex::new(plans.into_iter().enumerate());
+    let waiting = Mutex::new(items.into_iter().enumerate());
     let work = || {
         let next = || waiting.lock().expect("nobody panicked").next();
-        let evaluated = |(at, plan)| (at, candidate(question, plan));
-        std::iter::from_fn(next).map(evaluated).collect::<Vec<_>>()
+        std::iter::from_fn(next).map(|(at, item)| (at, make(item))).collect::<Vec<_>>()
     };
     let mut done = thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
@@ -33,5 +37,5 @@ pub(crate) fn evaluated(question: &Question<'_>, plans: Vec<Plan>) -> Vec<Result
         done
     });
     done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, evaluated)| evaluated).collect()
+    done.into_iter().map(|(_, made)| made).collect()
 }

@@ -13,6 +13,7 @@ use diag::Result;
 use plan::sets::auto;
 use plan::{Plan, PlanName, sets};
 
+use crate::few_layers::{FewLayers, Told};
 use crate::lower_bound::{LowerBound, LowerBounds};
 use crate::{
     Evaluated, Found, Question, Shape, Wanted, ahead, bound, candidate, is_refusal, least_of, shapes,
@@ -30,6 +31,13 @@ const INSTEAD: usize = 70;
 /// Among the plans of a ladder the place of that whose layers keep what they do on the host: after all others.
 const OFFLOADS: usize = 4;
 
+/// What the model with few layers tells may be off by so much: by 1% at most, of those that were measured.
+const OFF: f64 = 0.02;
+
+/// What needs more than so many times the memory there, as it is told, does not fit. Where messages pile up, or what is
+/// gathered ahead, that may be more than it is.
+const MORE: f64 = 1.3;
+
 /// What layers keep of all that is kept, at least.
 const NEARLY: f64 = 0.75;
 
@@ -44,6 +52,8 @@ struct Fallback {
     least: LowerBound,
     /// Whether that is of this plan; else of others that take no more.
     is_own: bool,
+    /// Whether that is what the model with few layers tells of it.
+    is_told: bool,
 }
 
 pub(crate) struct Search<'q, 'w> {
@@ -66,6 +76,9 @@ pub(crate) struct Search<'q, 'w> {
     is_hurried: bool,
     /// By name what was evaluated before its turn.
     ahead: BTreeMap<String, Result<Evaluated>>,
+    few_layers: Option<FewLayers>,
+    /// By name what the model with few layers tells.
+    told: BTreeMap<String, Option<Told>>,
 }
 
 pub(crate) fn search(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
@@ -109,6 +122,8 @@ impl<'q, 'w> Search<'q, 'w> {
             is_late: false,
             is_hurried: false,
             ahead: BTreeMap::new(),
+            few_layers: if wanted.count == usize::MAX { None } else { FewLayers::of(question.graph) },
+            told: BTreeMap::new(),
         };
         search.usual = search.usual(&all)?;
         search.open.clone_from(&search.usual);
@@ -179,7 +194,7 @@ impl<'q, 'w> Search<'q, 'w> {
                 },
             };
             known = known.or(is_own.then_some((shape, least)));
-            ladders.push(Fallback { shape, place, names, at: 0, least, is_own });
+            ladders.push(Fallback { shape, place, names, at: 0, least, is_own, is_told: false });
         }
         Ok(ladders)
     }
@@ -304,9 +319,11 @@ impl<'q, 'w> Search<'q, 'w> {
             return Ok(());
         }
         if !self.looks_at_all() && fallback.least.kept > self.question.most() {
-            self.open.extend(self.on_host(&fallback));
-            self.open.push(Fallback { at: fallback.at + 1, is_own: false, ..fallback });
+            self.next_of(fallback);
             return Ok(());
+        }
+        if let Some(told) = self.told(&fallback, &name) {
+            return self.go_by(told, fallback);
         }
         (self.watch)(&name.to_string());
         let candidate = match self.evaluated(plan) {
@@ -320,10 +337,66 @@ impl<'q, 'w> Search<'q, 'w> {
         self.found.rows.push(candidate);
         self.places.push(fallback.place + fallback.at);
         if next {
-            self.open.extend(self.on_host(&fallback));
-            self.open.push(Fallback { at: fallback.at + 1, is_own: false, ..fallback });
+            self.next_of(fallback);
         }
         Ok(())
+    }
+
+    /// What the model with few layers tells of a plan whose turn it is, if nobody asked before. With more threads it is
+    /// asked for the plans that follow, too.
+    fn told(&mut self, fallback: &Fallback, name: &PlanName) -> Option<Told> {
+        if !self.is_to_be_told(fallback) || self.is_late() {
+            return None;
+        }
+        if let Some(known) = self.told.get(&name.to_string()) {
+            return *known;
+        }
+        let mut names = vec![name.clone()];
+        let follow = self.in_turn().into_iter().map(|at| &self.open[at]);
+        let follow = follow.filter(|other| self.is_to_be_told(other)).map(|other| &other.names[other.at]);
+        let follow = follow.filter(|name| !self.told.contains_key(&name.to_string()));
+        names.extend(follow.take(self.question.threads.max(1) - 1).cloned());
+        let few_layers = self.few_layers.as_ref()?;
+        let told =
+            ahead::each(self.question.threads, names.clone(), |name| few_layers.told(self.question, &name));
+        self.told.extend(names.iter().map(ToString::to_string).zip(told));
+        self.told[&name.to_string()]
+    }
+
+    /// Places of the open ladders, in the order of their turns: those that may be among the wanted plans.
+    fn in_turn(&self) -> Vec<usize> {
+        let limit = self.limit();
+        let mut open: Vec<usize> = (0..self.open.len()).collect();
+        open.retain(|at| self.open[*at].least.seconds <= limit);
+        open.sort_by(|a, b| before(&self.open[*a], &self.open[*b]));
+        open
+    }
+
+    fn is_to_be_told(&self, fallback: &Fallback) -> bool {
+        self.few_layers.is_some() && !fallback.is_told && self.shape(fallback.shape).stages == 1
+    }
+
+    /// Puts a plan to where it belongs by what is told of it; what surely does not fit is not looked at.
+    fn go_by(&mut self, told: Told, fallback: Fallback) -> Result<()> {
+        if told.memory <= told.there * MORE {
+            let seconds = fallback.least.seconds.max(told.seconds * (1.0 - OFF));
+            let least = LowerBound { seconds, ..fallback.least };
+            self.open.push(Fallback { least, is_told: true, ..fallback });
+            return Ok(());
+        }
+        if fallback.at + 1 == fallback.names.len() {
+            let least = LowerBound { memory: told.memory as u64, ..fallback.least };
+            self.too_large.push(Fallback { least, ..fallback });
+        } else {
+            self.next_of(fallback);
+        }
+        Ok(())
+    }
+
+    /// What is looked at where a plan does not fit.
+    fn next_of(&mut self, fallback: Fallback) {
+        self.open.extend(self.on_host(&fallback));
+        self.open.push(Fallback { at: fallback.at + 1, is_own: false, is_told: false, ..fallback });
     }
 
     /// A plan whose turn it is; with more threads the plans that follow if nothing changes are evaluated with it.
@@ -345,15 +418,16 @@ impl<'q, 'w> Search<'q, 'w> {
     /// The plans whose turn comes next.
     fn next(&mut self, count: usize) -> Vec<Plan> {
         let (limit, most) = (self.limit(), self.question.most());
-        let mut open: Vec<usize> = (0..self.open.len()).collect();
-        open.sort_by(|a, b| before(&self.open[*a], &self.open[*b]));
         let mut plans = vec![];
-        for at in open {
+        for at in self.in_turn() {
             let fallback = &self.open[at];
-            if plans.len() == count || fallback.least.seconds > limit {
+            if plans.len() == count {
                 break;
             }
-            let Ok(plan) = self.respected(&fallback.names[fallback.at]) else { continue };
+            let name = &fallback.names[fallback.at];
+            let Some(plan) = self.respected(name).ok().filter(|_| !self.is_to_be_told(fallback)) else {
+                continue;
+            };
             let bound = if fallback.is_own { Ok(fallback.least) } else { self.leasts.of(&plan) };
             let may = bound.is_ok_and(|bound| {
                 bound.seconds <= limit && (self.looks_at_all() || bound.kept.max(bound.memory) <= most)
@@ -379,8 +453,14 @@ impl<'q, 'w> Search<'q, 'w> {
         let moves = 2.0 * kept / f64::from(at_once) * f64::from(batches) / host;
         let least = LowerBound { seconds: least.seconds.max(moves), kept: least.memory, ..least };
         let names = vec![Shape::kept_offloaded(&fallback.names[0])];
-        let own =
-            Fallback { names, place: fallback.place + OFFLOADS, least, is_own: true, ..fallback.clone() };
+        let own = Fallback {
+            names,
+            place: fallback.place + OFFLOADS,
+            least,
+            is_own: true,
+            is_told: false,
+            ..fallback.clone()
+        };
         (kept <= there || self.looks_at_all()).then_some(own)
     }
 
@@ -408,7 +488,7 @@ impl<'q, 'w> Search<'q, 'w> {
                 };
                 computes.entry((shape, at)).or_insert(least.computes);
                 let place = place + INSTEAD + names.len() * at;
-                self.open.push(Fallback { shape, place, names, at: 0, least, is_own });
+                self.open.push(Fallback { shape, place, names, at: 0, least, is_own, is_told: false });
             }
         }
         self.go_on()
@@ -436,7 +516,15 @@ impl<'q, 'w> Search<'q, 'w> {
                 let Ok(plan) = self.respected(&names[0]) else { continue };
                 let place = fallback.place + 10 * (at + 1);
                 let least = self.leasts.of(&plan)?;
-                self.open.push(Fallback { names, place, at: 0, least, is_own: true, ..fallback.clone() });
+                self.open.push(Fallback {
+                    names,
+                    place,
+                    at: 0,
+                    least,
+                    is_own: true,
+                    is_told: false,
+                    ..fallback.clone()
+                });
             }
         }
         self.go_on()
@@ -454,6 +542,7 @@ impl<'q, 'w> Search<'q, 'w> {
                     at: 0,
                     least: LowerBound::default(),
                     is_own: false,
+                    is_told: false,
                 });
             }
         }

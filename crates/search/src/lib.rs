@@ -11,6 +11,7 @@ mod ahead;
 mod best_first;
 mod bound;
 mod constraints;
+mod few_layers;
 mod layers;
 mod lower_bound;
 mod offload;

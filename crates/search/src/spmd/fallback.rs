@@ -1,10 +1,10 @@
 //! All runs of segments of which the same is computed again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use diag::Result;
-use elimination::{NEVER, Problem, Solver, Term};
+use elimination::{Least, NEVER, Problem, Solver, Term};
 use graph::{OpId, TensorId};
 
 use super::borders::Borders;
@@ -18,6 +18,12 @@ use super::tied::{Divided, Mask, Tied};
 
 /// No table has more entries than this times the values of a variable.
 const MOST: f64 = 4e7;
+
+/// Runs of so many segments are solved exactly: at ends of longer ones, the same choices are best.
+const ENDS: usize = 4;
+
+/// Of each bundle of a longer run so many choices count besides, those that promise most; fewer where tables are too large.
+const COUNTS: [usize; 5] = [16, 8, 4, 2, 1];
 
 /// Runs of which the same is computed again.
 pub(super) struct Fallback<'q> {
@@ -44,7 +50,9 @@ pub(super) struct Fallback<'q> {
     /// For each look, what is between bundles.
     moved: [Moved; LOOKS.len()],
     pub(super) known: HashMap<(usize, InnerKey), Option<Inner>>,
-    /// Whether of all runs so far the way is known that costs least.
+    /// The choices that are best in short runs, by what is asked and the kind of bundle.
+    best: HashMap<(InnerKey, usize), BTreeSet<usize>>,
+    /// Whether no table of a run was too large.
     pub(super) is_exact: bool,
 }
 
@@ -97,6 +105,7 @@ impl<'q> Fallback<'q> {
             priced,
             moved: Default::default(),
             known,
+            best: HashMap::new(),
             is_exact: true,
         })
     }
@@ -220,8 +229,7 @@ impl<'q> Fallback<'q> {
             self.known.insert(key, None);
             return Ok(None);
         };
-        let least = solver.solve_nearly(&problem, MOST, &|| self.space.question.stop.is_late());
-        self.is_exact &= least.as_ref().is_some_and(|least| least.is_least);
+        let least = self.least_of(run, (&members, &problem), (asked, nothing), solver)?;
         if least.is_none() && self.space.question.stop.is_late() {
             // There may be more time later.
             return Ok(None);
@@ -235,6 +243,53 @@ impl<'q> Fallback<'q> {
         };
         self.known.insert(key, found.clone());
         Ok(found)
+    }
+
+    /// The least of a run; of a long one among the choices that are best at its ends, and those that promise most.
+    fn least_of(
+        &mut self,
+        (from, to): (usize, usize),
+        (members, problem): (&[usize], &Problem),
+        (asked, nothing): (InnerKey, f64),
+        solver: &mut Solver,
+    ) -> Result<Option<Least>> {
+        if to - from > ENDS {
+            self.inner((from, from + ENDS), (asked, nothing), solver)?;
+            self.inner((to - ENDS, to), (asked, nothing), solver)?;
+            return Ok(self.least_of_long((members, problem), asked, solver));
+        }
+        let is_late = || self.space.question.stop.is_late();
+        let least = solver.solve_nearly(problem, MOST, &is_late);
+        self.is_exact &= least.as_ref().is_some_and(|least| least.is_least);
+        for (bundle, value) in least.iter().flat_map(|least| members.iter().zip(&least.values)) {
+            self.best.entry((asked, self.kind(*bundle))).or_default().insert(*value);
+        }
+        Ok(least)
+    }
+
+    fn least_of_long(
+        &mut self,
+        (members, problem): (&[usize], &Problem),
+        asked: InnerKey,
+        solver: &mut Solver,
+    ) -> Option<Least> {
+        let best =
+            |bundle: &usize| self.best.get(&(asked, self.kind(*bundle))).into_iter().flatten().copied();
+        let best: Vec<Vec<usize>> = members.iter().map(|bundle| best(bundle).collect()).collect();
+        let is_late = || self.space.question.stop.is_late();
+        for count in COUNTS {
+            if let Some(least) = solver.solve_among(problem, (count, &best), MOST, &is_late) {
+                self.is_exact &= count == COUNTS[0];
+                return Some(least);
+            }
+        }
+        self.is_exact = false;
+        None
+    }
+
+    /// Bundles of one kind have the same choices, at the same costs.
+    fn kind(&self, bundle: usize) -> usize {
+        Rc::as_ptr(&self.space.bundles[bundle].unary) as usize
     }
 
     /// What is to be least, for a run; none where a bundle of it cannot be divided in any way.

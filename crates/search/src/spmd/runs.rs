@@ -60,7 +60,7 @@ impl<'q> Runs<'q> {
         self.rungs.iter_mut().flatten().for_each(|fallback| fallback.space.question = self.question);
     }
 
-    /// Whether of all runs that were looked at the ways are known that cost least.
+    /// The same of all runs that were looked at: see [`Fallback::is_exact`].
     pub(crate) fn is_exact(&self) -> bool {
         self.rungs.iter().flatten().all(|fallback| fallback.is_exact)
     }
