@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .mixtures import experts
     from .precision import Precision
     from .report.recording import Recorded, record
+    from .report.step_profile import StepProfile
     from .runtime import ParallelModule, clip_grad_norm_
     from .runtime.communication.launch import launch
     from .runtime.optimizers.optimizer import optimizer
@@ -59,6 +60,7 @@ __all__ = [
     "Recorded",
     "RuntimeFault",
     "ShardwrightError",
+    "StepProfile",
     "clip_grad_norm_",
     "compile_model",
     "deferred",
@@ -97,6 +99,7 @@ _HOMES = {
         "start.planning": "make_plan",
         "precision": "Precision",
         "report.recording": "Recorded record",
+        "report.step_profile": "StepProfile",
         "runtime": "ParallelModule clip_grad_norm_",
         "runtime.communication.launch": "launch",
         "runtime.optimizers.optimizer": "optimizer",

@@ -36,6 +36,7 @@ __all__ = [
     "plan_homes",
     "plan_names",
     "plan_rows",
+    "profiled_step",
     "prove_filled",
     "reached_from",
     "read_program",
@@ -458,6 +459,18 @@ def communications(
     optimizer: str = "adamw",
     kept: Mapping[str, str] | None = None,
 ) -> str: ...
+def profiled_step(
+    graph_text: str,
+    files: Mapping[str, str],
+    cluster: tuple[str, str | None],
+    recording: tuple[str, str],
+    origin: tuple[str, str, int],
+    *,
+    batches: int = 1,
+    optimizer: str = "adamw",
+    kept: Mapping[str, str] | None = None,
+    compile: bool = False,
+) -> tuple[str, str]: ...
 def simulate_seconds(
     plan: Plan,
     compiled: Compiled,

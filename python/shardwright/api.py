@@ -21,6 +21,7 @@ from .data.padding import LengthsLike, Padding, padding_of
 from .errors import RuntimeFault
 from .precision import Precision
 from .report.memory import OPTIMIZER
+from .report.profile_step import profile_step
 from .report.progress import Progress, wanted
 from .runtime import Comm, ParallelModule, load_program
 from .runtime.agreement.alike import Words, kind_of, require_alike
@@ -175,6 +176,7 @@ def parallelize(
         compile=compiler_of(comm, started.starter),
         example=started.example,
         save_pretrained=save_pretrained,
+        profile_step=profile_step,
         local=LocalCode(started.progress) if compile else None,
         micro_batches=None if started.cut is None else made(started.cut, bundle.captured),
         fill=None if started.padding is None else started.padding.fill,

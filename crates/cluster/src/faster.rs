@@ -1,4 +1,6 @@
-//! The same cluster with quicker parts: what a step would take then says what holds it back.
+//! The same cluster with quicker parts, and with slower ones.
+//!
+//! What a step would take on quicker ones says what holds it back. Slower ones are what was measured.
 
 use crate::{Cluster, Device, Link, Runtime};
 
@@ -13,7 +15,31 @@ pub enum Faster {
     Hosts,
 }
 
+/// How many times as long as the cluster says something took where it was measured; one where it was not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slower {
+    /// What devices of each kind compute.
+    pub kinds: Vec<f64>,
+    /// Messages inside of nodes.
+    pub inside: f64,
+    /// Messages between nodes.
+    pub network: f64,
+}
+
 impl Cluster {
+    /// As it was measured. Without a network of its own that of a single node is its link.
+    #[must_use]
+    pub fn slower(&self, by: &Slower) -> Self {
+        let mut cluster = self.clone();
+        cluster.nodes.iter_mut().for_each(|node| speed_up_link(&mut node.link, 1.0 / by.inside));
+        speed_up_link(&mut cluster.network, 1.0 / if self.nodes.len() > 1 { by.network } else { by.inside });
+        for (kind, slower) in cluster.kinds.iter_mut().zip(&by.kinds) {
+            speed_up_device(kind, 1.0 / slower);
+            kind.overhead *= slower;
+        }
+        cluster
+    }
+
     /// So many times as fast in one of its parts.
     #[must_use]
     pub fn faster(&self, part: Faster, times: f64) -> Self {

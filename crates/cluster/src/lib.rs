@@ -20,6 +20,7 @@ mod quantity;
 mod read;
 mod read_measured;
 mod reader;
+mod text;
 mod work;
 
 pub use ::collective::Collective;
@@ -28,7 +29,7 @@ pub use catalog::{NAMES, devices, named};
 pub use collective::Contention;
 pub use device::Device;
 pub use efficiency::Curves;
-pub use faster::Faster;
+pub use faster::{Faster, Slower};
 pub use here::{Here, here};
 pub use link::Link;
 pub use measured::{Curve, Messages, Operators, Origin, Runtime};

@@ -28,6 +28,11 @@ impl Curve {
         self.points.iter().map(|(size, seconds)| seconds / size).fold(f64::INFINITY, f64::min)
     }
 
+    /// Sizes with their seconds.
+    pub(crate) fn points(&self) -> &[(f64, f64)] {
+        &self.points
+    }
+
     /// All sizes take a part of their time.
     pub(crate) fn speed_up(&mut self, times: f64) {
         self.points.iter_mut().for_each(|(_, seconds)| *seconds /= times);

@@ -137,10 +137,25 @@ fn of_model(graph: &Graph, program: &Program, shares: Vec<Shares>) -> Result<Vec
     Ok(shares.into_iter().map(summed).collect())
 }
 
-/// What every rank communicates in a step of a program that is read from files, as JSON.
-pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> Result<String> {
+/// A step of a program that is read from files, of which every rank is followed.
+pub struct FollowedStep<'f> {
+    pub scene: Scene<'f>,
+    /// Where the instructions stand.
+    pub lines: &'f emit::Lines,
+    /// The one that the program's numbers are of.
+    pub graph: &'f Graph,
+    pub simulation: &'f Simulation,
+}
+
+/// Proves such a program, runs a step of it, and gives what is told of that.
+pub fn followed<T>(
+    graph: &Graph,
+    files: &[File],
+    setting: &Setting<'_>,
+    tell: impl FnOnce(&FollowedStep<'_>) -> Result<T>,
+) -> Result<T> {
     require_batches(setting.batches)?;
-    let program = emit::read(graph, files)?;
+    let (program, lines) = emit::read_with_lines(graph, files)?;
     let (proof, rank_traces) =
         check::courses_folding(graph, &program, setting.masters, (ONE_BY_ONE, setting.batches))
             .map_err(|faults| first_of(&faults, &|fault| Error::from(fault)))?;
@@ -149,9 +164,16 @@ pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> R
     let kinds = setting.kinds(&rewritten);
     let scene = scene(&program, &rank_traces, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
-    let operations = operations(graph, &Analysis::of(graph)) * f64::from(setting.batches);
-    let work = ModelWork { operations, peak: peak(graph, setting.cluster, program.world) };
-    Ok(format!("{:#}", manifest(&scene, &rewritten, &simulation, &work, Scope::Ranks)))
+    tell(&FollowedStep { scene, lines: &lines, graph: &rewritten, simulation: &simulation })
+}
+
+/// What every rank communicates in a step of a program that is read from files, as JSON.
+pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> Result<String> {
+    followed(graph, files, setting, |step| {
+        let operations = operations(graph, &Analysis::of(graph)) * f64::from(setting.batches);
+        let work = ModelWork { operations, peak: peak(graph, setting.cluster, step.scene.program.world) };
+        Ok(format!("{:#}", manifest(&step.scene, step.graph, step.simulation, &work, Scope::Ranks)))
+    })
 }
 
 /// All ranks are followed, however alike.

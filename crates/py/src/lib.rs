@@ -49,7 +49,7 @@ mod _core {
     #[pymodule_export]
     use super::reference_py::compare_numbers;
     #[pymodule_export]
-    use super::report_py::{plan_homes, plan_rows, report_page, rule_coverage};
+    use super::report_py::{plan_homes, plan_rows, profiled_step, report_page, rule_coverage};
     #[pymodule_export]
     use super::rule_py::check_rule;
     #[pymodule_export]

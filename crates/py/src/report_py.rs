@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use cluster::Origin;
+use compiler::Setting;
 use plan::{Gather, Reduce};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -11,7 +13,7 @@ use report::{Amount, KeptParams, Lack, Row, Unruled};
 use crate::graph_py::Graph;
 use crate::guard::{Evidence, guarded, sound};
 use crate::plan_py::Plan;
-use crate::program_py::Compiled;
+use crate::program_py::{Compiled, files_of, masters_of};
 use crate::search_py::{Found, cluster_of};
 use crate::step_py::Simulated;
 
@@ -166,6 +168,36 @@ pub(crate) fn report_page(
             let data = report::page::data(&subject)?;
             Ok((data.to_string(), report::page::html(&data)))
         })
+    })
+}
+
+/// What was recorded of a program that is read from emitted files, beside a step of it on a cluster: its JSON, and the
+/// file of a cluster with what was measured. `recording` is what it is called, and its text; `origin` the device, PyTorch
+/// and threads that it was measured with. The others are as of `communications`.
+#[pyfunction]
+#[pyo3(signature = (graph_text, files, cluster, recording, origin, *, batches = 1, optimizer = "adamw", kept = None, compile = false))]
+#[expect(clippy::too_many_arguments, reason = "they are named in Python")]
+pub(crate) fn profiled_step(
+    py: Python<'_>,
+    graph_text: &str,
+    files: BTreeMap<String, String>,
+    cluster: (String, Option<String>),
+    recording: (String, String),
+    origin: (String, String, u32),
+    batches: u32,
+    optimizer: &str,
+    kept: Option<BTreeMap<String, String>>,
+    compile: bool,
+) -> PyResult<(String, String)> {
+    guarded(Evidence::text(graph_text), || {
+        let graph: graph::Graph = graph_text.parse()?;
+        let (files, masters) = (files_of(files), masters_of(kept));
+        let cluster = cluster_of(&cluster.0, cluster.1.as_deref())?;
+        let setting = Setting { cluster: &cluster, batches, optimizer, masters: &masters, compiled: compile };
+        let file = RecordedFile { name: recording.0, text: recording.1 };
+        let origin = Origin { device: origin.0, torch: origin.1, threads: origin.2 };
+        let step = py.detach(|| report::profiled(&graph, &files, &setting, &file, origin))?;
+        Ok((step.json, step.cluster))
     })
 }
 

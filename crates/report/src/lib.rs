@@ -8,6 +8,7 @@ mod decided;
 mod modules;
 pub mod page;
 mod param_sharding;
+mod profiled;
 mod rows;
 pub mod svg;
 
@@ -20,6 +21,7 @@ use simulate::{Share, Shares};
 pub use coverage::{Amount, Coverage, Lack, Planned, Unruled, coverage};
 pub use decided::Decided;
 pub use param_sharding::{KeptParams, kept};
+pub use profiled::{ProfiledStep, profiled};
 
 use modules::Module;
 

@@ -41,7 +41,7 @@ pub use kinds::Kinds;
 pub use manifest::{ModelWork, Scope, manifest};
 pub use passes::Lasts;
 pub use price::SUM;
-pub use shares::{Share, Shares, shares};
+pub use shares::{Share, Shares, shares, works_of};
 pub use symmetric::symmetric;
 pub use trace::trace;
 

@@ -3,7 +3,8 @@
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 
-use check::InstrCost;
+use check::{InstrCost, RankTrace};
+use graph::OpId;
 use program::{Kind, Pass, RankId};
 
 use crate::price::seconds_of;
@@ -95,13 +96,31 @@ pub fn shares(scene: &Scene<'_>, operators: usize, simulation: &Simulation) -> V
         .collect()
 }
 
+/// Of each instruction of a rank, in their order, the seconds of a step in which the device computes for each operator.
+pub fn works_of(scene: &Scene<'_>, rank_trace: &RankTrace) -> Vec<Vec<(Option<OpId>, f64)>> {
+    let codes = &scene.program.roles[rank_trace.role].body.codes;
+    let instrs = codes.iter().flat_map(|code| code.instrs.iter().map(move |instr| (code.pass, instr)));
+    let all = instrs.zip(rank_trace.instr_costs.iter());
+    all.map(|((pass, instr), cost)| works(scene, rank_trace.rank, cost, instr.kind(), pass)).collect()
+}
+
+fn works(
+    scene: &Scene<'_>,
+    rank: RankId,
+    instr_cost: &InstrCost,
+    kind: Kind,
+    pass: Pass,
+) -> Vec<(Option<OpId>, f64)> {
+    let times = if matches!(pass, Pass::Begin | Pass::End) { 1 } else { scene.batches };
+    let device = scene.cluster.device(rank.0);
+    let seconds = |work| seconds_of(work, kind, device, scene.kinds) * f64::from(times);
+    instr_cost.work.iter().map(|work| (work.op, seconds(work))).collect()
+}
+
 impl Shares {
     fn works(&mut self, scene: &Scene<'_>, instr_cost: &InstrCost, kind: Kind, pass: Pass) {
-        let times = if matches!(pass, Pass::Begin | Pass::End) { 1 } else { scene.batches };
-        let device = scene.cluster.device(self.rank.0);
-        for work in &instr_cost.work {
-            let works = seconds_of(work, kind, device, scene.kinds) * f64::from(times);
-            *self.whose(work.op) += Share { works, ..Share::default() };
+        for (op, works) in works(scene, self.rank, instr_cost, kind, pass) {
+            *self.whose(op) += Share { works, ..Share::default() };
         }
     }
 

@@ -1,4 +1,4 @@
-//! A step in the terminal: a line for each device.
+//! A step in the terminal: a line for each device over time, and one for the parts of its time.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,35 +13,39 @@ const WIDTH: usize = 64;
 const LINES: usize = 32;
 
 impl Simulation {
-    /// What each device does over time, and the parts of its time. Devices in a row that do the same are one line; of
-    /// many only the first of those that run the same code are told.
+    /// What each device does over time, and below that the parts of its time. Devices in a row that do the same are one
+    /// line; of many only the first of those that run the same code are told.
     pub fn drawn(&self) -> String {
-        let mut lines: Vec<(RankId, RankId, String)> = vec![];
+        let mut lines: Vec<(RankId, RankId, String, String)> = vec![];
         let watched: BTreeSet<RankId> = self.spans.iter().map(|span| span.rank).collect();
         for lane in self.ranks.iter().filter(|lane| watched.contains(&lane.rank)) {
-            let line = format!("{}  {}", self.row(lane.rank), shares(lane, self.seconds));
+            let (row, shares) = (self.row(lane.rank), shares(lane, self.seconds));
             match lines.last_mut() {
-                Some((_, last, same)) if *same == line && last.0 + 1 == lane.rank.0 => *last = lane.rank,
-                _ => lines.push((lane.rank, lane.rank, line)),
+                Some((_, last, of, parts)) if *of == row && *parts == shares && last.0 + 1 == lane.rank.0 => {
+                    *last = lane.rank;
+                }
+                _ => lines.push((lane.rank, lane.rank, row, shares)),
             }
         }
         let left = lines.len().saturating_sub(LINES);
+        let shown = &lines[..lines.len() - left];
         let names = self.ranks.first().map_or(vec![], |lane| lane.parts().to_vec());
         let heads: Vec<String> = names.iter().map(|(name, _)| format!("{name:>0$}", column(name))).collect();
-        let mut text = format!("{:<12}{:<WIDTH$}  {}\n", "device", "over time", heads.join(" "));
-        for (first, last, line) in lines.into_iter().take(LINES) {
-            // As plans write sets of devices.
-            let ranks =
-                if first == last { first.0.to_string() } else { format!("{}..{}", first.0, last.0 + 1) };
-            let _ = writeln!(text, "{ranks:<12}{line}");
-        }
-        if left > 0 {
-            let _ = writeln!(text, "... and {left} lines more");
+        let mut text = format!("{:<12}over time\n", "device");
+        for (first, last, row, _) in shown {
+            let _ = writeln!(text, "{:<12}{row}", set_of(*first, *last));
         }
         text.push_str(
             "F forward, B backward, W weight gradients, R recomputed, U optimizer, - waits for \
                        a message, . idle\n",
         );
+        let _ = writeln!(text, "\n{:<12}{}", "device", heads.join(" "));
+        for (first, last, _, shares) in shown {
+            let _ = writeln!(text, "{:<12}{shares}", set_of(*first, *last));
+        }
+        if left > 0 {
+            let _ = writeln!(text, "... and {left} lines more");
+        }
         text
     }
 
@@ -72,6 +76,11 @@ impl Simulation {
         };
         (0..WIDTH).map(&mut letter).collect()
     }
+}
+
+/// As plans write sets of devices.
+fn set_of(first: RankId, last: RankId) -> String {
+    if first == last { first.0.to_string() } else { format!("{}..{}", first.0, last.0 + 1) }
 }
 
 fn message_of(span: &Span) -> char {

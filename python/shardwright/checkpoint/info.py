@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from math import prod
 from pathlib import Path
@@ -55,8 +56,11 @@ def verified(checkpoint: str | Path) -> dict[str, Any]:
     return {**info(checkpoint), "verified": True}
 
 
-def lines_of(found: Mapping[str, Any]) -> list[str]:
-    """The same for people: the tensors of the model, and how much there is of all else."""
+def lines_of(found: Mapping[str, Any], every: bool = False) -> list[str]:
+    """The same for people: the tensors of the model, and how much there is of all else.
+
+    Tensors of layers that are alike are one line, unless `every` one is asked for.
+    """
     files: Mapping[str, int | None] = found["files"]
     missing = [name for name, size in files.items() if size is None]
     total = size_of(sum(size or 0 for size in files.values()))
@@ -73,9 +77,24 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
         said = [f"{count_of(len(tensors), 'tensor')} ({size})"] if tensors else []
         lines.append(f"{name}: {', '.join([*said, *_others(name, part['others'])])}")
         if name == "model":
-            width = max(map(len, tensors), default=0)
-            lines += [f"  {one:{width}}  {at['dtype']:8}  {at['shape']}" for one, at in tensors.items()]
-    return lines
+            lines += _table(tensors, every)
+    return [
+        *lines,
+        f"next: `shardwright ckpt merge {found['checkpoint']} -o model.safetensors` has its model alone",
+    ]
+
+
+def _table(tensors: Mapping[str, Mapping[str, Any]], every: bool) -> list[str]:
+    counts: dict[tuple[str, str, str], int] = {}
+    for name, at in tensors.items():
+        shown = name if every else re.sub(r"(?<=\.)\d+(?=\.)", "*", name)
+        key = shown, at["dtype"], str(at["shape"])
+        counts[key] = counts.get(key, 0) + 1
+    width = max((len(name) for name, _, _ in counts), default=0)
+    rows = [
+        (f"  {name:{width}}  {dtype:8}  {shape}", count) for (name, dtype, shape), count in counts.items()
+    ]
+    return [row + (f"  ({count} times)" if count > 1 else "") for row, count in rows]
 
 
 def _others(part: str, names: Collection[str]) -> list[str]:

@@ -13,6 +13,7 @@ def add(commands: Commands) -> None:
     actions = ckpt.add_subparsers(required=True, metavar="ACTION")
     info = actions.add_parser("info", help="what a checkpoint holds")
     info.add_argument("checkpoint", help="its folder")
+    info.add_argument("--all", action="store_true", help="each tensor on a line of its own")
     info.add_argument("--json", action="store_true")
     info.add_argument("--verify", action="store_true", help="reads all of it, and compares the digests")
     info.set_defaults(run=run_info)
@@ -27,7 +28,7 @@ def run_info(arguments: argparse.Namespace) -> None:
     from ..checkpoint.info import info, lines_of, verified
 
     found = (verified if arguments.verify else info)(arguments.checkpoint)
-    print(json.dumps(found) if arguments.json else "\n".join(lines_of(found)))
+    print(json.dumps(found) if arguments.json else "\n".join(lines_of(found, arguments.all)))
 
 
 def run_merge(arguments: argparse.Namespace) -> None:

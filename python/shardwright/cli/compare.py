@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # So many lines are read.
 SHOWN = 12
+# A name that is longer goes on in the next line.
+WIDEST = 36
 
 
 def add(commands: Commands) -> None:
@@ -55,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     status = DOES_NOT_FIT if order and order[0][0] else 0
     model = found[0][1].model
     bound = min(one.bound for _, _, one in found)
-    told = {
+    summary = {
         "model": model,
         "cluster": arguments.cluster,
         "devices": _devices(arguments),
@@ -70,12 +73,13 @@ def run(arguments: argparse.Namespace) -> int:
     }
     draw(arguments, lambda: _drawn(arguments, model, found))
     if arguments.json:
-        print(json.dumps(told))
+        print(json.dumps(summary))
         return status
-    for line in _lines(told, shown):
+    for line in _lines(summary, shown):
         print(line)
     if kept and rows:
-        print("a row is a plan for other commands, by its number or its name: `--plan row:1`")
+        asked = f"{arguments.model} --cluster {arguments.cluster}"
+        print(f"next: `shardwright plan {asked} --plan row:1`, or another row")
     for line in lines_of_picture(arguments):
         print(line)
     return status
@@ -157,53 +161,72 @@ def _devices(arguments: argparse.Namespace) -> int:
     return devices
 
 
-def _lines(told: dict[str, Any], shown: int) -> Iterator[str]:
-    from ..report.summary import time_of
+def _lines(summary: dict[str, Any], shown: int) -> Iterator[str]:
     from .found import NOTHING_TO_DIVIDE
 
-    rows = told["rows"]
+    rows = summary["rows"]
     best = rows[0]["seconds"] if rows else 1.0
-    yield f"{told['model']} on {told['cluster']}"
+    yield from _answer(summary)
+    yield ""
+    shown_rows = rows[:shown]
+    wide = min(max((len(row["plan"]) for row in shown_rows), default=4), WIDEST)
     yield (
-        f"{'row':>4} {'plan':<48} {'micro-batches':>13} {'step':>9} {'':>7} {'MFU':>8}  {'memory':<22}"
-        f" {'computes':>8} {'exposed':>8} {'idle':>6}"
+        f"{'row':>4} {'plan':<{wide}} {'batches':>7} {'step':>9} {'':>7} {'MFU':>6} {'memory':>10}"
+        f" {'exposed':>7} {'idle':>6}"
     )
-    for number, row in enumerate(rows[:shown], 1):
-        yield f"{number:>4} {_row(row, best)}"
+    for number, row in enumerate(shown_rows, 1):
+        lines = textwrap.wrap(row["plan"], wide, break_on_hyphens=False)
+        yield f"{number:>4} {lines[0]:<{wide}} {_figures(row, best)}".rstrip()
+        yield from (f"{'':>4}   {line}" for line in lines[1:])
     if len(rows) > shown:
         yield f"... and {len(rows) - shown} more (--all)"
-    tried, of = told["tried"]
+    tried, of = summary["tried"]
     yield ""
-    if rows and rows[0]["fits"] and told["bound"] > 0:
-        yield (
-            f"no plan can take less than {time_of(told['bound'])}: the first takes at most"
-            f" {best / told['bound']:.2f} times the lower bound"
-        )
-    if told["constraints"]:
-        yield f"all respect the constraints: {told['constraints']}"
-    yield from told["uncut"]
-    if told["left_out"]:
-        yield f"{told['left_out']} more plans were left out: none of them is quicker than these (--all)"
-    if told["devices"] == 1:
+    if summary["constraints"]:
+        yield f"all respect the constraints: {summary['constraints']}"
+    yield from summary["uncut"]
+    if summary["left_out"]:
+        yield f"{summary['left_out']} more plans were left out: none of them is quicker than these (--all)"
+    if summary["devices"] == 1:
         yield NOTHING_TO_DIVIDE
-    none = len(told["passed_over"])
-    yield f"{tried} of {of} shapes in {told['seconds']:.1f} s; {none} plans do not fit this model"
+    none = len(summary["passed_over"])
+    yield f"{tried} of {of} shapes in {summary['seconds']:.1f} s; {none} plans do not fit this model"
 
 
-def _row(row: dict[str, Any], best: float) -> str:
+def _answer(summary: dict[str, Any]) -> Iterator[str]:
+    """The quickest plan, and how good it is."""
+    from ..report.memory import size_of
+    from ..report.summary import batches_of, time_of
+
+    rows = summary["rows"]
+    on = f"{summary['model']} on {summary['cluster']}"
+    if not rows:
+        yield f"{on}: there is no plan"
+        return
+    first = rows[0]
+    (_, needed, there), step = first["memory"], time_of(first["seconds"])
+    if not first["fits"]:
+        yield f"{on}: no plan fits into {size_of(there)} of a device"
+        return
+    yield f"{on}: `{first['plan']}` is the quickest"
+    batches = batches_of(first["micro_batches"])
+    yield f"a step takes {step} in {batches}, and {size_of(needed)} of {size_of(there)}"
+    if summary["bound"] > 0:
+        times = first["seconds"] / summary["bound"]
+        bound = f"no plan takes less than {time_of(summary['bound'])}"
+        yield f"{bound}: this one takes at most {times:.2f} times that"
+
+
+def _figures(row: dict[str, Any], best: float) -> str:
     from ..report.memory import size_of
     from ..report.summary import time_of
 
     (_, needed, there), (_, on_host, _) = row["memory"], row["on_host"]
-    memory = f"{size_of(needed)} of {size_of(there)}"
-    if not row["fits"]:
-        memory = f"{size_of(needed)}: too much" if needed > there else f"{size_of(on_host)} on host: too much"
     step = row["seconds"]
-    waits = row["exposed"] + row["idle"]
     times = f"{step / best:.2f}x" if row["fits"] and best > 0 else ""
-    parts = step - waits, row["exposed"], row["idle"]
-    computes, exposed, idle = (f"{part / step:.1%}" if step > 0 else "" for part in parts)
+    exposed, idle = (f"{row[part] / step:.1%}" if step > 0 else "" for part in ("exposed", "idle"))
+    too_much = "" if row["fits"] else "  too much" if needed > there else f"  {size_of(on_host)} on host"
     return (
-        f"{row['plan']:<48} {row['micro_batches']:>13} {time_of(step):>9} {times:>7}"
-        f" {row['utilisation']:>8.1%}  {memory:<22} {computes:>8} {exposed:>8} {idle:>6}"
-    ).rstrip()
+        f"{row['micro_batches']:>7} {time_of(step):>9} {times:>7} {row['utilisation']:>6.1%}"
+        f" {size_of(needed):>10} {exposed:>7} {idle:>6}{too_much}"
+    )

@@ -67,7 +67,7 @@ def line_of_step(seconds: float, parts: Mapping[str, float], utilisation: float)
 def lines_of(found: Found, searched: bool = True) -> Iterator[str]:
     """How far from the best the plan is, and what was `searched`."""
     step = found.rows[0]["seconds"]
-    if found.bound > 0:
+    if found.bound > 0 and searched:
         times = step / found.bound
         yield (
             f"no plan takes less than {time_of(found.bound)}: it is at most {times:.3f} times the lower bound"
@@ -78,7 +78,7 @@ def lines_of(found: Found, searched: bool = True) -> Iterator[str]:
         yield f"it respects all constraints: {found.constraints}"
     if found.tried[0] < found.tried[1]:
         yield "the deadline ended the search: with a longer one there may be a quicker plan"
-    if found.inside is None:
+    if found.inside is None or not searched:
         return
     bound, decisions, choices, sums, seconds = found.inside
     if 0 < bound <= step:
@@ -89,8 +89,6 @@ def lines_of(found: Found, searched: bool = True) -> Iterator[str]:
             of += "recomputes all layers or none, offloads nothing and runs no parts in turn, "
         least = f"{time_of(bound)}: {times:.3f} times that"
         yield f"no plan of one block {of}takes less than {least}"
-    if not searched:
-        return
     yield (
         f"searched: {decisions} decisions with {choices:,} choices, {sums:,.0f} sums in {time_of(seconds)};"
         f" {found.tried[0]} of {found.tried[1]} shapes with names, {found.left_out} plans left out"

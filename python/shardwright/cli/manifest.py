@@ -32,29 +32,69 @@ def run(arguments: argparse.Namespace) -> int:
 
 def lines_of_manifest(manifest: dict[str, Any]) -> list[str]:
     """For each role what it communicates; what repeats in a row is one line."""
-    from ..report.summary import set_of
+    from ..report.summary import batches_of, set_of, time_of
 
-    lines = []
+    lines = [
+        f"{manifest['model']} under {manifest['plan']} on {manifest['cluster']},"
+        f" {batches_of(manifest['micro_batches'])}: a step takes {time_of(manifest['step_seconds'])}"
+    ]
     for role in manifest["roles"]:
         ranks = ", ".join(set_of(a, b) for a, b in role["ranks"])
-        lines.append(f"ranks {ranks}, as rank {role['rank']} does:")
-        rows: list[tuple[str, int]] = []
-        for row in map(_row, role["communications"]):
-            last, count = rows.pop() if rows else ("", 0)
+        lines += ["", f"ranks {ranks}, as rank {role['rank']} does: {_summed(role['communications'])}"]
+        rows: list[tuple[list[str], int]] = []
+        for row in map(_cells, role["communications"]):
+            last, count = rows.pop() if rows else ([], 0)
             rows += [(row, count + 1)] if last == row else [(last, count), (row, 1)]
-        lines += [row + (f"  ({count} times)" if count > 1 else "") for row, count in rows if count]
-    return lines
+        lines += _table([[*row[:7], str(count), row[7]] for row, count in rows if count])
+    return [
+        *lines,
+        "",
+        "`bytes`, `takes` and `waits` are of one communication; `--json` has all of it, for tools",
+    ]
 
 
-def _row(one: dict[str, Any]) -> str:
+HEAD = ["pass", "batch", "kind", "bytes", "takes", "link", "waits", "times", "group"]
+# Columns of words; figures stand at the right.
+LEFT = (0, 2, 8)
+
+
+def _summed(communications: list[dict[str, Any]]) -> str:
+    from ..report.memory import size_of
+    from ..report.summary import count_of, time_of
+
+    size = sum(one["bytes"] for one in communications)
+    waits = time_of(sum(one["exposed_seconds"] for one in communications))
+    return f"{count_of(len(communications), 'communication')}, {size_of(size)}, {waits} waited for"
+
+
+def _cells(one: dict[str, Any]) -> list[str]:
     from ..report.memory import size_of
     from ..report.summary import time_of
 
-    group = f"{len(one['group'])} ranks" if len(one["group"]) > 8 else one["group"]
+    group = f"{len(one['group'])} ranks" if len(one["group"]) > 8 else str(one["group"])
     size = ("~" if one["bytes_expected"] else "") + size_of(one["bytes"])
-    where = f"{one['pass']} {one['block']}, micro-batch {one['micro_batch']}"
-    return (
-        f"  {where:<28} {one['kind']:<17} {size:>10} {one['dtype'] or '':<5}"
-        f" {time_of(one['expected_seconds']):>9}, {one['share_of_link']:>4.0%} of its link,"
-        f" {time_of(one['exposed_seconds']):>9} waited for  {group}"
-    )
+    return [
+        f"{one['pass']} {one['block']}",
+        str(one["micro_batch"]),
+        one["kind"],
+        f"{size} {one['dtype'] or ''}".rstrip(),
+        time_of(one["expected_seconds"]),
+        f"{one['share_of_link']:.0%}",
+        time_of(one["exposed_seconds"]),
+        group,
+    ]
+
+
+def _table(rows: list[list[str]]) -> list[str]:
+    if not rows:
+        return []
+    widths = [max(len(row[at]) for row in [HEAD, *rows]) for at in range(len(HEAD))]
+
+    def line(row: list[str]) -> str:
+        cells = (
+            f"{cell:<{wide}}" if at in LEFT else f"{cell:>{wide}}"
+            for at, (cell, wide) in enumerate(zip(row, widths, strict=True))
+        )
+        return ("  " + "  ".join(cells)).rstrip()
+
+    return [line(HEAD), *map(line, rows)]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    ops = commands.add_parser("ops", help="list the operators that have rules")
-    ops.set_defaults(run=run_list)
+    ops = commands.add_parser("ops", help="say which operators have rules")
+    ops.set_defaults(run=run_families)
     actions = ops.add_subparsers(metavar="ACTION")
     every = actions.add_parser("list", help="all of them, by family")
     every.set_defaults(run=run_list)
@@ -69,6 +69,35 @@ MARKS = {
     "~": "a part knows where it begins",
     "!": "given to one part only",
 }
+
+
+# So many names of a family are read.
+NAMED = 3
+FAMILY = re.compile(
+    r"^\| (?P<name>\w+) \| (?P<rewritten>\w*) \| [^|]+ \| (?P<operators>`.*`) \|$", re.MULTILINE
+)
+
+
+def run_families(_: argparse.Namespace) -> None:
+    """A line for each family."""
+    from .._core import operators_table
+
+    families = []
+    for family in FAMILY.finditer(operators_table()):
+        names = re.findall(r"`([^`]+)`", family["operators"])
+        # Overloads of one operator are read as one.
+        short = list(dict.fromkeys(re.sub(r"^aten\.(\w+)\..*|\.default$", r"\1", name) for name in names))
+        families.append(
+            (family["name"], len(names), ", ".join(short[:NAMED]) + (", ..." if short[NAMED:] else ""))
+        )
+    print(f"{sum(count for _, count, _ in families)} operators of {len(families)} families have rules")
+    print()
+    print(f"{'family':<16} {'operators':>9}  such as")
+    for name, count, some in families:
+        print(f"{name:<16} {count:>9}  {some}")
+    print()
+    print("next: `shardwright ops show linear` has the rule of one, `shardwright ops list` all of them,")
+    print("`shardwright ops coverage MODEL` what of a model has none")
 
 
 def run_list(_: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ShardwrightError
 from .cluster import write
 from .costs import kept_tensors
 from .parser import Commands
@@ -19,6 +20,10 @@ from .style import paint
 
 if TYPE_CHECKING:
     from .._core import Found, Graph, Operator, Plan, Simulated
+
+
+# How a plan is run that has no name.
+WRITTEN_FIRST = 'with -o my.plan it is written, then sw.parallelize(model, inputs, plan="my.plan")'
 
 
 def add(commands: Commands) -> None:
@@ -68,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             print("\n".join(lines))
             return 0
         plan = plan_of(arguments, graph) if found is None else found.plan(0)
-        told = _Told.of(arguments, plan, (found, cut), phases.begin)
+        told = _Told.of(arguments, plan, graph, (found, cut), phases.begin)
     if arguments.to:
         write("SW0928", "the plan", Path(arguments.to), plan.folded)
     draw(arguments, lambda: sharding_svg(plan))
@@ -108,6 +113,8 @@ class _Told:
     step: Simulated | None
     on: str
     """The cluster and the micro-batches of a step, if there is one."""
+    run: str
+    """The plan as `sw.parallelize` takes it: a name or a file."""
     batches: int | None = None
     verbose: bool = False
 
@@ -116,6 +123,7 @@ class _Told:
         cls,
         arguments: argparse.Namespace,
         plan: Plan,
+        graph: Graph,
         chosen: tuple[Found | None, str | None],
         watch: Callable[[str], object],
     ) -> _Told:
@@ -129,7 +137,8 @@ class _Told:
         compiled = compile(plan, watch=watch, memory=limit_of(arguments))
         memory = memory_of(compiled, arguments.optimizer)
         if arguments.cluster is None:
-            return cls(plan, *chosen, memory, None, "", verbose=verbose(arguments.verbose))
+            run = _taken(arguments, plan, graph)
+            return cls(plan, *chosen, memory, None, "", run, verbose=verbose(arguments.verbose))
         choice = choice_of(arguments)
         watch("simulate")
         step = simulate_step(
@@ -141,7 +150,8 @@ class _Told:
             optimizer=arguments.optimizer,
         )
         on = f" on {choice.cluster}, {batches_of(choice.batches)}"
-        return cls(plan, *chosen, memory, step, on, choice.batches, verbose(arguments.verbose))
+        run = _taken(arguments, plan, graph)
+        return cls(plan, *chosen, memory, step, on, run, choice.batches, verbose(arguments.verbose))
 
     @property
     def exit(self) -> int:
@@ -151,18 +161,44 @@ class _Told:
         return 0 if self.step is None else status_of(self.step)
 
     def table(self, model: str) -> Iterator[str]:
-        from ..report.summary import count_of
+        from .answer import tables, wrapped
         from .table import few, lines_of_moves, lines_of_parameters, lines_of_table
 
-        devices = count_of(self.plan.devices, "device")
-        yield f"{model} under {self.plan.name}{self.on}, {devices}"
+        yield from self.answer(model)
         yield ""
         yield from lines_of_table(self.plan, self.step)
         yield ""
-        yield from lines_of_parameters(self.plan)
+        step = self.step
+        busiest = {} if step is None else min(step.ranks, key=lambda rank: rank["idle"])
+        yield from tables(self.memory, None if step is None else step.seconds, busiest)
+        remarks = [*lines_of_parameters(self.plan), *(() if step is None else lines_of_moves(step))]
+        remarks += self.remarks_of_plan(self.verbose, few)
+        if remarks:
+            yield ""
+        yield from map(wrapped, remarks)
+
+    def answer(self, model: str) -> Iterator[str]:
+        """What a person wants to know first."""
+        from ..report.summary import count_of, time_of
+        from .answer import NAMES, line, of_best, of_memory, of_run
+
+        devices = count_of(self.plan.devices, "device")
+        yield line("plan", f"{self.plan.name} for {model}{self.on}, {devices}")
         if self.step is not None:
-            yield from lines_of_moves(self.step)
-        yield from self.remarks(self.verbose, few)
+            share = f"{self.step.operations[1]:.1%} of what the devices can compute"
+            yield line("step", f"{time_of(self.step.seconds)}, {share}")
+        there = None if self.step is None else self.step.memory[self.memory["rank"]][1]
+        yield line("memory", of_memory(self.memory, there))
+        if self.found is not None and (best := of_best(self.found)) is not None:
+            yield line("best", best)
+        run = self.run if self.run == WRITTEN_FIRST else of_run(self.run, self.cut_in)
+        # To be copied: a path in it may be long.
+        yield f"{'run':<{NAMES}}{run}"
+
+    @property
+    def cut_in(self) -> int | None:
+        """Of a batch that is cut here, how many micro-batches."""
+        return self.batches if self.found is not None and self.cut is not None else None
 
     def text(self, every: bool) -> Iterator[str]:
         yield from (self.plan.text if every else self.plan.folded).splitlines()
@@ -170,9 +206,20 @@ class _Told:
 
     def remarks(self, verbose: bool, names: Callable[[list[str]], str] = ", ".join) -> Iterator[str]:
         """`names` says how many operators are named in a line; `verbose` is for what the compiler counted."""
-        from ..report.computed_work import lines_of_work, work_of
         from ..report.memory import lines_of_memory
-        from .found import NOTHING_TO_DIVIDE, line_of_step, lines_of
+        from .found import line_of_step
+
+        yield from self.remarks_of_plan(verbose, names)
+        there = None if self.step is None else self.step.memory[self.memory["rank"]][1]
+        yield from lines_of_memory(self.memory, there)
+        if self.step is not None:
+            busiest = min(self.step.ranks, key=lambda rank: rank["idle"])
+            yield line_of_step(self.step.seconds, busiest, self.step.operations[1])
+
+    def remarks_of_plan(self, verbose: bool, names: Callable[[list[str]], str]) -> Iterator[str]:
+        """All but what a step takes."""
+        from ..report.computed_work import lines_of_work, work_of
+        from .found import NOTHING_TO_DIVIDE, lines_of
 
         if self.found is not None and self.plan.devices == 1:
             yield NOTHING_TO_DIVIDE
@@ -181,11 +228,6 @@ class _Told:
         if verbose:
             yield from _rewritings(self.plan, names)
         yield from lines_of_work(work_of(self.plan))
-        there = None if self.step is None else self.step.memory[self.memory["rank"]][1]
-        yield from lines_of_memory(self.memory, there)
-        if self.step is not None:
-            busiest = min(self.step.ranks, key=lambda rank: rank["idle"])
-            yield line_of_step(self.step.seconds, busiest, self.step.operations[1])
         if self.found is not None:
             yield from lines_of(self.found, verbose)
 
@@ -200,6 +242,21 @@ class _Told:
             told["step"] = {"seconds": self.step.seconds, "utilisation": self.step.operations[1]}
         rows = plan_rows(self.plan, self.step)
         return _numbers(self.plan, model) | {"rows": rows, "memory": self.memory} | told
+
+
+def _taken(arguments: argparse.Namespace, plan: Plan, graph: Graph) -> str:
+    """The plan as `sw.parallelize` takes it, or first how to write it as a file."""
+    from .._core import Plan
+
+    if arguments.to:
+        return str(arguments.to)
+    if Path(arguments.plan).is_file():
+        return str(arguments.plan)
+    try:
+        named = Plan.named(graph, plan.name, plan.devices)
+    except ShardwrightError:
+        return WRITTEN_FIRST
+    return plan.name if named.text == plan.text else WRITTEN_FIRST
 
 
 def _rewritings(plan: Plan, names: Callable[[list[str]], str]) -> Iterator[str]:

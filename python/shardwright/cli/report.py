@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import time
 from collections.abc import Sequence
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     from .. import __version__
     from .._core import report_page
     from ..report.memory import status_of
-    from .cluster import choice_of, write
+    from .cluster import write
     from .source_lines import source_lines
     from .step import step_of
 
@@ -52,7 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     recorded = _recorded(arguments.recorded)
     asked = argparse.Namespace(**vars(arguments))
     step = step_of(arguments)
-    choice = choice_of(arguments)
     compared = _compared(asked) if arguments.compare else []
     kept = _keep(asked, compared)
     if not compared and step.search is not None:
@@ -61,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         step.plan,
         step.compiled,
         step.simulated,
-        choice.cluster,
-        choice.text,
+        step.choice.cluster,
+        step.choice.text,
         batches=step.batches,
         optimizer=arguments.optimizer,
         command=command,
@@ -77,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.to or not arguments.json:
         write("SW0930", "the page", path, page)
     if arguments.json:
-        print(json.dumps(json.loads(data)))
+        print(data)
     else:
         print(f"The page is in {path}: open it in a browser.")
     return status_of(step.simulated)

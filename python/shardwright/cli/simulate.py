@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     graph, plan, found, batches = step.graph, step.plan, step.simulated, step.batches
     if found.trace is not None:
         write("SW0913", "the timeline", Path(arguments.trace), found.trace)
-    draw(arguments, lambda: _drawn(arguments, step))
+    draw(arguments, lambda: _drawn(step))
     if arguments.json:
         print(json.dumps(_numbers(graph, plan, found, batches)))
         return status_of(found)
@@ -52,11 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
     return status_of(found)
 
 
-def _drawn(arguments: argparse.Namespace, step: Step) -> str:
+def _drawn(step: Step) -> str:
     from .._core import timeline_svg
-    from .cluster import choice_of
 
-    choice = choice_of(arguments)
+    choice = step.choice
     return timeline_svg(
         step.plan, step.compiled, step.simulated, choice.cluster, choice.text, batches=step.batches
     )
@@ -68,16 +67,17 @@ def lines_of_step(graph: Graph, plan: Plan, found: Simulated, batches: int, clus
 
     operations, utilisation = found.operations
     lines = [
-        f"{graph.model} under {plan.name} on {cluster}, {plan.devices} devices, {batches_of(batches)}",
-        f"a step takes {time_of(found.seconds)}: {operations_of(operations)} of the model,"
-        f" {utilisation:.1%} of what the devices can compute",
+        f"a step takes {time_of(found.seconds)}, {utilisation:.1%} of what the devices can compute",
+        f"memory: {_most(found.memory)}",
+        *([f"on the host: {_most(found.on_host)}"] if any(has for has, _ in found.on_host) else []),
+        f"{graph.model} under {plan.name} on {cluster}, {plan.devices} devices, {batches_of(batches)},"
+        f" {operations_of(operations)} a step",
         "",
         *found.drawn.splitlines(),
         "",
     ]
     lines += _held(found)
-    lines += [f"memory: {_most(found.memory)}"]
-    return [*lines, f"on the host: {_most(found.on_host)}"] if any(has for has, _ in found.on_host) else lines
+    return lines[:-1] if not lines[-1] else lines
 
 
 def _most(memory: list[tuple[int, int]]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .._core import Compiled, Found, Graph, Plan, Simulated
+    from ..start.auto_plan import Choice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,9 +32,14 @@ class Step:
     plan: Plan
     compiled: Compiled
     simulated: Simulated
-    batches: int
+    choice: Choice
+    """The cluster, and for what else it was simulated."""
     search: Found | None
     """None where the plan was named."""
+
+    @property
+    def batches(self) -> int:
+        return self.choice.batches
 
 
 def simulated(arguments: argparse.Namespace) -> tuple[Graph, Plan, Simulated, int]:
@@ -66,4 +72,4 @@ def step_of(arguments: argparse.Namespace) -> Step:
             traced=getattr(arguments, "trace", None) is not None,
             compile=arguments.compile,
         )
-    return Step(graph, plan, compiled, found, choice.batches, made)
+    return Step(graph, plan, compiled, found, choice, made)

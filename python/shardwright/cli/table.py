@@ -1,4 +1,4 @@
-"""A plan as a table: modules that are decided alike are one row, with what they take of a step."""
+"""A plan as a table: modules that are decided alike are one module, with what they take of a step."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ LITTLE = 1e-3
 # So many names are read.
 MOST = 12
 
-# A path that is longer goes on in the next line.
-WIDEST = 56
+# Paths that are longer than what is left of a line go on in the next one.
+WIDTH, NARROWEST = 100, 24
 
 GATHERED = {"step": "gathered once a step", "pass": "gathered for each pass"}
 REDUCED = {"last": "with the last micro-batch", "each": "with each micro-batch"}
 
 
 def lines_of_table(plan: Plan, step: Simulated | None) -> Iterator[str]:
-    rows = plan_rows(plan, step)
-    shown = [row for row in rows if _counts(row, step)]
-    cells = [_cells(row, step) for row in shown]
+    modules = plan_rows(plan, step)
+    shown = [module for module in modules if _counts(module, step)]
+    cells = [_cells(module, step) for module in shown]
     head = ["modules", "sharded", "devices", *(["takes"] if step is None else ["computes", "sends", "waits"])]
-    if any(row["recomputed"] or row["offloaded"] for row in shown):
+    if any(module["recomputed"] or module["offloaded"] for module in shown):
         head.append("for backward")
-        for row, line in zip(shown, cells, strict=True):
-            line.append(_for_backward(row))
-    places = [_wrapped(row["modules"]) for row in shown]
+        for module, line in zip(shown, cells, strict=True):
+            line.append(_for_backward(module))
     widths = [max(map(len, column)) for column in zip(head[1:], *cells, strict=True)]
+    left = WIDTH - sum(widths) - 2 * len(widths)
+    places = [_wrapped(module["modules"], max(left, NARROWEST)) for module in shown]
     first = max(len(line) for place in [["modules"], *places] for line in place)
     yield _line(head[0], head[1:], first, widths)
     for place, line in zip(places, cells, strict=True):
         yield _line(place[0], line, first, widths)
         yield from place[1:]
-    others = sum(row["operators"] for row in rows if not _counts(row, step))
-    others += sum(row["others"] for row in shown)
+    others = sum(module["operators"] for module in modules if not _counts(module, step))
+    others += sum(module["others"] for module in shown)
     if others:
         yield f"and {count_of(others, 'operator')} with next to no work, maybe sharded differently (--text)"
 
@@ -68,32 +69,32 @@ def lines_of_moves(step: Simulated) -> Iterator[str]:
             yield f"{of} a rank moves {size_of(size)} in {time_of(moves)}, {waited}"
 
 
-def _counts(row: dict[str, Any], step: Simulated | None) -> bool:
+def _counts(module: dict[str, Any], step: Simulated | None) -> bool:
     if step is None:
-        return bool(row["work"] >= LITTLE)
-    return bool(row["computes"] + row["communicates"] >= LITTLE * step.seconds)
+        return bool(module["work"] >= LITTLE)
+    return bool(module["computes"] + module["communicates"] >= LITTLE * step.seconds)
 
 
-def _cells(row: dict[str, Any], step: Simulated | None) -> list[str]:
-    decided = [row["divided"], row["devices"]]
+def _cells(module: dict[str, Any], step: Simulated | None) -> list[str]:
+    decided = [module["divided"], module["devices"]]
     if step is None:
-        return [*decided, f"{row['work']:.1%}"]
-    sends = f"{size_of(row['bytes'])}, {time_of(row['communicates'])}" if row["communicates"] else ""
-    waits = time_of(row["exposed"]) if row["exposed"] else ""
-    return [*decided, time_of(row["computes"]), sends, waits]
+        return [*decided, f"{module['work']:.1%}"]
+    sends = f"{size_of(module['bytes'])}, {time_of(module['communicates'])}" if module["communicates"] else ""
+    waits = time_of(module["exposed"]) if module["exposed"] else ""
+    return [*decided, time_of(module["computes"]), sends, waits]
 
 
-def _for_backward(row: dict[str, Any]) -> str:
+def _for_backward(module: dict[str, Any]) -> str:
     said = [
-        ("all " if row[word] == row["operators"] else "some ") + word
+        ("all " if module[word] == module["operators"] else "some ") + word
         for word in ("recomputed", "offloaded")
-        if row[word]
+        if module[word]
     ]
     return ", ".join(said)
 
 
-def _wrapped(paths: Sequence[str]) -> list[str]:
-    """Paths of one row, what they have in common once, in lines that are not too long."""
+def _wrapped(paths: Sequence[str], wide: int) -> list[str]:
+    """Paths of one module, what they have in common once, in lines that are not too long."""
     if len(paths) == 1:
         return [paths[0] or "all of the model"]
     words = [path.split(".") for path in paths]
@@ -103,7 +104,7 @@ def _wrapped(paths: Sequence[str]) -> list[str]:
     own = "itself" if common else "the model itself"
     rests = few(".".join(it[common:]) or own for it in words)
     text = ".".join(words[0][:common]) + ": " + rests if common else rests
-    return textwrap.wrap(text, WIDEST, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(text, wide, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def few(names: Iterable[str]) -> str:
@@ -114,8 +115,8 @@ def few(names: Iterable[str]) -> str:
 
 def _line(first: str, cells: Sequence[str], width: int, widths: Sequence[int]) -> str:
     """Figures stand at the right of their columns."""
-    told = [
+    aligned = [
         f"{cell:>{wide}}" if number >= 2 else f"{cell:<{wide}}"
         for number, (cell, wide) in enumerate(zip(cells, widths, strict=True))
     ]
-    return "  ".join([f"{first:<{width}}", *told]).rstrip()
+    return "  ".join([f"{first:<{width}}", *aligned]).rstrip()

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
@@ -35,6 +36,8 @@ OLDEST_TRANSFORMERS = 5
 # Seconds that one check may take.
 LIMIT = 20.0
 GLOO_LIMIT = 120.0
+# As wide as a terminal that a person reads in.
+WIDTH = 100
 _GIB = 1 << 30
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -44,9 +47,8 @@ def main(as_json: bool = False) -> int:
     if as_json:
         print(json.dumps({"ok": not _failed(found), "findings": [asdict(one) for one in found]}))
     else:
-        print("\n".join(map(_line, found)))
-        count = len(_failed(found))
-        print(f"\n{count} of these must be mended." if count else "\nNothing stands in the way.")
+        print(_verdict(found))
+        print("\n".join(["", *map(_line, found)]))
     return 1 if _failed(found) else 0
 
 
@@ -55,14 +57,29 @@ def examine() -> list[Finding]:
     return [finding for check in CHECKS for finding in _within_limit(check)]
 
 
+def _verdict(found: list[Finding]) -> str:
+    failed = [one.name for one in _failed(found)]
+    warned = [one.name for one in found if one.status == "warn"]
+    if failed:
+        return f"To be mended: {', '.join(failed)}."
+    return "Nothing stands in the way." + (f" Look at: {', '.join(warned)}." if warned else "")
+
+
 def _failed(found: list[Finding]) -> list[Finding]:
     return [one for one in found if one.status == "fail"]
 
 
 def _line(finding: Finding) -> str:
-    fix = f"\n{'':20}-> {finding.fix}" if finding.fix else ""
     status = paint(f"{finding.status:5}", _COLOURS[finding.status], sys.stdout)
-    return f"{status} {finding.name:13} {finding.what}{fix}"
+    said = _wrapped(finding.what) + (_wrapped(finding.fix, "-> ") if finding.fix else [])
+    return f"{status} {finding.name:13} " + f"\n{'':20}".join(said)
+
+
+def _wrapped(text: str, start: str = "") -> list[str]:
+    indent = " " * len(start)
+    return textwrap.wrap(
+        start + text, WIDTH - 20, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _within_limit(check: Callable[[], list[Finding]]) -> list[Finding]:

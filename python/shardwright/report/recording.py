@@ -14,11 +14,13 @@ from ..errors import RuntimeFault
 from ..profiling.origin import require_from_here
 from ..runtime import ParallelModule
 from ..runtime.agreement.together import together
+from ..runtime.communication.local_work import CallKey
 from ..runtime.communication.timed import LETTERS, Measured, Notes, clock_of, not_recorded, recorder
 from ..runtime.execution.variants import Captured
 from ..runtime.programs.program import GRAPH, Program
 from ..start.auto_plan import cluster_of
 from .memory import OPTIMIZER
+from .step_profile import StepProfile, profile_of
 
 # What is said of times, which nobody knows without a cluster.
 EXPECTED = ("start_seconds", "expected_seconds", "exposed_seconds", "share_of_link", "overlaps")
@@ -35,7 +37,11 @@ class Recorded:
         self._cluster, self._optimizer = cluster, optimizer
         self._model: ParallelModule | None = None
         self._steps: list[Notes] = []
+        # Steps that were looked at line by line, which takes longer.
+        self._by_line: list[Notes] = []
         self._manifest: dict[str, Any] | None = None
+        # While it is set, steps are measured line by line.
+        self.by_line = False
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -58,6 +64,15 @@ class Recorded:
                     fix="name a file in a folder that exists and can be written to",
                 ) from None
 
+    def profile(self, cluster: str | None = None) -> StepProfile:
+        """What was measured beside what is predicted for a cluster, without one for the recording's.
+
+        One rank may ask for it alone.
+        """
+        manifest, cluster = self.manifest, cluster or self._cluster
+        assert self._model is not None
+        return profile_of(self._model, self._steps[0].variant, manifest, cluster, self._optimizer)
+
     # What the model calls.
 
     def begin(self, model: ParallelModule) -> Notes:
@@ -69,16 +84,16 @@ class Recorded:
             why = "the graph of the model is not known here, from which the manifest is made"
             raise not_recorded(why, "make the model by `sw.parallelize`, or keep `graph.txt` in the folder")
         self._model = model
-        return Notes(clock_of(model.comm.device))
+        return Notes(clock_of(model.comm.device), by_line=self.by_line)
 
     def end(self, notes: Notes) -> None:
-        first = self._steps[0] if self._steps else notes
+        first = next(iter(self._steps + self._by_line), notes)
         if notes.variant is not first.variant or notes.batches != first.batches:
             raise not_recorded(
                 "the steps of one recording differ: in the shapes of their batches, or in how many there are",
                 "record each kind of step by itself",
             )
-        self._steps.append(notes)
+        (self._by_line if self.by_line else self._steps).append(notes)
 
     def refuse_call(self) -> None:
         raise not_recorded("the model is called outside `train_step`, which is not a whole step")
@@ -92,14 +107,16 @@ class Recorded:
                 why="no `train_step` of a parallel model was called in the `with` block",
                 fix="call `model.train_step` there, on all ranks",
             )
-        mine = [_Step(notes.seconds(), notes.measured()) for notes in self._steps]
+        steps = [_Step(notes.seconds(), notes.measured(), notes.work.seconds()) for notes in self._steps]
+        mine = _Rank(steps, [notes.work.lines() for notes in self._by_line])
         self._manifest = together(self._model.comm, lambda: mine, self._matched)
 
-    def _matched(self, ranks: list[list[_Step]]) -> dict[str, Any]:
+    def _matched(self, ranks: list[_Rank]) -> dict[str, Any]:
         manifest = self._expected()
         for told in manifest["roles"]:
-            steps = ranks[told["rank"]]
+            steps = ranks[told["rank"]].steps
             told["measured_step_seconds"] = [step.seconds for step in steps]
+            told["computed"] = _computed(ranks[told["rank"]])
             rows = told["communications"]
             for row in rows:
                 row["measured"] = {"start_seconds": [], "seconds": [], "waited_seconds": []}
@@ -139,6 +156,14 @@ class _Step:
 
     seconds: float
     notes: list[Measured]
+    calls: dict[CallKey, float]
+
+
+@dataclass
+class _Rank:
+    steps: list[_Step]
+    # Of those that were looked at line by line.
+    lines: list[dict[CallKey, dict[int, float]]]
 
 
 @contextmanager
@@ -158,6 +183,20 @@ def record(cluster: str | None = None, optimizer: str = OPTIMIZER) -> Iterator[R
     finally:
         recorder.reset(token)
     recorded.match()
+
+
+def _computed(rank: _Rank) -> list[Row]:
+    """The calls of a rank's local code, each with the seconds of its lines if they are known."""
+    rows = []
+    for key in sorted({key for step in rank.steps for key in step.calls}):
+        lines: dict[int, float] = {}
+        for step in rank.lines:
+            for line, seconds in step.get(key, {}).items():
+                lines[line] = lines.get(line, 0.0) + seconds / len(rank.lines)
+        seconds_of_steps = [step.calls.get(key, 0.0) for step in rank.steps]
+        told = {"seconds": seconds_of_steps, "lines": [[line, lines[line]] for line in sorted(lines)]}
+        rows.append({"pass": key[0], "call": key[1], **told})
+    return rows
 
 
 def _fill(rank: int, rows: Sequence[Row], notes: Sequence[Measured]) -> None:

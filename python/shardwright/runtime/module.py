@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -59,10 +59,15 @@ from .shards.hooks import has_hooks, refuse_hooks_on_parts
 from .shards.own_state import keep_parameters_here, parts_are_known, parts_known, refusal, require_whole
 from .shards.shards import AnySource, Shards, without_value
 
+if TYPE_CHECKING:
+    from ..report.step_profile import StepProfile
+
 # A call with its tensors filled up to the lengths that there are programs for.
 Fill = Callable[[Sequence[Any], Mapping[str, Any]], given_inputs.Arguments]
 # By which method of the model's own class, and its arguments.
 SavePretrained = Callable[["ParallelModule", str, tuple[Any, ...], Mapping[str, Any]], Any]
+# Given batches, a cluster, an optimizer and how many steps.
+ProfileStep = Callable[["ParallelModule", Any, "str | None", str, int], "StepProfile"]
 
 
 class Positional:
@@ -118,14 +123,15 @@ class ParallelModule(nn.Module):
         compile: Compile | None = None,
         example: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
         save_pretrained: SavePretrained | None = None,
+        profile_step: ProfileStep | None = None,
         local: LocalCode | None = None,
         micro_batches: MicroBatches | None = None,
         fill: Fill | None = None,
     ):
         """`skeleton` is the model without values, and `compile` makes further programs of it, for calls
-        such as `example`. `save_pretrained` writes the model as Transformers does. `local` compiles what is
-        between communications. `micro_batches` are those of a batch that is given to `train_step`. Calls are
-        those that `fill` makes of them."""
+        such as `example`. `save_pretrained` writes the model as Transformers does, `profile_step` measures a
+        step. `local` compiles what is between communications. `micro_batches` are those of a batch that is
+        given to `train_step`. Calls are those that `fill` makes of them."""
         super().__init__()
         captured = captured or Positional()
         program = kept_in(program, captured.kept)
@@ -151,7 +157,7 @@ class ParallelModule(nn.Module):
         )
         _refuse_other_inputs(program, inputs)
         self.inputs = inputs
-        self._save_pretrained = save_pretrained
+        self._save_pretrained, self._profile_step = save_pretrained, profile_step
         self._micro_batches, self._fill = micro_batches, fill
         self._example = pytree.tree_map_only(Tensor, without_value, example)
         first = Variant(self.worker, captured)
@@ -386,6 +392,23 @@ class ParallelModule(nn.Module):
             if goes_on:
                 return before
             return known_to_all(chosen[-1].worker.program, self.comm, step.mean(number))
+
+    def profile_step(
+        self, batches: Any, cluster: str | None = None, *, optimizer: str = "adamw", steps: int = 5
+    ) -> StepProfile:
+        """Runs some `train_step`s and says where they take longer than predicted: `print` what this returns.
+
+        The prediction is for a `cluster`, a name or its file, or for the devices here as far as they are
+        known. Gradients, buffers and the count of steps are afterwards as they were. All ranks call this.
+        """
+        if self._profile_step is None:
+            raise RuntimeFault(
+                "SW0861",
+                "this cannot be recorded",
+                why="the program was loaded without what measures it",
+                fix="make the model by `sw.parallelize`",
+            )
+        return self._profile_step(self, batches, cluster, optimizer, steps)
 
     def finish(self) -> Tensor | None:
         """The rest of the last `train_step`, where steps follow each other without a pause (`2bw`).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -155,3 +156,13 @@ def test_colour_is_for_who_sees_it(
     said = capsys.readouterr().err
     assert ("\033[31merror[SW0155]:\033[0m" in said) is expected
     assert expected or "\033" not in said
+
+
+def test_operators_are_counted_by_family(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops"]) == 0
+    first, _, head, *rows = capsys.readouterr().out.splitlines()
+    counts = [int(row.split()[1]) for row in rows[: rows.index("")]]
+    assert first == f"{sum(counts)} operators of {len(counts)} families have rules"
+    assert head.split() == ["family", "operators", "such", "as"] and max(map(len, rows)) <= 100
+    assert main(["ops", "list"]) == 0
+    assert len(re.findall(r"`aten\.linear\.default`", capsys.readouterr().out)) == 1

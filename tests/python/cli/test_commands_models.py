@@ -102,20 +102,25 @@ def test_a_wrong_model_is_told_before_a_missing_cluster(
 def test_every_row_of_a_comparison_is_a_plan(
     gpt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = said(capsys, "compare", gpt, "--cluster", "cpu:4", "--batches", "4")
-    rows = re.findall(r"^ +(\d+) (\S.*?)  +4 ", table, re.MULTILINE)
+    words = "compare", gpt, "--cluster", "cpu:4", "--batches", "4"
+    names = [row["plan"] for row in json.loads(said(capsys, *words, "--json"))["rows"]]
+    table = said(capsys, *words)
+    begun = re.findall(r"^ +(\d+) (\S.*?) +4 .*((?:\n {7}\S.*)*)", table, re.MULTILINE)
+    rows = [(number, " ".join(f"{name}{more}".split())) for number, name, more in begun]
     assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1)) and len(rows) > 3
+    assert [name for _, name in rows] == names[: len(rows)]
     for number, name in rows:
         head = said(capsys, "plan", gpt, "--plan", f"row:{number}").splitlines()[0]
-        assert head == f"Gpt under {name}, 4 devices"
+        assert head == f"plan     {name} for Gpt, 4 devices"
     found = [name for _, name in rows if ", " in name]
     for name in found:
-        assert said(capsys, "plan", gpt, "--plan", name).splitlines()[0] == f"Gpt under {name}, 4 devices"
+        head = said(capsys, "plan", gpt, "--plan", name).splitlines()[0]
+        assert head == f"plan     {name} for Gpt, 4 devices"
     out = tmp_path / "program"
     said(capsys, "emit", gpt, "--plan", "row:2", "-o", str(out))
     assert json.loads((out / "program.json").read_text())["plan"] == rows[1][1]
-    step = said(capsys, "simulate", gpt, "--plan", "row:2", "--cluster", "cpu:4").splitlines()[0]
-    assert step == f"Gpt under {rows[1][1]} on cpu:4, 4 devices, 4 micro-batches"
+    step = said(capsys, "simulate", gpt, "--plan", "row:2", "--cluster", "cpu:4").splitlines()[2]
+    assert step.startswith(f"Gpt under {rows[1][1]} on cpu:4, 4 devices, 4 micro-batches, ")
 
 
 def test_a_row_that_is_not_there(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,8 +161,8 @@ def test_sets_of_devices_are_written_as_in_plans(
     text = said(capsys, "plan", *words, "--text")
     assert " on 0..4" in text
     step = said(capsys, "simulate", *words, "--cluster", "h200:4")
-    assert len(re.findall(r"^0\.\.4 ", step, re.MULTILINE)) == 2
-    assert said(capsys, "manifest", *words, "--cluster", "h200:4").startswith("ranks 0..4, as rank 0 does:")
+    assert len(re.findall(r"^0\.\.4 ", step, re.MULTILINE)) == 3
+    assert "\nranks 0..4, as rank 0 does: " in said(capsys, "manifest", *words, "--cluster", "h200:4")
     said(capsys, "emit", *words, "-o", str(tmp_path / "out"))
     (program,) = (tmp_path / "out").glob("*.py")
     assert ": ranks 0..4 of 4." in program.read_text()
@@ -165,7 +170,8 @@ def test_sets_of_devices_are_written_as_in_plans(
 
 def test_numbers_have_units_that_fit(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
     step = said(capsys, "simulate", gpt, "--plan", "data:4", "--cluster", "h200:4")
-    assert re.search(r"a step takes [\d.]+ [mu]?s: \d+\.\d [MG]FLOP of the model", step)
+    assert re.search(r"^a step takes [\d.]+ [mu]?s, ", step)
+    assert re.search(r", \d+\.\d [MG]FLOP a step$", step, re.MULTILINE)
 
 
 def test_the_plan_that_was_chosen_is_the_one_that_is_explained(

@@ -47,16 +47,21 @@ def test_layers_that_are_alike_are_folded(gpt: str, capsys: pytest.CaptureFixtur
 def test_a_table_says_what_each_module_does_and_takes(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = "plan", gpt, "--plan", "data:2 x megatron:2"
     lines = said(capsys, *words).splitlines()
-    assert lines[0] == "Gpt under data:2 x megatron:2, 4 devices"
+    assert lines[0] == "plan     data:2 x megatron:2 for Gpt, 4 devices"
+    assert re.match(r"memory +[\d.]+ KiB on rank \d, which needs most$", lines[1])
+    assert lines[2] == 'run      sw.parallelize(model, inputs, plan="data:2 x megatron:2")'
     told = {" ".join(line.split("  ")[0].split()): line.split() for line in lines[2:]}
     assert told["h.{0-1}.mlp"][1:7] == ["batch", "2", "x", "inner", "2", "0..4"]
     assert told["h.{0-1}.attn"][1:7] == ["batch", "2", "x", "heads", "2", "0..4"]
-    assert any(line.startswith("a step needs") and "GiB on rank" not in line for line in lines)
+    assert any(re.match(r"optimizer \(adamw\) +[\d.]+ KiB$", line) for line in lines)
     cluster = "--cluster", "ethernet-25g:2x2", "--batches", "3"
     lines = said(capsys, *words, *cluster).splitlines()
-    assert lines[0] == "Gpt under data:2 x megatron:2 on ethernet-25g:2x2, 3 micro-batches, 4 devices"
-    assert any(line.startswith("a step takes") for line in lines)
-    assert any(re.match(r"a step needs .* of 37\.\d GiB on rank", line) for line in lines), lines
+    first, step, memory, *_ = lines
+    assert first == "plan     data:2 x megatron:2 for Gpt on ethernet-25g:2x2, 3 micro-batches, 4 devices"
+    assert re.match(r"step +[\d.]+ [mu]s, [\d.]+% of what the devices can compute$", step)
+    assert re.match(r"memory +.* of 37\.\d GiB on rank \d, which needs most: it fits$", memory)
+    assert any(re.match(r"forward +[\d.]+% +\w+", line) for line in lines)
+    assert max(map(len, lines)) <= 100
 
 
 @pytest.mark.parametrize("plan", ["data:2 x megatron:2", "zero3:4 x recompute", "stages:2 x data:2 x zb-h1"])
@@ -92,7 +97,8 @@ def test_a_plan_is_written_as_a_file(gpt: str, tmp_path: Path, capsys: pytest.Ca
     graph = Graph(Path(gpt).read_text())
     assert make_plan(graph, file).text == make_plan(graph, "stages:2 x zero3:2 x recompute").text
     again = said(capsys, "plan", gpt, "--plan", str(file))
-    assert again.splitlines()[2:] == out.splitlines()[2:-1]
+    ours, theirs = out.splitlines()[:-1], again.splitlines()
+    assert ours[1:] == theirs[1:] and ours[2] == f'run      sw.parallelize(model, inputs, plan="{file}")'
     assert main(["plan", gpt, "--plan", "data:2", "-o", str(tmp_path / "none" / "mine.plan")]) == 1
     assert "error[SW0928]" in capsys.readouterr().err
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
+PARTS = ("forward", "backward", "again", "copies", "exposed", "idle", "update")
+
+
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(said(capsys, *words, "--json"))
 
@@ -30,12 +34,15 @@ def on(plan: str, cluster: str, devices: int = 4) -> tuple[str, ...]:
 def test_a_line_for_each_device_and_the_parts_of_its_time(capsys: pytest.CaptureFixture[str]) -> None:
     command = "simulate", *on("stages:4 x 1f1b", "h200:4"), "--batches", "8"
     lines = said(capsys, *command).splitlines()
-    assert [line.split()[0] for line in lines[4:8]] == ["0", "1", "2", "3"]
-    assert {*"FB"} <= {*lines[4]} and lines[-1].startswith("memory: at most ")
+    assert lines[0].startswith("a step takes ") and lines[1].startswith("memory: at most ")
+    assert [line.split()[0] for line in lines[5:9]] == ["0", "1", "2", "3"]
+    assert {*"FB"} <= {*lines[5]} and max(map(len, lines)) <= 100
+    assert lines[11].split() == ["device", *PARTS]
+    shares = [float(share.rstrip("%")) for share in lines[12].split()[1:]]
+    assert sum(shares) == pytest.approx(100, abs=1)
     numbers = told(capsys, *command)
-    parts = ("forward", "backward", "again", "copies", "exposed", "idle", "update")
     for rank in numbers["ranks"]:
-        assert sum(rank[part] for part in parts) == pytest.approx(numbers["seconds"])
+        assert sum(rank[part] for part in PARTS) == pytest.approx(numbers["seconds"])
     assert numbers["micro_batches"] == 8 and all(one["needed"] < one["there"] for one in numbers["memory"])
 
 
@@ -73,7 +80,12 @@ def test_the_manifest(capsys: pytest.CaptureFixture[str]) -> None:
         assert 0 <= one["exposed_seconds"] <= one["expected_seconds"] <= found["step_seconds"]
         assert 0 <= one["share_of_link"] <= 1
     text = said(capsys, *command)
-    assert text.startswith("ranks 0..4, as rank 0 does:") and "reduce_gradients" in text
+    lines = text.splitlines()
+    assert re.match(
+        r"Gpt under data:2 x megatron:2 on dgx-h100:2x2, one micro-batch: a step takes ", lines[0]
+    )
+    assert re.match(rf"ranks 0\.\.4, as rank 0 does: {len(messages)} communications, ", lines[2])
+    assert "reduce_gradients" in text and max(map(len, lines)) <= 100
 
 
 # So slow that bytes are all that counts.

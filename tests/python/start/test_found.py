@@ -35,7 +35,10 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_a_plan_says_what_is_expected_of_it(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, file, "--plan", "auto", "--cluster", "dgx-h100:4x1", "--batches", "2", "--verbose")
-    assert re.search(r"a step takes .* of what the devices can compute", out)
+    plan, step, memory, best, run = out.splitlines()[:5]
+    assert plan.startswith("plan     ") and memory.startswith("memory   ") and run.startswith("run      ")
+    assert re.match(r"step +.* of what the devices can compute$", step)
+    assert re.match(r"best +no plan takes less than .*: this one takes at most [\d.]+ times that$", best)
     assert re.search(r"no plan takes less than .* times the lower bound", out)
     assert re.search(r"searched: \d+ decisions with [\d,]+ choices", out)
 

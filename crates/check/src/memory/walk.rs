@@ -102,8 +102,10 @@ impl<'w, 'a> Walk<'w, 'a> {
         if self.rank.body.timetable.goes_on() {
             return self.steps();
         }
+        let walked = batches(self.cx.program, self.rank.body, asked);
         self.begin();
-        self.iterations(batches(self.cx.program, self.rank.body, asked));
+        self.further_inputs(asked.saturating_sub(walked));
+        self.iterations(walked);
         self.take_gradients();
         self.report()
     }
@@ -193,6 +195,14 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
         }
         BatchMemory { values, ..BatchMemory::default() }
+    }
+
+    /// The inputs of micro-batches that are not gone through: a step has those of all from its beginning.
+    fn further_inputs(&mut self, count: u32) {
+        let body = self.rank.body;
+        let taken = body.codes.iter().flat_map(|code| &code.takes).filter(|buf| !body.buf(**buf).grad);
+        let bytes: u64 = taken.map(|buf| self.bytes(*buf)).sum();
+        self.ledger.make(u64::from(count) * bytes, Purpose::Inputs);
     }
 
     pub(super) fn enter(&mut self, lane: BatchMemory) {
@@ -434,14 +444,15 @@ pub(super) struct BatchMemory {
     offloaded: BTreeMap<Offloaded, Sent>,
 }
 
-/// So many micro-batches have all at once that a step of as many as are asked for ever has. With one block the second
-/// finds the gradients of the first, and others are as it is. Where one loop runs over all of them before the next, they
+/// So many micro-batches have all at once that a step of as many as are asked for ever has, but for the inputs of the
+/// others. With one block the second
+/// finds the gradients of the first, and others but the last are as it is: with that one, gradients leave. Where one loop runs over all of them before the next, they
 /// are all, and at least as many as there are blocks.
 pub(super) fn batches(program: &Program, body: &Body, asked: u32) -> u32 {
     let last = program.roles.iter().flat_map(|role| &role.body.codes).map(|code| code.block).max();
     let loops_for_all = body.timetable.loops.iter().filter(|it| it.iterations.is_none()).count();
     match last.unwrap_or(0) {
-        0 => asked.clamp(1, 2),
+        0 => asked.clamp(1, 3),
         last if loops_for_all > 1 => asked.max(last + 1),
         last => enough(&body.timetable).unwrap_or(1).max(last + 1),
     }

@@ -4,15 +4,17 @@ use super::support::texts::{ALONE, KEPT, RELU};
 use super::support::*;
 use super::*;
 
-/// The inputs of each micro-batch are there to the end; two have all that more have.
+/// Three have all that more have, but for inputs: those of all micro-batches are there.
 #[test]
-fn of_one_block_two_micro_batches_are_counted_at_most() {
+fn of_one_block_the_inputs_of_all_micro_batches_are_counted() {
     let (model, made) = (graph(LINEARS), program(&graph(LINEARS), ALONE));
     let one = over(&model, &made, 1);
     has(&one, "most inputs 264");
     assert_eq!(over(&model, &made, 0), one);
     has(&over(&model, &made, 2), "most inputs 528");
-    has(&over(&model, &made, 9), "most inputs 528");
+    has(&over(&model, &made, 3), "most inputs 792");
+    let (three, nine) = (over(&model, &made, 3), over(&model, &made, 9));
+    assert_eq!(nine.total(), three.total() + 6 * 264);
 }
 
 #[test]

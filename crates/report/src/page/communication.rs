@@ -77,7 +77,7 @@ fn key(graph: &Graph, track: usize, part: &TakesPart, message: &Message) -> Entr
 }
 
 /// `h.3.attn` is one of `h.*.attn`.
-pub(super) fn pattern_of(module: &str) -> String {
+pub(crate) fn pattern_of(module: &str) -> String {
     let word = |word: &str| if word.parse::<u64>().is_ok() { "*".to_owned() } else { word.to_owned() };
     module.split('.').map(word).collect::<Vec<_>>().join(".")
 }

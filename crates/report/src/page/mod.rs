@@ -7,7 +7,7 @@
 mod alternatives;
 mod clock;
 mod commands;
-mod communication;
+pub(crate) mod communication;
 mod matrix;
 mod memory;
 mod names;
@@ -15,7 +15,7 @@ mod overview;
 mod path;
 mod patterns;
 mod programs;
-mod recorded;
+pub(crate) mod recorded;
 mod sensitivity;
 mod timeline;
 mod tracks;

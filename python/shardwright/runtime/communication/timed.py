@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ...errors import RuntimeFault
 from .comm import Comm, Ranks
+from .local_work import LocalWork
 
 if TYPE_CHECKING:
     from ..execution.variants import Variant
@@ -122,8 +123,9 @@ class Measured:
 class Notes(list[tuple[str, int, int]]):
     """What a step communicates, in order, as `ParallelModule.issued`, with times beside it."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, by_line: bool = False) -> None:
         super().__init__()
+        self.work = LocalWork(clock, by_line=by_line)
         self.noted: list[Note] = []
         self.batches = 0
         self._clock = clock

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from ...as_python import Modules, running
 from ...errors import RuntimeFault
+from ..communication.local_work import BACKWARD, FORWARD, LocalWork
 from ..programs.program import Block
 from ..shards.copies import Copy
 from ..shards.shards import Leaves
@@ -52,18 +54,30 @@ def current_run() -> Run:
 
 
 class _Executing:
-    """While code of a run is called. Entered at each call, so it is no generator."""
+    """While code of a run is called: a `function`, or its backward from some edges of its graph. Entered at
+    each call, so it is no generator."""
 
-    __slots__ = ("_modules", "_run", "_token")
+    __slots__ = ("_direction", "_modules", "_run", "_token")
 
-    def __init__(self, run: Run):
-        self._run, self._modules = run, running(run._modules)
+    def __init__(
+        self,
+        run: Run,
+        direction: str,
+        number: int,
+        function: Callable[..., Any] | None = None,
+        edges: Sequence[GradientEdge] = (),
+    ):
+        self._run, self._direction, self._modules = run, direction, running(run._modules)
+        if run.work is not None:
+            run.work.begin(direction, run.batch, number, function, edges)
 
     def __enter__(self) -> None:
         self._token = _current.set(self._run)
         self._modules.__enter__()
 
     def __exit__(self, *failed: object) -> None:
+        if self._run.work is not None:
+            self._run.work.end(self._direction)
         self._modules.__exit__()
         _current.reset(self._token)
 
@@ -89,6 +103,8 @@ class Run:
         self.masks, self._modules = masks, modules
         # What was really communicated: kind, grouping or table, and the bytes that this rank gave.
         self.issued = issued
+        # What looks at the clock around calls, while the step is recorded.
+        self.work: LocalWork | None = getattr(issued, "work", None)
         self._step = object() if step is None else step
         self.leaves = worker.shards.leaves(self._step) if leaves is None else leaves
         # By block: between the forwards of two, those of other micro-batches may write into buffers.
@@ -257,7 +273,7 @@ class Run:
         read = self._await(args)
         if self.worker.local:
             function = self.worker.local.of(function)
-        with _Executing(self):
+        with _Executing(self, FORWARD, number, function):
             if not self._saving:
                 return self._own(function(*args), read)
             needs = self.worker.role.grads.get(number)
@@ -294,7 +310,7 @@ class Run:
 
     @spanned
     def grad(self, number: int, *grads: Tensor | None, again: Sequence[Tensor] = ()) -> Any:
-        return self._whole(self._returned(number), grads, again)
+        return self._whole(number, self._returned(number), grads, again)
 
     @spanned
     def grad_inputs(self, number: int, *grads: Tensor | None, again: Sequence[Tensor] = ()) -> Any:
@@ -302,12 +318,14 @@ class Run:
         saved = self._returned(number)
         if saved.boxes is None:
             self._left[number] = None
-            return self._whole(saved, grads, again)
+            return self._whole(number, saved, grads, again)
         if saved.forgotten:
             saved.forgotten.give(again)
         local = self.worker.local
-        with _Executing(self), local.first_half() if local else nullcontext():
-            found, left = first_half(saved.entries, *match(saved, grads), saved.boxes)
+        edges, given = match(saved, grads)
+        executing = _Executing(self, BACKWARD, number, edges=edges)
+        with executing, local.first_half() if local else nullcontext():
+            found, left = first_half(saved.entries, edges, given, saved.boxes)
         for slot, grad in zip(saved.slots, found, strict=True):
             slot.grad = grad
         saved.edges, saved.entries = [], []
@@ -319,7 +337,7 @@ class Run:
         """The second half of a `grad`, and the end of the message that runs meanwhile."""
         left = self._left.pop(number)
         if left is not None:
-            with _Executing(self):
+            with _Executing(self, BACKWARD, number):
                 left.backward()
         while self._in_flight:
             self._in_flight.pop()()
@@ -669,10 +687,13 @@ class Run:
             )
         self._state = "in backward"
 
-    def _whole(self, saved: Saved, grads: Sequence[Tensor | None], again: Sequence[Tensor]) -> Any:
+    def _whole(
+        self, number: int, saved: Saved, grads: Sequence[Tensor | None], again: Sequence[Tensor]
+    ) -> Any:
         """Of a call all gradients."""
-        with _Executing(self), saved.forgotten.given(again) if saved.forgotten else nullcontext():
-            edges, given = match(saved, grads)
+        edges, given = match(saved, grads)
+        executing = _Executing(self, BACKWARD, number, edges=edges)
+        with executing, saved.forgotten.given(again) if saved.forgotten else nullcontext():
             if edges:
                 torch.autograd.backward(edges, given)
         return _taken(saved)

@@ -5,24 +5,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cluster::Cluster;
 use graph::Graph;
 use program::{Kind, Pass};
 use serde_json::{Value, json};
+use simulate::Message;
 
-use super::super::communication::pattern_of;
-use super::super::words::time;
 use super::{MessagePair, PairedRank};
+use crate::page::communication::pattern_of;
+use crate::page::words::time;
 
 /// So many entries are told.
 const SHOWN: usize = 100;
 
-pub(super) struct Against {
+pub(crate) struct Against {
     /// The largest difference first.
-    entries: Vec<Difference>,
+    pub(crate) entries: Vec<Difference>,
 }
 
 /// What is alike in layers and micro-batches, on all ranks.
-struct Difference {
+pub(crate) struct Difference {
     key: DifferenceKey,
     modules: BTreeSet<String>,
     ranks: BTreeSet<u32>,
@@ -36,28 +38,23 @@ struct DifferenceKey {
     kind: Kind,
     pass: Pass,
     pattern: String,
+    /// Whether it crosses the border of a node.
+    is_between: bool,
 }
 
 impl Against {
-    pub(super) fn new(graph: &Graph, ranks: &[PairedRank<'_>]) -> Self {
-        let mut members: BTreeMap<MessageKey<'_>, Vec<&MessagePair<'_>>> = BTreeMap::new();
-        for rank in ranks {
-            keyed(rank).for_each(|(key, pair)| members.entry(key).or_default().push(pair));
-        }
+    pub(crate) fn new(graph: &Graph, cluster: &Cluster, ranks: &[PairedRank<'_>]) -> Self {
         let mut entries: BTreeMap<DifferenceKey, Difference> = BTreeMap::new();
-        for rank in ranks {
-            for (key, (_, part, message)) in keyed(rank) {
-                let module = part.op.map_or("", |op| &graph.op(op).module);
-                let key_of_entry =
-                    DifferenceKey { kind: part.kind, pass: part.pass, pattern: pattern_of(module) };
-                let entry =
-                    entries.entry(key_of_entry.clone()).or_insert_with(|| Difference::new(key_of_entry));
-                entry.modules.insert(module.to_owned());
-                entry.ranks.insert(rank.rank.rank);
-                entry.count += 1;
-                entry.predicted += message.end - message.start;
-                entry.measured += seconds_of(&members[&key]);
-            }
+        for (rank, (_, part, message), measured) in timed(ranks) {
+            let module = part.op.map_or("", |op| &graph.op(op).module);
+            let (pattern, is_between) = (pattern_of(module), is_between(cluster, message));
+            let key = DifferenceKey { kind: part.kind, pass: part.pass, pattern, is_between };
+            let entry = entries.entry(key.clone()).or_insert_with(|| Difference::new(key));
+            entry.modules.insert(module.to_owned());
+            entry.ranks.insert(rank);
+            entry.count += 1;
+            entry.predicted += message.end - message.start;
+            entry.measured += measured;
         }
         let mut entries: Vec<Difference> = entries.into_values().collect();
         entries.sort_by(|a, b| b.seconds().abs().total_cmp(&a.seconds().abs()));
@@ -65,37 +62,13 @@ impl Against {
     }
 
     /// The largest difference in words, if anything is communicated.
-    pub(super) fn largest(&self) -> Option<String> {
+    pub(crate) fn largest(&self) -> Option<String> {
         let entry = self.entries.first()?;
-        let (measured, predicted) = (entry.measured / entry.each(), entry.predicted / entry.each());
-        let mut name = entry.name();
-        if let Some(first) = name.get_mut(..1) {
-            first.make_ascii_uppercase();
-        }
-        Some(format!(
-            "{name} in {} take {:.1} times what was predicted, {} of a device's step instead of {}: the largest difference.",
-            entry.key.pass.name(),
-            entry.times(),
-            time(measured),
-            time(predicted),
-        ))
+        Some(entry.said())
     }
 
-    pub(super) fn to_json(&self) -> Vec<Value> {
-        let json = |entry: &Difference| {
-            json!({
-                "name": entry.name(),
-                "kind": entry.key.kind.name(),
-                "pass": entry.key.pass.name(),
-                "module": entry.module(),
-                "ranks": entry.ranks.len(),
-                "count": entry.count as f64 / entry.each(),
-                "predicted": entry.predicted / entry.each(),
-                "measured": entry.measured / entry.each(),
-                "times": entry.times(),
-            })
-        };
-        self.entries.iter().take(SHOWN).map(json).collect()
+    pub(crate) fn to_json(&self) -> Vec<Value> {
+        self.entries.iter().take(SHOWN).map(Difference::to_json).collect()
     }
 }
 
@@ -103,6 +76,51 @@ impl Difference {
     fn new(key: DifferenceKey) -> Self {
         let (modules, ranks) = (BTreeSet::new(), BTreeSet::new());
         Self { key, modules, ranks, count: 0, predicted: 0.0, measured: 0.0 }
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "name": self.name(),
+            "kind": self.key.kind.name(),
+            "pass": self.key.pass.name(),
+            "module": self.module(),
+            "link": if self.key.is_between { "between nodes" } else { "inside a node" },
+            "ranks": self.ranks.len(),
+            "count": self.count as f64 / self.each(),
+            "predicted": self.of_device().0,
+            "measured": self.of_device().1,
+            "times": self.times(),
+        })
+    }
+
+    /// `All-reduces of h.*.mlp in forward take 2.1 times what was predicted, ...`
+    pub(crate) fn said(&self) -> String {
+        let (predicted, measured) = self.of_device();
+        let mut name = self.name();
+        if let Some(first) = name.get_mut(..1) {
+            first.make_ascii_uppercase();
+        }
+        format!(
+            "{name} in {} take {:.1} times what was predicted, {} of a device's step instead of {}: the largest difference.",
+            self.key.pass.name(),
+            self.times(),
+            time(measured),
+            time(predicted),
+        )
+    }
+
+    /// Seconds of a device's step, as predicted and as measured.
+    pub(crate) fn of_device(&self) -> (f64, f64) {
+        (self.predicted / self.each(), self.measured / self.each())
+    }
+
+    pub(crate) fn is_between(&self) -> bool {
+        self.key.is_between
+    }
+
+    /// Seconds of all devices.
+    pub(crate) fn sums(&self) -> (f64, f64) {
+        (self.predicted, self.measured)
     }
 
     /// Of how many ranks it is.
@@ -133,6 +151,13 @@ impl Difference {
     }
 }
 
+/// Whether its members are in several nodes.
+fn is_between(cluster: &Cluster, message: &Message) -> bool {
+    let mut nodes = message.group.iter().map(|rank| cluster.node(rank.0));
+    let first = nodes.next();
+    nodes.any(|node| Some(node) != first)
+}
+
 fn plural(kind: Kind) -> &'static str {
     match kind {
         Kind::AllReduce => "all-reduces",
@@ -148,6 +173,18 @@ fn plural(kind: Kind) -> &'static str {
         Kind::ExchangeGradients => "exchanges of gradients",
         other => other.name(),
     }
+}
+
+/// What each rank takes part in, and how long that took.
+pub(crate) fn timed<'p>(ranks: &'p [PairedRank<'p>]) -> Vec<(u32, &'p MessagePair<'p>, f64)> {
+    let mut members: BTreeMap<MessageKey<'_>, Vec<&MessagePair<'_>>> = BTreeMap::new();
+    for rank in ranks {
+        keyed(rank).for_each(|(key, pair)| members.entry(key).or_default().push(pair));
+    }
+    let of = |rank: &'p PairedRank<'p>| {
+        keyed(rank).map(|(key, pair)| (rank.rank.rank, pair, seconds_of(&members[&key]))).collect::<Vec<_>>()
+    };
+    ranks.iter().flat_map(of).collect()
 }
 
 /// How long a communication took, of what its members measured.

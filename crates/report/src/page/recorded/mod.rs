@@ -1,7 +1,7 @@
 //! What was measured of the program's communications, beside what was predicted.
 
-mod against;
-mod read;
+pub(crate) mod against;
+pub(crate) mod read;
 
 use diag::{Error, Result};
 use graph::Graph;
@@ -33,7 +33,7 @@ pub(super) fn recorded(
 ) -> Result<Value> {
     let recording = read::read(file)?;
     let pairs = paired(subject, tracks, &recording).map_err(|why| another(file, why))?;
-    let against = Against::new(graph, &pairs);
+    let against = Against::new(graph, subject.cluster, &pairs);
     let update = subject.step.estimate.simulation.ranks.iter().map(|lane| lane.update).fold(0.0, f64::max);
     let predicted = subject.step.estimate.simulation.seconds - update;
     let measured = recording.ranks.iter().map(|rank| rank.seconds).fold(0.0, f64::max);
@@ -49,7 +49,7 @@ pub(super) fn recorded(
     }))
 }
 
-fn of_step(measured: f64, predicted: f64) -> String {
+pub(crate) fn of_step(measured: f64, predicted: f64) -> String {
     let times = if predicted > 0.0 { measured / predicted } else { 1.0 };
     format!(
         "A step took {}, {times:.1} times the {} that were predicted, both without the optimizer.",
@@ -59,14 +59,14 @@ fn of_step(measured: f64, predicted: f64) -> String {
 }
 
 /// A rank's messages with those that the plan's program has in their places.
-struct PairedRank<'p> {
-    rank: &'p MeasuredRank,
-    track: usize,
-    role: usize,
-    messages: Vec<MessagePair<'p>>,
+pub(crate) struct PairedRank<'p> {
+    pub(crate) rank: &'p MeasuredRank,
+    pub(crate) track: usize,
+    pub(crate) role: usize,
+    pub(crate) messages: Vec<MessagePair<'p>>,
 }
 
-type MessagePair<'p> = (&'p MeasuredMessage, &'p TakesPart, &'p Message);
+pub(crate) type MessagePair<'p> = (&'p MeasuredMessage, &'p TakesPart, &'p Message);
 
 /// All of them; else what differs first.
 fn paired<'p>(
@@ -74,16 +74,25 @@ fn paired<'p>(
     tracks: &Tracks,
     recording: &'p Recording,
 ) -> std::result::Result<Vec<PairedRank<'p>>, String> {
-    let program = &subject.compiled.program;
+    require_same(&subject.compiled.program, subject.batches, recording)?;
+    recording.ranks.iter().map(|rank| paired_rank(subject, tracks, rank)).collect()
+}
+
+/// Whether it is of the same model, ranks and micro-batches.
+pub(crate) fn require_same(
+    program: &program::Program,
+    batches: u32,
+    recording: &Recording,
+) -> std::result::Result<(), String> {
     let of_all = [
         ("model", &recording.model, &program.model),
         ("number of ranks", &recording.world.to_string(), &program.world.to_string()),
-        ("number of micro-batches", &recording.micro_batches.to_string(), &subject.batches.to_string()),
+        ("number of micro-batches", &recording.micro_batches.to_string(), &batches.to_string()),
     ];
     if let Some((what, there, here)) = of_all.into_iter().find(|(_, there, here)| there != here) {
         return Err(format!("its {what} is {there}, here it is {here}"));
     }
-    recording.ranks.iter().map(|rank| paired_rank(subject, tracks, rank)).collect()
+    Ok(())
 }
 
 fn paired_rank<'p>(
@@ -94,17 +103,27 @@ fn paired_rank<'p>(
     let number = rank.rank;
     let track = tracks.iter().position(|track| track.ranks.contains(&RankId(number)));
     let track = track.ok_or_else(|| format!("here is no rank {number}"))?;
-    let (of_track, own) = (&tracks[track], &rank.messages);
+    let of_track = &tracks[track];
     let listed: Vec<(&TakesPart, &Message)> = of_track.parts(subject).collect();
+    let messages = pairs(rank, &listed, of_track.rank.0 == number)?;
+    Ok(PairedRank { rank, track, role: of_track.role, messages })
+}
+
+/// What a rank measured with what it, or one that does the same, takes part in.
+pub(crate) fn pairs<'p>(
+    rank: &'p MeasuredRank,
+    listed: &[(&'p TakesPart, &'p Message)],
+    is_same_rank: bool,
+) -> std::result::Result<Vec<MessagePair<'p>>, String> {
+    let (number, own) = (rank.rank, &rank.messages);
     if own.len() != listed.len() {
         let (there, here) = (own.len(), listed.len());
         return Err(format!("its rank {number} has {there} communications in a step, here it has {here}"));
     }
-    let is_same_rank = of_track.rank.0 == number;
     let pair =
-        |(at, (measured, (part, message))): (usize, (&'p MeasuredMessage, (&'p TakesPart, &'p Message)))| {
+        |(at, (measured, (part, message))): (usize, (&'p MeasuredMessage, &(&'p TakesPart, &'p Message)))| {
             if measured.is(part, message, is_same_rank) {
-                return Ok((measured, part, message));
+                return Ok((measured, *part, *message));
             }
             let here = format!(
                 "{} of {} bytes among {} ranks",
@@ -114,11 +133,10 @@ fn paired_rank<'p>(
             );
             Err(format!("communication {at} of its rank {number} is {measured}, here it is {here}"))
         };
-    let messages = own.iter().zip(listed).enumerate().map(pair).collect::<std::result::Result<_, _>>()?;
-    Ok(PairedRank { rank, track, role: of_track.role, messages })
+    own.iter().zip(listed).enumerate().map(pair).collect()
 }
 
-fn another(file: &RecordedFile, why: String) -> Error {
+pub(crate) fn another(file: &RecordedFile, why: String) -> Error {
     Error::new("SW0933", format!("{} was recorded of another program", file.name))
         .why(why)
         .fix("name the model, the plan and the micro-batches that ran")

@@ -10,38 +10,48 @@ use super::RecordedFile;
 
 const FORMAT: u64 = 1;
 
-pub(super) struct Recording {
-    pub(super) model: String,
-    pub(super) cluster: Option<String>,
-    pub(super) world: u64,
-    pub(super) micro_batches: u64,
+pub(crate) struct Recording {
+    pub(crate) model: String,
+    pub(crate) cluster: Option<String>,
+    pub(crate) world: u64,
+    pub(crate) micro_batches: u64,
     /// How many were recorded.
-    pub(super) steps: usize,
-    pub(super) ranks: Vec<MeasuredRank>,
+    pub(crate) steps: usize,
+    pub(crate) ranks: Vec<MeasuredRank>,
 }
 
-pub(super) struct MeasuredRank {
-    pub(super) rank: u32,
-    pub(super) seconds: f64,
-    pub(super) messages: Vec<MeasuredMessage>,
+pub(crate) struct MeasuredRank {
+    pub(crate) rank: u32,
+    pub(crate) seconds: f64,
+    pub(crate) messages: Vec<MeasuredMessage>,
+    pub(crate) calls: Vec<MeasuredCall>,
 }
 
-pub(super) struct MeasuredMessage {
+/// A call of local code, or its backward, in all micro-batches of a step.
+pub(crate) struct MeasuredCall {
+    pub(crate) is_backward: bool,
+    pub(crate) call: u32,
+    pub(crate) seconds: f64,
+    /// By line of the role's file, where it was measured so.
+    pub(crate) lines: Vec<(u32, f64)>,
+}
+
+pub(crate) struct MeasuredMessage {
     kind: String,
-    pub(super) group: Vec<u64>,
+    pub(crate) group: Vec<u64>,
     bytes: u64,
     /// Whether as many are only expected.
     about: bool,
     /// Pass, block, micro-batch and instruction.
     place: (String, u64, u64, u64),
-    pub(super) start: f64,
-    pub(super) seconds: f64,
-    pub(super) waited: f64,
+    pub(crate) start: f64,
+    pub(crate) seconds: f64,
+    pub(crate) waited: f64,
 }
 
 impl MeasuredMessage {
     /// Whether it is this one. Other ranks of a role have groups of their own, and shards may be uneven.
-    pub(super) fn is(&self, part: &TakesPart, message: &Message, is_same_rank: bool) -> bool {
+    pub(crate) fn is(&self, part: &TakesPart, message: &Message, is_same_rank: bool) -> bool {
         let (pass, block, batch, instr) = &self.place;
         let place = *pass == part.pass.name()
             && (*block, *batch, *instr) == (part.block.into(), part.batch.into(), part.instr as u64);
@@ -53,7 +63,7 @@ impl MeasuredMessage {
         self.kind == part.kind.name() && place && members.len() == group.len() && (!is_same_rank || is_here)
     }
 
-    pub(super) fn batch(&self) -> u64 {
+    pub(crate) fn batch(&self) -> u64 {
         self.place.2
     }
 }
@@ -64,7 +74,7 @@ impl fmt::Display for MeasuredMessage {
     }
 }
 
-pub(super) fn read(file: &RecordedFile) -> Result<Recording> {
+pub(crate) fn read(file: &RecordedFile) -> Result<Recording> {
     let broken = |why: String| {
         Error::new("SW0932", format!("{} is not a recording", file.name))
             .why(why)
@@ -98,6 +108,20 @@ fn rank(value: &Value) -> Parsed<MeasuredRank> {
         rank: u32::try_from(number(value, "rank")?).map_err(|_| "rank")?,
         seconds: middle(value, "measured_step_seconds")?,
         messages: list(value, "communications")?.iter().map(message).collect::<Parsed<_>>()?,
+        calls: match &value["computed"] {
+            Value::Null => vec![],
+            _ => list(value, "computed")?.iter().map(call).collect::<Parsed<_>>()?,
+        },
+    })
+}
+
+fn call(value: &Value) -> Parsed<MeasuredCall> {
+    let line = |it: &Value| Some((u32::try_from(it[0].as_u64()?).ok()?, it[1].as_f64()?));
+    Ok(MeasuredCall {
+        is_backward: word(value, "pass")? == "backward",
+        call: u32::try_from(number(value, "call")?).map_err(|_| "call")?,
+        seconds: middle(value, "seconds")?,
+        lines: list(value, "lines")?.iter().map(|it| line(it).ok_or("lines")).collect::<Parsed<_>>()?,
     })
 }
 
