@@ -134,7 +134,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// What follows itself, and how often.
-fn runs<'a, T>(all: &'a [T], is_same: impl Fn(&T, &T) -> bool) -> impl Iterator<Item = (&'a T, usize)> {
+fn runs<T>(all: &[T], is_same: impl Fn(&T, &T) -> bool) -> impl Iterator<Item = (&T, usize)> {
     all.chunk_by(is_same).map(|run| (&run[0], run.len()))
 }
 

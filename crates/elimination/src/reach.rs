@@ -97,7 +97,7 @@ pub(crate) fn among(
     known: &mut Known,
 ) -> Smaller {
     let Known { orders, restricted, .. } = known;
-    let mut of = |variable: usize, restricted: &mut Restricted| {
+    let mut promising = |variable: usize, restricted: &mut Restricted| {
         let (promises, given) = (&promises[variable], given.get(variable).cloned().unwrap_or_default());
         let made = |(_, _, given): &(usize, usize, Vec<usize>)| {
             let mut order: Vec<usize> = (0..promises.len()).collect();
@@ -110,7 +110,7 @@ pub(crate) fn among(
         };
         Rc::clone(orders.entry((address(promises), count, given)).or_insert_with_key(made))
     };
-    let kept = (0..problem.sizes.len()).map(|variable| of(variable, restricted)).collect();
+    let kept = (0..problem.sizes.len()).map(|variable| promising(variable, restricted)).collect();
     restrict(problem, kept, restricted)
 }
 
@@ -126,17 +126,17 @@ pub(crate) fn within(problem: &Problem, promises: &Promises, most: f64) -> Small
     let kept = (0..problem.sizes.len()).map(|variable| restricted.list(of(variable))).collect();
     let smaller = restrict(problem, kept, &mut restricted);
     let limit = most + ROUNDING * most.abs();
-    let least = sharpened(&smaller.problem);
-    let of = |(own, least): (&KeptValues, &Vec<f64>)| {
-        let may = own.iter().zip(least).filter(|(_, least)| **least <= limit);
-        restricted.list(may.map(|(value, _)| *value).collect())
+    let bounds = sharpened(&smaller.problem);
+    let possible = |(kept, bounds): (&KeptValues, &Vec<f64>)| {
+        let values = kept.iter().zip(bounds).filter(|(_, bound)| **bound <= limit);
+        restricted.list(values.map(|(value, _)| *value).collect())
     };
-    let kept = smaller.kept.iter().zip(&least).map(of).collect();
+    let kept = smaller.kept.iter().zip(&bounds).map(possible).collect();
     restrict(problem, kept, &mut restricted)
 }
 
 fn restrict(problem: &Problem, kept: Vec<KeptValues>, restricted: &mut Restricted) -> Smaller {
-    let of = |term: &Term| {
+    let restricted_term = |term: &Term| {
         let own: Vec<KeptValues> = term.scope.iter().map(|one| Rc::clone(&kept[*one])).collect();
         let sizes = term.scope.iter().map(|one| problem.sizes[*one]);
         let lists = own.iter().map(|list| Rc::as_ptr(list).cast::<usize>() as usize);
@@ -144,7 +144,7 @@ fn restrict(problem: &Problem, kept: Vec<KeptValues>, restricted: &mut Restricte
         let costs = restricted.tables.entry((address(&term.costs), lists.collect())).or_insert_with(made);
         Term { scope: term.scope.clone(), costs: Rc::clone(costs) }
     };
-    let terms = problem.terms.iter().map(of).collect();
+    let terms = problem.terms.iter().map(restricted_term).collect();
     let sizes = kept.iter().map(|kept| kept.len()).collect();
     Smaller { problem: Problem { sizes, terms }, kept }
 }

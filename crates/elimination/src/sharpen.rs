@@ -24,10 +24,10 @@ struct Sharpening<'p> {
     /// The tables around each variable.
     around: Vec<Vec<usize>>,
     /// What each value of each variable has.
-    own: Vec<Vec<f64>>,
+    costs: Vec<Vec<f64>>,
     /// The least of all variables and tables.
     total: f64,
-    found: Vec<Vec<f64>>,
+    bounds: Vec<Vec<f64>>,
 }
 
 /// For each variable and value what any sum with it is at least.
@@ -36,18 +36,18 @@ pub(crate) fn sharpened(problem: &Problem) -> Vec<Vec<f64>> {
     let count = problem.sizes.len();
     (0..count).for_each(|variable| all.visit(variable, |other| other > variable));
     (0..count).rev().for_each(|variable| all.visit(variable, |other| other < variable));
-    all.found
+    all.bounds
 }
 
 impl<'p> Sharpening<'p> {
     fn new(problem: &'p Problem) -> Self {
-        let mut own: Vec<Vec<f64>> = problem.sizes.iter().map(|size| vec![0.0; *size]).collect();
-        let (mut pairs, mut around) = (vec![], vec![vec![]; own.len()]);
+        let mut costs: Vec<Vec<f64>> = problem.sizes.iter().map(|size| vec![0.0; *size]).collect();
+        let (mut pairs, mut around) = (vec![], vec![vec![]; costs.len()]);
         let mut total = 0.0;
         for term in &problem.terms {
             match term.scope[..] {
                 [one] => {
-                    own[one].iter_mut().zip(term.costs.iter()).for_each(|(own, it)| *own += it.min(MUCH));
+                    costs[one].iter_mut().zip(term.costs.iter()).for_each(|(cost, it)| *cost += it.min(MUCH));
                 }
                 [one, other] => {
                     [one, other].iter().for_each(|it| around[*it].push(pairs.len()));
@@ -60,39 +60,39 @@ impl<'p> Sharpening<'p> {
                 _ => total += term.costs.iter().copied().fold(NEVER, f64::min).min(MUCH),
             }
         }
-        total += own.iter().map(|own| min_of(own)).sum::<f64>();
-        let found = own.iter().map(|own| vec![f64::NEG_INFINITY; own.len()]).collect();
-        Self { pairs, around, own, total, found }
+        total += costs.iter().map(|costs| min_of(costs)).sum::<f64>();
+        let bounds = costs.iter().map(|costs| vec![f64::NEG_INFINITY; costs.len()]).collect();
+        Self { pairs, around, costs, total, bounds }
     }
 
     /// Gives a variable what the tables around it have for it, and passes that on to those that lead to some others.
     fn visit(&mut self, variable: usize, leads_on: impl Fn(usize) -> bool) {
-        let own = &mut self.own[variable];
-        self.total -= min_of(own);
+        let costs = &mut self.costs[variable];
+        self.total -= min_of(costs);
         let mut on = vec![];
         for at in &self.around[variable] {
             let pair = &mut self.pairs[*at];
             self.total -= pair.min;
             let side = usize::from(pair.ends[1] == variable);
             let most = pair.take(side);
-            own.iter_mut().zip(&most).for_each(|(own, it)| *own += it);
+            costs.iter_mut().zip(&most).for_each(|(cost, it)| *cost += it);
             if leads_on(pair.ends[1 - side]) {
                 on.push((*at, side));
             }
         }
-        for (found, own) in self.found[variable].iter_mut().zip(own.iter()) {
-            *found = found.max(self.total + own);
+        for (bound, cost) in self.bounds[variable].iter_mut().zip(costs.iter()) {
+            *bound = bound.max(self.total + cost);
         }
         let ways = on.len().max(self.around[variable].len() - on.len()).max(1) as f64;
         for (at, side) in &on {
             let pair = &mut self.pairs[*at];
-            pair.moved[*side].iter_mut().zip(own.iter()).for_each(|(moved, own)| *moved -= own / ways);
-            pair.min = min_of(own) / ways;
+            pair.moved[*side].iter_mut().zip(costs.iter()).for_each(|(moved, cost)| *moved -= cost / ways);
+            pair.min = min_of(costs) / ways;
             self.total += pair.min;
         }
         let stays = 1.0 - on.len() as f64 / ways;
-        own.iter_mut().for_each(|own| *own *= stays);
-        self.total += min_of(own);
+        costs.iter_mut().for_each(|cost| *cost *= stays);
+        self.total += min_of(costs);
     }
 }
 
@@ -164,8 +164,8 @@ mod tests {
     #[test]
     fn it_is_exact_along_a_chain() {
         let problem = problem(&[&[0], &[0, 1], &[2, 1], &[2], &[2, 3], &[3, 4]], 5);
-        for (found, min) in sharpened(&problem).iter().zip(min_with(&problem)) {
-            assert!(found.iter().zip(&min).all(|(found, min)| (found - min).abs() < 1e-9));
+        for (bound, min) in sharpened(&problem).iter().zip(min_with(&problem)) {
+            assert!(bound.iter().zip(&min).all(|(bound, min)| (bound - min).abs() < 1e-9));
         }
     }
 
@@ -174,10 +174,10 @@ mod tests {
         let scopes: [&[usize]; 8] = [&[0, 1], &[1, 2], &[0, 2], &[2, 3], &[3, 4], &[4, 0], &[1], &[1, 3, 4]];
         let problem = problem(&scopes, 5);
         let mut closest = 0.0_f64;
-        for (found, min) in sharpened(&problem).iter().zip(min_with(&problem)) {
-            for (found, min) in found.iter().zip(&min) {
-                assert!(*found <= min + 1e-9, "{found} {min}");
-                closest = closest.max(found / min);
+        for (bound, min) in sharpened(&problem).iter().zip(min_with(&problem)) {
+            for (bound, min) in bound.iter().zip(&min) {
+                assert!(*bound <= min + 1e-9, "{bound} {min}");
+                closest = closest.max(bound / min);
             }
         }
         assert!(closest > 0.8, "{closest}");

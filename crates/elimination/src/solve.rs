@@ -146,8 +146,8 @@ impl Solver {
     ) -> Option<Least> {
         let promises = promises(problem, &mut self.promised);
         let part = among(problem, &promises, (count, given), &mut self.promised);
-        let found = self.of_part(part, (most, stop))?;
-        Some(Least { is_least: problem.sizes.iter().all(|size| *size <= count), ..found })
+        let minimum = self.of_part(part, (most, stop))?;
+        Some(Least { is_least: problem.sizes.iter().all(|size| *size <= count), ..minimum })
     }
 
     /// Of so many values of each variable.

@@ -192,7 +192,8 @@ pub(crate) fn profiled_step(
     guarded(Evidence::text(graph_text), || {
         let graph: graph::Graph = graph_text.parse()?;
         let (files, masters) = (files_of(files), masters_of(kept));
-        let cluster = cluster_of(&cluster.0, cluster.1.as_deref())?;
+        let (cluster, text) = cluster;
+        let cluster = cluster_of(&cluster, text.as_deref())?;
         let setting = Setting { cluster: &cluster, batches, optimizer, masters: &masters, compiled: compile };
         let file = RecordedFile { name: recording.0, text: recording.1 };
         let origin = Origin { device: origin.0, torch: origin.1, threads: origin.2 };

@@ -49,7 +49,7 @@ struct Fallback {
     place: usize,
     names: Vec<PlanName>,
     at: usize,
-    least: LowerBound,
+    bound: LowerBound,
     /// Whether that is of this plan; else of others that take no more.
     is_own: bool,
     /// Whether that is what the model with few layers tells of it.
@@ -136,7 +136,7 @@ impl<'q, 'w> Search<'q, 'w> {
         let is_piped = |candidate: &Evaluated| candidate.fits() && candidate.plan.block_count() > 1;
         while !self.is_late() && !self.found.rows.iter().any(is_piped) {
             let Some(first) = self.pop() else { break };
-            if first.least.seconds > self.limit() {
+            if first.bound.seconds > self.limit() {
                 self.open.push(first);
                 break;
             }
@@ -181,7 +181,7 @@ impl<'q, 'w> Search<'q, 'w> {
             if known.is_none() && self.looks_at_all() && self.is_late() && !ladders.is_empty() {
                 break;
             }
-            let (least, is_own) = match known {
+            let (bound, is_own) = match known {
                 Some((_, known)) => {
                     let seconds = known.computes;
                     (LowerBound { seconds, flat: seconds, computes: seconds, ..LowerBound::default() }, false)
@@ -193,8 +193,8 @@ impl<'q, 'w> Search<'q, 'w> {
                     None => continue,
                 },
             };
-            known = known.or(is_own.then_some((shape, least)));
-            ladders.push(Fallback { shape, place, names, at: 0, least, is_own, is_extrapolated: false });
+            known = known.or(is_own.then_some((shape, bound)));
+            ladders.push(Fallback { shape, place, names, at: 0, bound, is_own, is_extrapolated: false });
         }
         Ok(ladders)
     }
@@ -239,18 +239,18 @@ impl<'q, 'w> Search<'q, 'w> {
             if self.has_least_held(fallback.shape, &fallback.names[0]) {
                 fallback.at = fallback.names.len() - 1;
                 let Some(plan) = self.named(&fallback.names[fallback.at].clone()) else { continue };
-                (fallback.least, fallback.is_own) = (self.leasts.of(&plan)?, true);
+                (fallback.bound, fallback.is_own) = (self.leasts.of(&plan)?, true);
                 all.push(fallback);
             } else {
                 self.open.push(fallback);
             }
         }
         let there = self.question.most();
-        let memory = |fallback: &Fallback| fallback.least.memory.max((ROOM * there as f64) as u64);
+        let memory = |fallback: &Fallback| fallback.bound.memory.max((ROOM * there as f64) as u64);
         all.sort_by(|a, b| {
             memory(a)
                 .cmp(&memory(b))
-                .then(a.least.seconds.total_cmp(&b.least.seconds))
+                .then(a.bound.seconds.total_cmp(&b.bound.seconds))
                 .then(a.place.cmp(&b.place))
         });
         for (at, fallback) in all.into_iter().enumerate() {
@@ -283,7 +283,7 @@ impl<'q, 'w> Search<'q, 'w> {
             if self.is_late() && (enough || self.question.stop.is_over()) {
                 break;
             }
-            if first.least.seconds > self.limit() {
+            if first.bound.seconds > self.limit() {
                 self.found.left_out += 1 + self.open.len();
                 break;
             }
@@ -304,21 +304,21 @@ impl<'q, 'w> Search<'q, 'w> {
         let name = fallback.names[fallback.at].clone();
         let Some(plan) = self.named(&name) else { return Ok(()) };
         if !fallback.is_own {
-            (fallback.least, fallback.is_own) = (self.leasts.of(&plan)?, true);
-            if fallback.least.seconds > self.limit() {
+            (fallback.bound, fallback.is_own) = (self.leasts.of(&plan)?, true);
+            if fallback.bound.seconds > self.limit() {
                 self.open.push(fallback);
                 return Ok(());
             }
         }
         let is_last = fallback.at + 1 == fallback.names.len();
         if !self.looks_at_all()
-            && (fallback.least.memory > self.question.most()
-                || is_last && fallback.least.kept > self.question.most())
+            && (fallback.bound.memory > self.question.most()
+                || is_last && fallback.bound.kept > self.question.most())
         {
             self.too_large.push(fallback);
             return Ok(());
         }
-        if !self.looks_at_all() && fallback.least.kept > self.question.most() {
+        if !self.looks_at_all() && fallback.bound.kept > self.question.most() {
             self.next_of(fallback);
             return Ok(());
         }
@@ -369,7 +369,7 @@ impl<'q, 'w> Search<'q, 'w> {
     fn in_order(&self) -> Vec<usize> {
         let limit = self.limit();
         let mut open: Vec<usize> = (0..self.open.len()).collect();
-        open.retain(|at| self.open[*at].least.seconds <= limit);
+        open.retain(|at| self.open[*at].bound.seconds <= limit);
         open.sort_by(|a, b| before(&self.open[*a], &self.open[*b]));
         open
     }
@@ -381,14 +381,14 @@ impl<'q, 'w> Search<'q, 'w> {
     /// Puts a plan to where it belongs by what is told of it; what surely does not fit is not looked at.
     fn go_by(&mut self, few: Extrapolated, fallback: Fallback) -> Result<()> {
         if few.memory <= few.there * MORE {
-            let seconds = fallback.least.seconds.max(few.seconds * (1.0 - OFF));
-            let bound = LowerBound { seconds, ..fallback.least };
-            self.open.push(Fallback { least: bound, is_extrapolated: true, ..fallback });
+            let seconds = fallback.bound.seconds.max(few.seconds * (1.0 - OFF));
+            let bound = LowerBound { seconds, ..fallback.bound };
+            self.open.push(Fallback { bound, is_extrapolated: true, ..fallback });
             return Ok(());
         }
         if fallback.at + 1 == fallback.names.len() {
-            let bound = LowerBound { memory: few.memory as u64, ..fallback.least };
-            self.too_large.push(Fallback { least: bound, ..fallback });
+            let bound = LowerBound { memory: few.memory as u64, ..fallback.bound };
+            self.too_large.push(Fallback { bound, ..fallback });
         } else {
             self.next_of(fallback);
         }
@@ -431,7 +431,7 @@ impl<'q, 'w> Search<'q, 'w> {
             else {
                 continue;
             };
-            let bound = if fallback.is_own { Ok(fallback.least) } else { self.leasts.of(&plan) };
+            let bound = if fallback.is_own { Ok(fallback.bound) } else { self.leasts.of(&plan) };
             let may = bound.is_ok_and(|bound| {
                 bound.seconds <= limit && (self.looks_at_all() || bound.kept.max(bound.memory) <= most)
             });
@@ -447,19 +447,19 @@ impl<'q, 'w> Search<'q, 'w> {
             return None;
         }
         let Question { cluster, devices, batches, .. } = *self.question;
-        let least = fallback.least;
+        let bound = fallback.bound;
         let at_once = self.shape(fallback.shape).stages.min(batches);
-        let kept = NEARLY * least.kept.saturating_sub(least.memory) as f64;
+        let kept = NEARLY * bound.kept.saturating_sub(bound.memory) as f64;
         let all = || (0..devices).map(|at| cluster.device(at));
         let there = all().map(|it| it.host_memory).max()? as f64;
         let host = all().map(|it| it.host).fold(0.0, f64::max);
         let moves = 2.0 * kept / f64::from(at_once) * f64::from(batches) / host;
-        let least = LowerBound { seconds: least.seconds.max(moves), kept: least.memory, ..least };
+        let bound = LowerBound { seconds: bound.seconds.max(moves), kept: bound.memory, ..bound };
         let names = vec![Shape::kept_offloaded(&fallback.names[0])];
         let own = Fallback {
             names,
             place: fallback.place + OFFLOADS,
-            least,
+            bound,
             is_own: true,
             is_extrapolated: false,
             ..fallback.clone()
@@ -482,21 +482,21 @@ impl<'q, 'w> Search<'q, 'w> {
                 let names: Vec<PlanName> =
                     usual.iter().map(|name| name.with_set_instead(auto::model_axis(), set)).collect();
                 let known = computes.get(&(shape, at)).copied();
-                let (least, is_own) = match known {
+                let (bound, is_own) = match known {
                     Some(seconds) => (LowerBound { seconds, ..LowerBound::default() }, false),
                     None => match self.named(&names[0]) {
                         Some(plan) => (self.leasts.of(&plan)?, true),
                         None => continue,
                     },
                 };
-                computes.entry((shape, at)).or_insert(least.computes);
+                computes.entry((shape, at)).or_insert(bound.computes);
                 let place = place + INSTEAD + names.len() * at;
                 self.open.push(Fallback {
                     shape,
                     place,
                     names,
                     at: 0,
-                    least,
+                    bound,
                     is_own,
                     is_extrapolated: false,
                 });
@@ -509,16 +509,16 @@ impl<'q, 'w> Search<'q, 'w> {
     fn schedules(&mut self, all: &[Shape], usual: Vec<Fallback>) -> Result<()> {
         let mut few: Vec<Fallback> = vec![];
         for mut fallback in usual.into_iter().filter(|fallback| all[fallback.shape].stages > 1) {
-            if fallback.least.flat > self.limit() || self.is_late() {
+            if fallback.bound.flat > self.limit() || self.is_late() {
                 continue;
             }
             if !fallback.is_own {
                 let Some(plan) = self.named(&fallback.names[0]) else { continue };
-                fallback.least = self.leasts.of(&plan)?;
+                fallback.bound = self.leasts.of(&plan)?;
             }
             few.push(fallback);
         }
-        few.sort_by(|a, b| a.least.flat.total_cmp(&b.least.flat).then(a.place.cmp(&b.place)));
+        few.sort_by(|a, b| a.bound.flat.total_cmp(&b.bound.flat).then(a.place.cmp(&b.place)));
         few.truncate(FEW);
         for fallback in few {
             for (at, schedule) in auto::other_schedules().into_iter().enumerate() {
@@ -526,12 +526,12 @@ impl<'q, 'w> Search<'q, 'w> {
                     fallback.names.iter().map(|name| name.instead_of(&auto::schedule(), schedule)).collect();
                 let Ok(plan) = self.respected(&names[0]) else { continue };
                 let place = fallback.place + 10 * (at + 1);
-                let least = self.leasts.of(&plan)?;
+                let bound = self.leasts.of(&plan)?;
                 self.open.push(Fallback {
                     names,
                     place,
                     at: 0,
-                    least,
+                    bound,
                     is_own: true,
                     is_extrapolated: false,
                     ..fallback.clone()
@@ -551,7 +551,7 @@ impl<'q, 'w> Search<'q, 'w> {
                     place,
                     names,
                     at: 0,
-                    least: LowerBound::default(),
+                    bound: LowerBound::default(),
                     is_own: false,
                     is_extrapolated: false,
                 });
@@ -565,12 +565,12 @@ impl<'q, 'w> Search<'q, 'w> {
         if !self.found.rows.is_empty() {
             return Ok(());
         }
-        let Some(least) =
-            self.too_large.iter().min_by_key(|fallback| (fallback.least.memory, fallback.place))
+        let Some(bound) =
+            self.too_large.iter().min_by_key(|fallback| (fallback.bound.memory, fallback.place))
         else {
             return Ok(());
         };
-        let last = least.names[least.names.len() - 1].clone();
+        let last = bound.names[bound.names.len() - 1].clone();
         if let Some(plan) = self.named(&last) {
             (self.watch)(&last.to_string());
             self.found.rows.push(candidate(self.question, plan)?);
@@ -597,7 +597,7 @@ impl<'q, 'w> Search<'q, 'w> {
 
 /// Whose turn comes first.
 fn before(a: &Fallback, b: &Fallback) -> Ordering {
-    let key = |fallback: &Fallback| (fallback.least.seconds, fallback.place);
+    let key = |fallback: &Fallback| (fallback.bound.seconds, fallback.place);
     let ((a, first), (b, second)) = (key(a), key(b));
     a.total_cmp(&b).then(first.cmp(&second))
 }

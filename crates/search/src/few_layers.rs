@@ -90,8 +90,9 @@ impl ShortModel {
     fn evaluated(&self, question: &Question<'_>, name: &PlanName) -> Option<Evaluated> {
         let model = sets::Model::new(&self.graph, &self.analysis);
         let plan = sets::named_of(name, &model, question.devices).ok()?;
-        let own = Question { graph: &self.graph, analysis: &self.analysis, constraints: None, ..*question };
-        candidate(&own, plan).ok()
+        let shorter =
+            Question { graph: &self.graph, analysis: &self.analysis, constraints: None, ..*question };
+        candidate(&shorter, plan).ok()
     }
 }
 
@@ -158,14 +159,14 @@ mod tests {
             stop: Stop::default(),
             threads: 1,
         };
-        let of = |name: &str| {
+        let ratio = |name: &str| {
             let name: PlanName = name.parse().expect("a name");
             let short = few.extrapolated(&question, &name).expect("it is a plan of all of them");
             let plan = sets::named_of(&name, &sets::Model::new(&graph, &analysis), 4).expect("a plan");
             let whole = candidate(&question, plan).expect("it is lowered");
             (short.seconds / whole.seconds(), short.memory / whole.memory.1 as f64)
         };
-        ["data:2 x megatron:2", "zero1:4", "zero3:4 x recompute", "zero3:2 x megatron:2"].map(of).to_vec()
+        ["data:2 x megatron:2", "zero1:4", "zero3:4 x recompute", "zero3:2 x megatron:2"].map(ratio).to_vec()
     }
 
     #[test]

@@ -259,12 +259,12 @@ impl<'q> Fallback<'q> {
             return Ok(self.minimum_of_long((members, problem), asked, solver));
         }
         let is_late = || self.space.question.stop.is_late();
-        let least = solver.solve_nearly(problem, MOST, &is_late);
-        self.is_exact &= least.as_ref().is_some_and(|least| least.is_least);
-        for (bundle, value) in least.iter().flat_map(|least| members.iter().zip(&least.values)) {
+        let minimum = solver.solve_nearly(problem, MOST, &is_late);
+        self.is_exact &= minimum.as_ref().is_some_and(|minimum| minimum.is_least);
+        for (bundle, value) in minimum.iter().flat_map(|minimum| members.iter().zip(&minimum.values)) {
             self.best.entry((asked, self.kind(*bundle))).or_default().insert(*value);
         }
-        Ok(least)
+        Ok(minimum)
     }
 
     fn minimum_of_long(
@@ -278,9 +278,9 @@ impl<'q> Fallback<'q> {
         let best: Vec<Vec<usize>> = members.iter().map(|bundle| best(bundle).collect()).collect();
         let is_late = || self.space.question.stop.is_late();
         for count in COUNTS {
-            if let Some(least) = solver.solve_among(problem, (count, &best), MOST, &is_late) {
+            if let Some(minimum) = solver.solve_among(problem, (count, &best), MOST, &is_late) {
                 self.is_exact &= count == COUNTS[0];
-                return Some(least);
+                return Some(minimum);
             }
         }
         self.is_exact = false;
