@@ -346,7 +346,9 @@ fn under_gpipe_all_micro_batches_are_there_at_once() {
     };
     let [four, five, six] = [4, 5, 6].map(|batches| most("stages:2 x gpipe", batches));
     assert!(four < five && five - four == six - five, "{four} {five} {six}");
-    assert_eq!(most("stages:2 x 1f1b", 4), most("stages:2 x 1f1b", 6));
+    // Otherwise only the inputs of all are there.
+    let [less, more] = [4, 6].map(|batches| most("stages:2 x 1f1b", batches));
+    assert!(less < more && more - less < five - four, "{less} {more}");
 }
 
 #[test]

@@ -445,9 +445,9 @@ pub(super) struct BatchMemory {
 }
 
 /// So many micro-batches have all at once that a step of as many as are asked for ever has, but for the inputs of the
-/// others. With one block the second
-/// finds the gradients of the first, and others but the last are as it is: with that one, gradients leave. Where one loop runs over all of them before the next, they
-/// are all, and at least as many as there are blocks.
+/// others. With one block the second finds the gradients of the first, and others but the last are as it is: with that
+/// one, gradients leave. Where one loop runs over all of them before the next, they are all, and at least as many as there
+/// are blocks.
 pub(super) fn batches(program: &Program, body: &Body, asked: u32) -> u32 {
     let last = program.roles.iter().flat_map(|role| &role.body.codes).map(|code| code.block).max();
     let loops_for_all = body.timetable.loops.iter().filter(|it| it.iterations.is_none()).count();
