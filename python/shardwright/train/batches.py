@@ -1,5 +1,9 @@
 """The batches of a run, in an order that follows from the seed: the same on any number of ranks, and after a
-restart in the middle of an epoch."""
+restart in the middle of an epoch.
+
+A stream has its own order. Where `torchdata` is installed, its loader asks the stream for its place, and puts
+it there; else what was taken is read once more and left out.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,12 @@ class Batches:
         self._collate = default_collate if config.collate is None else load(config.collate, folder)
         self.epoch = self.taken = 0
         self._order: PartSampler | None = None
-        if not isinstance(dataset, IterableDataset):
+        # Of a stream: a loader that keeps its place, and whether it was put where the run is.
+        self._stream: Any = None
+        self._is_placed = False
+        if isinstance(dataset, IterableDataset):
+            self._stream = self._loader(_stateful_loader()) if _stateful_loader() else None
+        else:
             self._order = self._sampler(len(dataset))
 
     def __len__(self) -> int:
@@ -42,7 +51,12 @@ class Batches:
 
     def first(self) -> Any:
         """A batch, without taking it."""
-        return next(iter(self._loader()))
+        if self._stream is None:
+            return next(iter(self._loader()))
+        before = self._stream.state_dict()
+        batch = next(iter(self._stream))
+        self._stream.load_state_dict(before)
+        return batch
 
     def __iter__(self) -> Iterator[Any]:
         """For ever, from where the run is."""
@@ -65,15 +79,17 @@ class Batches:
                 return
             yield batch
 
-    def state_dict(self) -> dict[str, int]:
-        return {"epoch": self.epoch, "taken": self.taken, "batch": self._config.batch, "seed": self._seed}
+    def state_dict(self) -> dict[str, Any]:
+        state = {"epoch": self.epoch, "taken": self.taken, **self._kind()}
+        if self._stream is not None:
+            state["stream"] = {"workers": self._config.workers, "place": self._stream.state_dict()}
+        return state
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        now = self.state_dict()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         other = [
-            f"`{name}` was {state[name]}, is {now[name]}"
-            for name in ("batch", "seed")
-            if state[name] != now[name]
+            f"`{name}` was {state[name]}, is {now}"
+            for name, now in self._kind().items()
+            if state[name] != now
         ]
         if other:
             raise RuntimeFault(
@@ -83,26 +99,34 @@ class Batches:
                 fix="give the numbers of the run that is resumed, or begin another: `resume: never`",
             )
         self.epoch, self.taken = state["epoch"], state["taken"]
+        stream = state.get("stream")
+        # A place is one for each worker: with more or fewer of them the stream is read once more.
+        if stream is not None and self._stream is not None and stream["workers"] == self._config.workers:
+            self._stream.load_state_dict(stream["place"])
+            self._is_placed = True
+
+    def _kind(self) -> dict[str, int]:
+        return {"batch": self._config.batch, "seed": self._seed}
 
     def _rest_of_epoch(self) -> Iterator[Any]:
         if self._order is not None:
             self._order.load_state_dict(
                 {**self._order.state_dict(0), "epoch": self.epoch, "taken": self.taken}
             )
-        loader = iter(self._loader())
-        for _ in range(self.taken if self._order is None else 0):
-            next(loader, None)
+        loader = iter(self._loader() if self._stream is None else self._stream)
+        if self._order is None and not self._is_placed:
+            for _ in range(self.taken):
+                next(loader, None)
+        self._is_placed = False
         for batch in loader:
             self.taken += 1
             yield batch
 
-    def _loader(self) -> DataLoader[Any]:
+    def _loader(self, kind: Any = DataLoader) -> Any:
         more: dict[str, Any] = {"collate_fn": self._collate, "num_workers": self._config.workers}
         if self._order is not None:
-            return DataLoader(self._dataset, batch_sampler=self._order, **more)
-        return DataLoader(
-            self._dataset, batch_size=self._config.batch, drop_last=self._config.drop_last, **more
-        )
+            return kind(self._dataset, batch_sampler=self._order, **more)
+        return kind(self._dataset, batch_size=self._config.batch, drop_last=self._config.drop_last, **more)
 
     def _sampler(self, length: int) -> PartSampler:
         config = self._config
@@ -115,6 +139,15 @@ class Batches:
             seed=self._seed,
             drop_last=config.drop_last,
         )
+
+
+def _stateful_loader() -> Any:
+    """Of `torchdata`, if that is installed."""
+    try:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+    except ImportError:
+        return None
+    return StatefulDataLoader
 
 
 def tokens_of(batch: Any) -> int:

@@ -66,6 +66,29 @@ def test_the_error_of_the_failing_rank_comes_first() -> None:
     assert "ValueError: this is the cause" in str(caught.value)
 
 
+def _load(rank: int, folder: str) -> list[int]:
+    loader = iter(torch.utils.data.DataLoader(range(8), 2, num_workers=1))
+    [worker] = multiprocessing.active_children()
+    Path(folder, str(worker.pid)).touch()
+    return next(loader).tolist()
+
+
+def test_a_rank_may_have_loaders_with_processes_and_leaves_none(tmp_path: Path) -> None:
+    assert launch(_load, 2, (str(tmp_path),)) == [0, 1]
+    workers = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(workers) == 2
+    deadline = time.monotonic() + 3  # a worker that nobody ends looks for its rank every five seconds
+    while any(map(_lives, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_lives, workers))
+
+
+def _lives(pid: int) -> bool:
+    """One that has ended may still be listed, until its parent asks."""
+    state = Path(f"/proc/{pid}/stat")
+    return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
 def _misspell(rank: int) -> None:
     shardwright.parallelize(torch.nn.Linear(2, 2), torch.ones(4, 2), plan="megatorn")
 

@@ -81,7 +81,8 @@ def launch(
             process = context.Process(
                 target=_body,
                 args=(rank, devices, store.port, (backend, device), payload, theirs, os.getpid()),
-                daemon=True,
+                # A daemon may start no processes, and a rank has those of its `DataLoader`.
+                daemon=False,
             )
             process.start()
             theirs.close()
@@ -151,6 +152,8 @@ def _body(
     parent: int,
 ) -> None:
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    # What a rank starts, such as the processes of a `DataLoader`, starts as in a rank of torchrun.
+    multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     try:
         _start(rank, world, port, *asked)
         fn, args = pickle.loads(payload) if isinstance(payload, bytes) else payload
@@ -163,6 +166,8 @@ def _body(
     except BaseException as error:
         ours = error if isinstance(error, ShardwrightError) else None
         report = _Report(rank, time.time(), trace=traceback.format_exc(), error=ours)
+    for child in multiprocessing.active_children():
+        child.terminate()
     pipe.send(report)
     pipe.close()
     sys.stdout.flush()
