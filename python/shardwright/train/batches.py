@@ -80,7 +80,7 @@ class Batches:
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"epoch": self.epoch, "taken": self.taken, **self._kind()}
+        state: dict[str, Any] = {"epoch": self.epoch, "taken": self.taken, **self._kind()}
         if self._stream is not None:
             state["stream"] = {"workers": self._config.workers, "place": self._stream.state_dict()}
         return state

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from .config import Config, LogConfig
+from .overview import PICTURE, Overview
 
 
 class Logger(Protocol):
@@ -18,13 +19,14 @@ class Logger(Protocol):
     def close(self) -> None: ...
 
 
-def loggers_of(config: Config, folder: Path) -> list[Logger]:
+def loggers_of(config: Config, folder: Path, overview: Callable[[], Overview]) -> list[Logger]:
+    """`overview` is asked for only if a logger can show it."""
     log = config.log
     made: list[Logger] = [Lines(log)]
     if log.json is not None:
         made.append(JsonLines(folder / log.json))
     if log.tensorboard is not None:
-        made.append(TensorBoard(folder / log.tensorboard))
+        made.append(TensorBoard(folder / log.tensorboard, overview()))
     if log.wandb is not None:
         made.append(Wandb(log.wandb))
     return made
@@ -75,10 +77,14 @@ class JsonLines:
 
 
 class TensorBoard:
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, overview: Overview):
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self._writer.add_text("plan", overview.text)  # type: ignore[no-untyped-call]
+        self._writer.flush()  # type: ignore[no-untyped-call]
+        if overview.picture is not None:
+            (folder / PICTURE).write_text(overview.picture, encoding="utf-8")
 
     def log(self, step: int, measured: Mapping[str, Any]) -> None:
         for name, value in measured.items():

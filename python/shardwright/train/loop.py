@@ -24,6 +24,7 @@ from .hooks import Hooks
 from .importing import load
 from .loggers import Logger, loggers_of
 from .measuring import Measuring
+from .overview import Overview, overview_of, program_folder
 from .stopping import TEMPORARY_FAILURE, Stopping
 
 
@@ -73,14 +74,14 @@ class Training:
             weights=config.model.weights,
             memory=plan.memory,
             compile=plan.compile,
-            save_to=plan.save_to,
+            save_to=program_folder(config, folder),
             seed=config.seed,
         )
         self.optimizer = optimizer_of(self.model, config.optimizer, folder)
         self.schedule = schedule_of(self.optimizer, config.schedule, self.steps)
         self.hooks = Hooks([load(path, folder)() for path in config.hooks])
         self.checkpoints = Checkpoints(config.checkpoints, folder, self.model.comm)
-        self.loggers: list[Logger] = loggers_of(config, folder) if self.leads else []
+        self.loggers: list[Logger] = loggers_of(config, folder, self._overview) if self.leads else []
         self._measuring = Measuring(self.model, plan.cluster, self._micro_batches())
         self.step = 0
         """Optimizer steps that are done."""
@@ -148,6 +149,9 @@ class Training:
                 fix="give one of them: `steps: 1000`",
             )
         return config.steps if config.steps is not None else int(config.epochs or 0) * len(self.data.train)
+
+    def _overview(self) -> Overview:
+        return overview_of(self.model, self.config, self.folder, self._micro_batches())
 
     def _micro_batches(self) -> int:
         """Of a step, however their number was found."""

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,24 @@ def test_each_step_says_how_much_of_the_devices_it_used(folder: Path) -> None:
     unknown = command(folder, *short, "--set", "log={json: unknown.jsonl}", "--set", "resume=never")
     assert unknown.returncode == 0, unknown.stderr
     assert all("mfu" not in line for line in lines_of(folder / "unknown.jsonl"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
+def test_tensorboard_has_the_plan_and_a_picture_of_the_step_beside_it(folder: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    short = ("--set", "steps=2", "--set", "evaluation.every=9", "--set", "checkpoints.folder=none")
+    found = command(folder, *short, "--set", "plan.cluster=cpu:1", "--set", "log.tensorboard=events")
+    assert found.returncode == 0, found.stderr
+    events = EventAccumulator(str(folder / "events"))
+    events.Reload()
+    [text] = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("plan/text_summary")]
+    assert "Letters under `data" in text and "is predicted to take" in text and "A step needs" in text
+    assert "`timeline.svg` in this log's folder" in text
+    assert [event.step for event in events.Scalars("loss")] == [1, 2]
+    assert (folder / "events" / "timeline.svg").read_text().startswith("<svg")
+    assert list((folder / "events" / "program").glob("*.py"))
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:
