@@ -34,7 +34,7 @@ MODULES = (
 )
 # All runs of the plain Trainer, which are quick.
 PLAIN = ("llama", "gpt2", "bert", "bf16", "own loss", "checkpointing", "best", "lengths", "saved")
-PLAIN += ("lora",) * HAS_PEFT + ("sft", "dpo") * HAS_TRL
+PLAIN += ("lora",) * HAS_PEFT + ("sft", "dpo") * HAS_TRL + ("dpo of adapters",) * (HAS_TRL and HAS_PEFT)
 # Relative, of what is logged: sums are added in another order.
 TOLERANCE = 2e-5
 
@@ -127,13 +127,32 @@ def test_lora_trains_adapters_and_saves_adapters() -> None:
     for name, value in saved.items():
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5)
     assert not (place / "lora" / "last" / "model.safetensors").exists()
+    assert_peft_loads(place / "lora" / "last", saved)
+
+
+def assert_peft_loads(place: Path, saved: dict[str, Any]) -> None:
+    """Onto a fresh base model, all of what was saved, and it is what the model then computes with."""
+    from peft import PeftModel, get_peft_model_state_dict
+
+    from trainer_runs import Words, llama
+
+    base = llama().eval()
+    words = Words()[0]["input_ids"][None]
+    before = base(words).logits.detach().clone()
+    loaded = PeftModel.from_pretrained(base, str(place)).eval()
+    there = get_peft_model_state_dict(loaded)
+    assert there.keys() == saved.keys()
+    assert all(torch.equal(there[name], value) for name, value in saved.items())
+    assert not torch.equal(loaded(words).logits, before)
 
 
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_TRL, reason="trl is not installed")
-@pytest.mark.parametrize("plan, name", [("megatron", "sft"), ("zero3", "dpo")])
+@pytest.mark.parametrize("plan, name", [("megatron", "sft"), ("zero3", "dpo"), ("zero3", "dpo of adapters")])
 def test_a_class_of_trl_trains_with_its_own_loss(plan: str, name: str) -> None:
+    if "adapters" in name and not HAS_PEFT:
+        pytest.skip("peft is not installed")
     [result] = ran(plan, (name,), 2, folder() / name)
     same(result, plainly(name))
 
