@@ -44,11 +44,12 @@ BENCHES = {
     "host": "host",
     "integrations": "integrations",
     "lightning": "lightning_trainer",
+    "equal-losses": "equal_losses",
 }
 # What takes rights that not everybody has, or half an hour: only by name.
 APART = {
     *("published", "measured", "shaped", "found", "paper", "search", "curves"),
-    *("integrations", "lightning"),
+    *("integrations", "lightning", "equal-losses"),
 }
 
 
