@@ -93,7 +93,8 @@ fn least(costs: &[f64], sizes: &[usize], axis: usize) -> Rc<[f64]> {
 pub(crate) fn among(
     problem: &Problem,
     promises: &Promises,
-    (count, given): (usize, &[Vec<usize>]),
+    count: usize,
+    given: &[Vec<usize>],
     known: &mut Known,
 ) -> Smaller {
     let Known { orders, restricted, .. } = known;

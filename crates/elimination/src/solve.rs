@@ -117,18 +117,18 @@ impl Solver {
     /// The same; `None` also once `stop` says so, which is asked again and again.
     pub fn solve_until(&mut self, problem: &Problem, most: f64, stop: &dyn Fn() -> bool) -> Option<Least> {
         let promises = promises(problem, &mut self.promised);
-        let known = self.of_first(problem, (&promises, FIRST), (most, stop))?;
-        self.of_rest(problem, (&promises, known), (most, stop))
+        let known = self.of_first(problem, &promises, FIRST, (most, stop))?;
+        self.of_rest(problem, &promises, known, (most, stop))
     }
 
     /// The same; where tables are too large, the least sum of fewer values of each variable: those that promise most.
     pub fn solve_nearly(&mut self, problem: &Problem, most: f64, stop: &dyn Fn() -> bool) -> Option<Least> {
         let (promises, mut first) = (promises(problem, &mut self.promised), FIRST);
         while first > 0 && !stop() {
-            match self.of_first(problem, (&promises, first), (most, stop)) {
+            match self.of_first(problem, &promises, first, (most, stop)) {
                 Some(known) if first < FIRST => return Some(known),
                 Some(known) => {
-                    return self.of_rest(problem, (&promises, known.clone()), (most, stop)).or(Some(known));
+                    return self.of_rest(problem, &promises, known.clone(), (most, stop)).or(Some(known));
                 }
                 None => first /= 2,
             }
@@ -140,12 +140,13 @@ impl Solver {
     pub fn solve_among(
         &mut self,
         problem: &Problem,
-        (count, given): (usize, &[Vec<usize>]),
+        count: usize,
+        given: &[Vec<usize>],
         most: f64,
         stop: &dyn Fn() -> bool,
     ) -> Option<Least> {
         let promises = promises(problem, &mut self.promised);
-        let part = among(problem, &promises, (count, given), &mut self.promised);
+        let part = among(problem, &promises, count, given, &mut self.promised);
         let minimum = self.of_part(part, (most, stop))?;
         Some(Least { is_least: problem.sizes.iter().all(|size| *size <= count), ..minimum })
     }
@@ -154,10 +155,11 @@ impl Solver {
     fn of_first(
         &mut self,
         problem: &Problem,
-        (promises, count): (&Promises, usize),
+        promises: &Promises,
+        count: usize,
         until: Until<'_>,
     ) -> Option<Least> {
-        let part = among(problem, promises, (count, &[]), &mut self.promised);
+        let part = among(problem, promises, count, &[], &mut self.promised);
         let found = self.of_part(part, until)?;
         Some(Least { is_least: false, ..found })
     }
@@ -166,7 +168,8 @@ impl Solver {
     fn of_rest(
         &mut self,
         problem: &Problem,
-        (promises, known): (&Promises, Least),
+        promises: &Promises,
+        known: Least,
         until: Until<'_>,
     ) -> Option<Least> {
         if known.cost == NEVER {
