@@ -5,7 +5,7 @@
 //! and the least of everything else, is no more than any sum with that value. It passes on an even share to each table
 //! that leads on. (Sequential tree-reweighted message passing, by Kolmogorov.)
 
-use crate::{NEVER, Problem};
+use crate::Problem;
 
 /// In the place of what cannot be: what is more than this is no difference of costs.
 const MUCH: f64 = 1e30;
@@ -54,12 +54,12 @@ impl<'p> Sharpening<'p> {
                 [one, other] => {
                     [one, other].iter().for_each(|it| around[*it].push(pairs.len()));
                     let moved = [one, other].map(|it| vec![0.0; problem.sizes[it]]);
-                    let min = term.costs.iter().copied().fold(NEVER, f64::min).min(MUCH);
+                    let min = min_of(&term.costs);
                     total += min;
                     pairs.push(PairTable { ends: [one, other], costs: &term.costs, moved, min });
                 }
                 // Of what many variables say together the least counts.
-                _ => total += term.costs.iter().copied().fold(NEVER, f64::min).min(MUCH),
+                _ => total += min_of(&term.costs),
             }
         }
         total += costs.iter().map(|costs| min_of(costs)).sum::<f64>();
@@ -135,7 +135,7 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::Term;
+    use crate::{NEVER, Term};
 
     const SIZE: usize = 4;
 

@@ -6,6 +6,7 @@
 //! `megatron`; then other schedules of the few that would be quickest if stages never waited; and if nothing fits, what is on
 //! the host besides.
 
+use std::cell::OnceCell;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,7 +77,8 @@ pub(crate) struct Search<'q, 'w> {
     is_hurried: bool,
     /// By name what was evaluated before its turn.
     ahead: BTreeMap<String, Result<Evaluated>>,
-    few_layers: Option<FewLayers>,
+    /// Made when it is first asked.
+    few_layers: OnceCell<Option<FewLayers>>,
     /// By name what the model with few layers tells.
     extrapolated: BTreeMap<String, Option<Extrapolated>>,
 }
@@ -122,7 +124,7 @@ impl<'q, 'w> Search<'q, 'w> {
             is_late: false,
             is_hurried: false,
             ahead: BTreeMap::new(),
-            few_layers: if wanted.count == usize::MAX { None } else { FewLayers::of(question.graph) },
+            few_layers: OnceCell::new(),
             extrapolated: BTreeMap::new(),
         };
         search.usual = search.usual(&all)?;
@@ -148,7 +150,7 @@ impl<'q, 'w> Search<'q, 'w> {
     /// Looks at all others that may take less than so many seconds.
     pub(crate) fn finish(mut self, below: f64) -> Result<Found> {
         self.wanted.below = below;
-        let (all, usual) = (std::mem::take(&mut self.all), std::mem::take(&mut self.usual));
+        let (all, usual) = (self.all.clone(), std::mem::take(&mut self.usual));
         self.go_on()?;
         self.otherwise(&all)?;
         self.schedules(&all, usual)?;
@@ -268,7 +270,7 @@ impl<'q, 'w> Search<'q, 'w> {
     }
 
     fn shape(&self, at: usize) -> Shape {
-        shapes(self.question.devices, self.question.batches)[at]
+        self.all[at]
     }
 
     fn go_on(&mut self) -> Result<()> {
@@ -323,7 +325,8 @@ impl<'q, 'w> Search<'q, 'w> {
             return Ok(());
         }
         if let Some(few) = self.extrapolated(&fallback, &name) {
-            return self.go_by(few, fallback);
+            self.go_by(few, fallback);
+            return Ok(());
         }
         (self.watch)(&name.to_string());
         let candidate = match self.evaluated(plan) {
@@ -345,7 +348,7 @@ impl<'q, 'w> Search<'q, 'w> {
     /// What the model with few layers tells of a plan whose turn it is, if nobody asked before. With more threads it is
     /// asked for the plans that follow, too.
     fn extrapolated(&mut self, fallback: &Fallback, name: &PlanName) -> Option<Extrapolated> {
-        if !self.is_to_be_extrapolated(fallback) || self.is_late() {
+        if self.is_late() || !self.is_to_be_extrapolated(fallback) {
             return None;
         }
         if let Some(known) = self.extrapolated.get(&name.to_string()) {
@@ -357,7 +360,7 @@ impl<'q, 'w> Search<'q, 'w> {
             follow.filter(|other| self.is_to_be_extrapolated(other)).map(|other| &other.names[other.at]);
         let follow = follow.filter(|name| !self.extrapolated.contains_key(&name.to_string()));
         names.extend(follow.take(self.question.threads.max(1) - 1).cloned());
-        let few_layers = self.few_layers.as_ref()?;
+        let few_layers = self.few_layers()?;
         let few = ahead::each(self.question.threads, names.clone(), |name| {
             few_layers.extrapolated(self.question, &name)
         });
@@ -375,24 +378,26 @@ impl<'q, 'w> Search<'q, 'w> {
     }
 
     fn is_to_be_extrapolated(&self, fallback: &Fallback) -> bool {
-        self.few_layers.is_some() && !fallback.is_extrapolated && self.shape(fallback.shape).stages == 1
+        let may = !self.looks_at_all() && !fallback.is_extrapolated && self.shape(fallback.shape).stages == 1;
+        may && self.few_layers().is_some()
+    }
+
+    fn few_layers(&self) -> Option<&FewLayers> {
+        self.few_layers.get_or_init(|| FewLayers::of(self.question.graph)).as_ref()
     }
 
     /// Puts a plan to where it belongs by what is told of it; what surely does not fit is not looked at.
-    fn go_by(&mut self, few: Extrapolated, fallback: Fallback) -> Result<()> {
+    fn go_by(&mut self, few: Extrapolated, fallback: Fallback) {
         if few.memory <= few.there * MORE {
             let seconds = fallback.bound.seconds.max(few.seconds * (1.0 - OFF));
             let bound = LowerBound { seconds, ..fallback.bound };
             self.open.push(Fallback { bound, is_extrapolated: true, ..fallback });
-            return Ok(());
-        }
-        if fallback.at + 1 == fallback.names.len() {
+        } else if fallback.at + 1 == fallback.names.len() {
             let bound = LowerBound { memory: few.memory as u64, ..fallback.bound };
             self.too_large.push(Fallback { bound, ..fallback });
         } else {
             self.next_of(fallback);
         }
-        Ok(())
     }
 
     /// What is looked at where a plan does not fit.

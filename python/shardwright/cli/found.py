@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import PlanError
 from ..report.summary import set_of, time_of
 from ..support.suggestions import did_you_mean
+from .answer import PARTS, SMALLEST
 
 if TYPE_CHECKING:
     from .._core import Found, Graph
@@ -57,10 +58,8 @@ def line_of_step(seconds: float, parts: Mapping[str, float], utilisation: float)
     """How long a step takes, and what the rank does meanwhile that waits least."""
     if seconds <= 0:
         return f"a step takes {time_of(seconds)}: there is nothing to compute"
-    names = ("forward", "backward", "again", "copies", "exposed", "idle", "update")
-    spent = ", ".join(
-        f"{parts[name] / seconds:.1%} {name}" for name in names if parts[name] >= seconds / 1000
-    )
+    shown = [name for name in PARTS if parts[name] >= SMALLEST * seconds]
+    spent = ", ".join(f"{parts[name] / seconds:.1%} {name}" for name in shown)
     return f"a step takes {time_of(seconds)}: {spent}; {utilisation:.1%} of what the devices can compute"
 
 

@@ -49,7 +49,7 @@ class StepProfile:
         _write(path, self.cluster_text)
 
     def save(self, path: str | Path) -> None:
-        """Writes the steps, for `shardwright report --recorded`; of several ranks one should."""
+        """Writes the steps, for `shardwright report --recorded FILE`; of several ranks one should."""
         _write(path, json.dumps(self.manifest, indent=1) + "\n")
 
     def __str__(self) -> str:

@@ -157,7 +157,7 @@ def test_a_second_start_imports_no_torch(folder: Path) -> None:
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for _ in range(2)]
     assert [run.returncode for run in runs] == [0, 0], runs
     first, second = (run.stdout.splitlines() for run in runs)
-    assert first[:-1] == second[:-1] and "on dgx-h100:2x1, 2 devices" in first[0]
+    assert first[:-1] == second[:-1] and "on dgx-h100:2x1, 2 devices" in first[2]
     assert (first[-1], second[-1]) == ("['torch']", "[]")
     # What capture has to say is said again.
     assert runs[0].stderr == runs[1].stderr

@@ -74,7 +74,7 @@ def test_a_bound_is_of_the_plans_that_respect_them() -> None:
 
 def test_commands_take_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     given = "--cluster", CLUSTER, "--batches", "2", "--constraints", file(tmp_path, "limit stages 1\n")
-    assert main(["plan", GRAPH, "--plan", "auto", *given]) == 0
+    assert main(["plan", GRAPH, "--plan", "auto", *given, "--verbose"]) == 0
     out = capsys.readouterr().out
     assert "\nit respects all constraints: 1\n" in out and "no plan of one block that respects them" in out
     assert main(["compare", GRAPH, *given, "--json"]) == 0
