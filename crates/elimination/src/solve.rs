@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::least::{TableRow, add, least, permuted};
 use crate::order::Neighbours;
-use crate::reach::{Known, Promises, Smaller, among, promises, within};
+use crate::reach::{Bounded, Known, Promises, Smaller, among, promises};
 use crate::table::{Table, Tables};
 use crate::{NEVER, Problem};
 
@@ -175,9 +175,13 @@ impl Solver {
         if known.cost == NEVER {
             return self.all(problem, until);
         }
-        let found = self.of_part(within(problem, promises, known.cost), until)?;
-        let sums = (known.sums.0 + found.sums.0, known.sums.1 + found.sums.1);
-        Some(Least { sums, ..found })
+        let mut bounded = Bounded::new(problem, promises, known.cost);
+        let near = self.of_part(bounded.lowest(FIRST), until)?;
+        let most = known.cost.min(near.cost);
+        bounded.sharpen(most);
+        let found = self.of_part(bounded.within(most), until)?;
+        let sum = |of: fn(&Least) -> f64| of(&known) + of(&near) + of(&found);
+        Some(Least { sums: (sum(|it| it.sums.0), sum(|it| it.sums.1)), ..found })
     }
 
     fn of_part(&mut self, Smaller { problem, kept }: Smaller, until: Until<'_>) -> Option<Least> {
