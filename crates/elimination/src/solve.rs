@@ -118,7 +118,7 @@ impl Solver {
     pub fn solve_until(&mut self, problem: &Problem, most: f64, stop: &dyn Fn() -> bool) -> Option<Least> {
         let promises = promises(problem, &mut self.promised);
         let known = self.of_first(problem, &promises, FIRST, (most, stop))?;
-        self.of_rest(problem, &promises, known, (most, stop))
+        self.of_rest(problem, &promises, &known, (most, stop))
     }
 
     /// The same; where tables are too large, the least sum of fewer values of each variable: those that promise most.
@@ -128,7 +128,7 @@ impl Solver {
             match self.of_first(problem, &promises, first, (most, stop)) {
                 Some(known) if first < FIRST => return Some(known),
                 Some(known) => {
-                    return self.of_rest(problem, &promises, known.clone(), (most, stop)).or(Some(known));
+                    return self.of_rest(problem, &promises, &known, (most, stop)).or(Some(known));
                 }
                 None => first /= 2,
             }
@@ -169,7 +169,7 @@ impl Solver {
         &mut self,
         problem: &Problem,
         promises: &Promises,
-        known: Least,
+        known: &Least,
         until: Until<'_>,
     ) -> Option<Least> {
         if known.cost == NEVER {
@@ -180,7 +180,7 @@ impl Solver {
         let most = known.cost.min(near.cost);
         bounded.sharpen(most);
         let found = self.of_part(bounded.within(most), until)?;
-        let sum = |of: fn(&Least) -> f64| of(&known) + of(&near) + of(&found);
+        let sum = |of: fn(&Least) -> f64| of(known) + of(&near) + of(&found);
         Some(Least { sums: (sum(|it| it.sums.0), sum(|it| it.sums.1)), ..found })
     }
 
