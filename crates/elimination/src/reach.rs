@@ -131,11 +131,11 @@ pub(crate) struct Bounded<'p> {
 
 impl<'p> Bounded<'p> {
     pub(crate) fn new(problem: &'p Problem, promises: &Promises, most: f64) -> Self {
-        let least: Vec<f64> =
+        let lowest: Vec<f64> =
             promises.iter().map(|each| each.iter().copied().fold(NEVER, f64::min)).collect();
-        let all: f64 = least.iter().sum();
+        let all: f64 = lowest.iter().sum();
         let possible = |variable: usize| {
-            let more = |at: &usize| promises[variable][*at] - least[variable];
+            let more = |at: &usize| promises[variable][*at] - lowest[variable];
             let values = 0..promises[variable].len();
             values.filter(|at| all + more(at) <= most + ROUNDING * most.abs()).collect()
         };
