@@ -13,6 +13,7 @@
 //!
 //! Of ranks that are [`symmetric()`] those are followed that the proof followed.
 
+mod bursts;
 mod engine;
 mod fused;
 mod held;
