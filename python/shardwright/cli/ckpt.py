@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from .parser import Commands
 
@@ -26,9 +25,10 @@ def add(commands: Commands) -> None:
 
 def run_info(arguments: argparse.Namespace) -> None:
     from ..checkpoint.info import info, lines_of, verified
+    from ..schemas import answer
 
     found = (verified if arguments.verify else info)(arguments.checkpoint)
-    print(json.dumps(found) if arguments.json else "\n".join(lines_of(found, arguments.all)))
+    print(answer("ckpt-info", found) if arguments.json else "\n".join(lines_of(found, arguments.all)))
 
 
 def run_merge(arguments: argparse.Namespace) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError, ShardwrightError
 from ..report.memory import DOES_NOT_FIT
+from ..schemas import answer
 from . import candidates
 from .parser import Commands
 from .picture import add_svg, draw, lines_of_picture
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     draw(arguments, lambda: _drawn(arguments, model, found))
     if arguments.json:
-        print(json.dumps(summary))
+        print(answer("compare", summary))
         return status
     for line in _lines(summary, shown):
         print(line)

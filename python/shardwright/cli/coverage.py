@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..report.computed_work import operations_of
 from ..report.summary import count_of
+from ..schemas import answer
 from .source import graph_and_python
 from .style import paint
 from .table import few
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
         row["reason"] = _reason(row, as_python)
         row["to_split"] = _to_split(row)
     if arguments.json:
-        print(json.dumps({"name": graph.model, **found}))
+        print(answer("ops-coverage", {"name": graph.model, **found}))
     else:
         print("\n".join(_lines(graph.model, plan, found)))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CaptureError
+from ..schemas import answer
 from ..shipped.table import SHIPPED
 from ..support.suggestions import did_you_mean
 from .source import called, explained, function_of, graph_of, graph_of_returned
@@ -40,7 +40,8 @@ def run(arguments: argparse.Namespace) -> None:
     from ..discovering import discover
 
     one = discover(*_example_of(found, named))
-    print(json.dumps([_plain(one)]) if arguments.json else "\n".join(_lines(one)))
+    told = answer("ops-discover", {"functions": [_plain(one)]}) if arguments.json else "\n".join(_lines(one))
+    print(told)
 
 
 def _function_of(named: str) -> Callable[..., Any] | None:
@@ -133,7 +134,7 @@ def _of_model(graph: Graph, as_json: bool) -> None:
         else:
             print("\n".join([*_lines(one), f"  in       {place}", ""]))
     if as_json:
-        print(json.dumps(rows))
+        print(answer("ops-discover", {"functions": rows}))
     elif not found:
         print(f"all operators of {graph.model} have a rule")
     else:

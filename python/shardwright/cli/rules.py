@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CaptureError
+from ..schemas import answer
 from ..shipped.table import SHIPPED
 from .style import paint
 from .targets import graph_of_examples, targets_of
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
         if not arguments.json:
             print("\n".join(_lines(one)), flush=True)
     if arguments.json:
-        print(json.dumps([_plain(one) for one in found]))
+        print(answer("ops-verify", {"model": graph.model, "calls": [_plain(one) for one in found]}))
     else:
         print(_count(found, graph.model, wanted))
     wrong = [one for one in found if one.problem is not None]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError
+from ..schemas import answer
 from .parser import Commands, suggest
 from .picture import add_svg, draw, lines_of_picture
 from .style import paint
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     seconds = time.perf_counter() - start
     draw(arguments, lambda: found.svg(_title(text, arguments.shape)))
     if arguments.json:
-        print(json.dumps(_numbers(found, seconds)))
+        print(answer("schedule", _numbers(found, seconds)))
     elif arguments.timetable:
         print(_timetable(found), end="")
     else:

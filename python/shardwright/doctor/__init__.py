@@ -6,7 +6,6 @@ Each check is a function that gives findings; none may hang, and one that fails 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -27,6 +26,7 @@ import torch.distributed as dist
 from ..cache import cache_folder, open_cache
 from ..cli.style import paint
 from ..report.memory import size_of
+from ..schemas import answer
 from . import gpus
 from .finding import Finding
 
@@ -45,7 +45,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 def main(as_json: bool = False) -> int:
     found = examine()
     if as_json:
-        print(json.dumps({"ok": not _failed(found), "findings": [asdict(one) for one in found]}))
+        print(answer("doctor", {"ok": not _failed(found), "findings": [asdict(one) for one in found]}))
     else:
         print(_verdict(found))
         print("\n".join(["", *map(_line, found)]))
