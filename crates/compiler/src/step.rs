@@ -10,8 +10,8 @@ use plan::Plan;
 use program::{Boundary, Instr, Program, Role};
 use rules::Analysis;
 use simulate::{
-    Functions, HeldMemory, Kinds, Lasts, ModelWork, Placing, Scene, Scope, Share, Shares, Simulation, Updates,
-    manifest, shares, simulate, simulate_briefly, symmetric, trace,
+    Functions, HeldMemory, Kinds, Lasts, ModelWork, Placing, Scene, Scope, Share, Shares, Simulation,
+    Updates, manifest, shares, simulate, simulate_briefly, symmetric, trace,
 };
 
 use crate::memory::{optimizer, with_optimizer};
@@ -124,7 +124,8 @@ fn functions(graph: &Graph, compiled: &Compiled) -> Result<Functions> {
         for code in &role.body.codes {
             for (number, instr) in code.instrs.iter().enumerate() {
                 let line = lines.of(at, (code.block, code.pass), number);
-                if let (Instr::Call(call), Some(function)) = (instr, line.and_then(|it| it.function.clone())) {
+                if let (Instr::Call(call), Some(function)) = (instr, line.and_then(|it| it.function.clone()))
+                {
                     functions.entry(call.id).or_insert(function);
                 }
             }

@@ -47,14 +47,14 @@ fn traced(&(plan, devices, cluster, batches): &(&str, u32, &str, u32)) -> Traced
 }
 
 impl Traced {
-    fn of<'t>(&'t self, phase: &'t str) -> impl Iterator<Item = &'t Value> {
+    fn events_with<'t>(&'t self, phase: &'t str) -> impl Iterator<Item = &'t Value> {
         self.events.iter().filter(move |event| event["ph"] == phase)
     }
 
     /// Of each track its slices, as their starts and ends in nanoseconds.
     fn tracks(&self) -> BTreeMap<(u64, u64), Vec<(i64, i64)>> {
         let mut tracks: BTreeMap<(u64, u64), Vec<(i64, i64)>> = BTreeMap::new();
-        for slice in self.of("X") {
+        for slice in self.events_with("X") {
             let start = nano(&slice["ts"]);
             tracks.entry(track(slice)).or_default().push((start, start + nano(&slice["dur"])));
         }
@@ -97,7 +97,7 @@ fn every_message_is_an_arrow_between_two_slices() {
             tracks[&track(event)].iter().any(|(from, to)| *from <= at && at < (*to).max(from + 1))
         };
         let ends = |phase: &'static str| -> BTreeMap<u64, &Value> {
-            let all: Vec<&Value> = traced.of(phase).collect();
+            let all: Vec<&Value> = traced.events_with(phase).collect();
             let by_id: BTreeMap<u64, &Value> =
                 all.iter().map(|event| (event["id"].as_u64().expect("a number"), *event)).collect();
             assert_eq!(by_id.len(), all.len(), "{plan:?}: each arrow has one end");
@@ -120,7 +120,7 @@ fn counters_are_those_of_the_simulation() {
     for plan in PLANS {
         let traced = traced(plan);
         let mut counters: BTreeMap<(u64, &str), Vec<(i64, i64)>> = BTreeMap::new();
-        for event in traced.of("C") {
+        for event in traced.events_with("C") {
             let bytes = event["args"]["bytes"].as_i64().expect("bytes");
             let key = (event["pid"].as_u64().expect("a rank"), event["name"].as_str().expect("a name"));
             counters.entry(key).or_default().push((nano(&event["ts"]), bytes));
@@ -151,7 +151,7 @@ fn slices_are_called_by_module_and_emitted_function() {
         let traced = traced(plan);
         let emitted: String = traced.compiled.files.iter().map(|file| &file.text[..]).collect();
         let mut calls = 0;
-        for slice in traced.of("X").filter(|slice| slice["tid"] == 0) {
+        for slice in traced.events_with("X").filter(|slice| slice["tid"] == 0) {
             let name = slice["name"].as_str().expect("a name");
             let Some((module, rest)) = name.split_once(": ") else {
                 assert!(Kind::of_method(name).is_some() || ["waits", "optimizer"].contains(&name), "{name}");

@@ -3,7 +3,7 @@
 use cluster::Cluster;
 use serde_json::{Value, json};
 
-use crate::link::Link;
+use crate::link::LinkKind;
 use crate::{Message, Simulation, TakesPart};
 
 /// A pause of more than this share of the step ends a burst.
@@ -23,11 +23,11 @@ struct Burst {
 /// For each link that a rank uses its bursts over the step, and how regularly they follow each other.
 pub(crate) fn links(cluster: &Cluster, simulation: &Simulation, parts: &[TakesPart]) -> Vec<Value> {
     let mut links = vec![];
-    for link in Link::ALL {
+    for link in LinkKind::ALL {
         let message = |part: &TakesPart| &simulation.messages[part.message];
         let all = parts.iter().map(message).enumerate();
         let mut on_it: Vec<(usize, &Message)> =
-            all.filter(|(_, message)| Link::of(cluster, &message.group) == link).collect();
+            all.filter(|(_, message)| LinkKind::crossed_by(cluster, &message.group) == link).collect();
         if on_it.is_empty() {
             continue;
         }
@@ -55,7 +55,7 @@ fn bursts(on_it: &[(usize, &Message)], pause: f64) -> Vec<Burst> {
     bursts
 }
 
-fn to_json(link: Link, bursts: &[Burst]) -> Value {
+fn to_json(link: LinkKind, bursts: &[Burst]) -> Value {
     let (period, regular) = period(bursts).unzip();
     let burst = |it: &Burst| {
         json!({

@@ -5,24 +5,28 @@ use program::RankId;
 
 /// A rank has one of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Link {
+pub(crate) enum LinkKind {
     Inside,
     Between,
 }
 
-impl Link {
-    pub(crate) const ALL: [Link; 2] = [Link::Inside, Link::Between];
+impl LinkKind {
+    pub(crate) const ALL: [LinkKind; 2] = [LinkKind::Inside, LinkKind::Between];
 
     /// The slowest that the group crosses.
-    pub(crate) fn of(cluster: &Cluster, group: &[RankId]) -> Self {
+    pub(crate) fn crossed_by(cluster: &Cluster, group: &[RankId]) -> Self {
         let node = |rank: &RankId| cluster.node(rank.0);
-        if group.iter().any(|rank| node(rank) != node(&group[0])) { Link::Between } else { Link::Inside }
+        if group.iter().any(|rank| node(rank) != node(&group[0])) {
+            LinkKind::Between
+        } else {
+            LinkKind::Inside
+        }
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Link::Inside => "inside its node",
-            Link::Between => "between nodes",
+            LinkKind::Inside => "inside its node",
+            LinkKind::Between => "between nodes",
         }
     }
 }

@@ -12,7 +12,7 @@ use rules::families::makes_rows;
 use serde_json::{Value, json};
 
 use crate::bursts::links;
-use crate::link::Link;
+use crate::link::LinkKind;
 use crate::{Scene, Simulation, TakesPart, What};
 
 /// What a manifest says first: its schema is in the Python package.
@@ -59,16 +59,17 @@ pub fn manifest(
         let parts = &simulation.parts[at];
         let messages =
             parts.iter().enumerate().map(|part| message((graph, scene.cluster), simulation, part, &computed));
-        roles.push(json!({
+        let mut listed = json!({
             "role": rank_trace.role,
             "ranks": ranks,
             "rank": rank_trace.rank.0,
             "communications": messages.collect::<Vec<_>>(),
-        }));
+        });
+        // Whoever measures has no need of what is made of predictions.
         if scope == Scope::Roles {
-            let links = links(scene.cluster, simulation, parts);
-            roles.last_mut().expect("it was pushed")["links"] = Value::from(links);
+            listed["links"] = Value::from(links(scene.cluster, simulation, parts));
         }
+        roles.push(listed);
     }
     let (key, version) = match scope {
         Scope::Roles => ("schema", json!(SCHEMA)),
@@ -99,7 +100,7 @@ fn message(
         "order": order,
         "kind": part.kind.name(),
         "group": message.group.iter().map(|rank| rank.0).collect::<Vec<_>>(),
-        "link": Link::of(cluster, &message.group).name(),
+        "link": LinkKind::crossed_by(cluster, &message.group).name(),
         "bytes": message.bytes,
         "bytes_expected": part.op.is_some_and(|op| makes_rows(&graph.op(op).target)),
         "dtype": message.dtype.map(graph::Dtype::short),

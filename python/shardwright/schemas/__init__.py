@@ -1,4 +1,4 @@
-"""What commands print with `--json`: a JSON Schema for each answer, and its name, which each answer says first.
+"""What commands print with `--json`: a JSON Schema for each answer, and its name, which it says first.
 
 A schema is the file `NAME.json` in this folder. Its number is raised when a reader of the number before would
 misread an answer: a key is gone, or means something else.

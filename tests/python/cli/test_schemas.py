@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,9 @@ def check(name: str, found: Any) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
     validator = jsonschema.Draft202012Validator
     validator.check_schema(schema(name))
-    errors = [f"{error.json_path}: {error.message}"[:300] for error in validator(schema(name)).iter_errors(found)]
+    errors = [
+        f"{error.json_path}: {error.message}"[:300] for error in validator(schema(name)).iter_errors(found)
+    ]
     assert not errors, errors[:5]
 
 
@@ -174,6 +177,15 @@ def test_what_a_command_prints_fits(
     found = json.loads(capsys.readouterr().out)
     assert next(iter(found.items())) == ("schema", named(name))
     check(name, found)
+
+
+def test_a_key_that_the_schema_does_not_know_is_found() -> None:
+    known = {"schema": named("run"), "model": "M", "plan": "data:2", "world": 2, "one_device": [1.0]}
+    known |= {"ranks": [1.0], "worst": 0.0, "equal": None}
+    check("run", known)
+    for wrong in ({**known, "more": 1}, {**known, "world": "2"}, {"schema": named("run")}):
+        with pytest.raises(AssertionError):
+            check("run", wrong)
 
 
 def test_the_schemas_of_all_commands_are_tried() -> None:
@@ -231,9 +243,7 @@ def test_bursts_of_a_manifest_have_each_communication_once(capsys: pytest.Captur
     pause = manifest["step_seconds"] / 100
     for role in manifest["roles"]:
         listed = role["communications"]
-        orders = [
-            at for link in role["links"] for burst in link["bursts"] for at in burst["communications"]
-        ]
+        orders = [at for link in role["links"] for burst in link["bursts"] for at in burst["communications"]]
         assert sorted(orders) == [one["order"] for one in listed] == list(range(len(listed)))
         for link in role["links"]:
             for burst in link["bursts"]:
@@ -244,8 +254,10 @@ def test_bursts_of_a_manifest_have_each_communication_once(capsys: pytest.Captur
                 assert burst["start_seconds"] == own[0]["start_seconds"]
                 assert burst["start_seconds"] + burst["seconds"] == pytest.approx(max(ends))
             bursts = link["bursts"]
-            for one, two in zip(bursts, bursts[1:], strict=False):
+            for one, two in pairwise(bursts):
                 assert two["start_seconds"] > one["start_seconds"] + one["seconds"] + pause
     assert main(words) == 0
     said = capsys.readouterr().out
-    assert re.search(r"^  between nodes: \d+ bursts of .* one every .*; busy for [\d.]+% of the step$", said, re.M)
+    assert re.search(
+        r"^  between nodes: \d+ bursts of .* one every .*; busy for [\d.]+% of the step$", said, re.M
+    )

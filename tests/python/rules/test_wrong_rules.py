@@ -75,7 +75,9 @@ def test_it_is_caught(
     # Where nobody compared it before.
     assert verified(graph.replace(f'"{wrong.right}"', f'"{wrong.wrong}"'), tmp_path) == 1
     said_here = capsys.readouterr()
-    problems = [tried["problem"] for tried in json.loads(said_here.out)["calls"][0]["splits"] if tried["problem"]]
+    problems = [
+        tried["problem"] for tried in json.loads(said_here.out)["calls"][0]["splits"] if tried["problem"]
+    ]
     assert problems and re.search(wrong.differs, problems[0])
     assert "error[SW0138]" in said_here.err and re.search(said, said_here.err)
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{micro, nano};
-use crate::link::Link;
+use crate::link::LinkKind;
 use crate::{HeldMemory, Message, Scene, Simulation};
 
 /// What a rank has in memory: the most in each task, and where the check looked closely, in each instruction.
@@ -28,8 +28,8 @@ pub(super) fn in_flight(scene: &Scene<'_>, simulation: &Simulation, at: usize) -
     let rank = simulation.ranks[at].rank.0;
     let messages = || simulation.parts[at].iter().map(|part| &simulation.messages[part.message]);
     let mut events = vec![];
-    for link in Link::ALL {
-        let on_it = messages().filter(|message| Link::of(scene.cluster, &message.group) == link);
+    for link in LinkKind::ALL {
+        let on_it = messages().filter(|message| LinkKind::crossed_by(scene.cluster, &message.group) == link);
         let name = format!("in flight {}", link.name());
         let mut bytes: u64 = 0;
         for (at, change) in changes(on_it) {

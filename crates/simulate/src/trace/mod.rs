@@ -15,7 +15,7 @@ use program::Kind;
 use serde_json::{Value, json};
 
 use crate::{HeldMemory, Message, Scene, Simulation, Span, TakesPart, What};
-use names::Names;
+use names::SliceNames;
 use tracks::{Track, Tracks};
 
 pub use names::Functions;
@@ -28,19 +28,19 @@ pub fn trace(
     simulation: &Simulation,
     held: &[HeldMemory],
 ) -> String {
-    let names = Names::new(scene, graph, functions);
+    let names = SliceNames::new(scene, graph, functions);
     let (mut events, mut flows) = (vec![], Flows::default());
     for (at, lane) in simulation.ranks.iter().enumerate() {
         let spans: Vec<&Span> = simulation.spans.iter().filter(|span| span.rank == lane.rank).collect();
         if spans.is_empty() {
             continue;
         }
-        let tracks = Tracks::of(scene, simulation, at);
+        let tracks = Tracks::laid_out(scene, simulation, at);
         events.extend(tracks.titles(lane.rank.0));
         events.extend(spans.into_iter().map(|span| computed(span, at, &names)));
         for (part, track) in &tracks.parts {
             let message = &simulation.messages[part.message];
-            let place = Place { rank: lane.rank.0, track: *track };
+            let place = SlicePlace { rank: lane.rank.0, track: *track };
             flows.passes(part, message, place);
             events.push(communicated(part, message, place, &names));
         }
@@ -60,12 +60,12 @@ pub fn trace(
 
 /// Where a slice is.
 #[derive(Clone, Copy)]
-struct Place {
+struct SlicePlace {
     rank: u32,
     track: Track,
 }
 
-fn computed(span: &Span, at: usize, names: &Names<'_>) -> Value {
+fn computed(span: &Span, at: usize, names: &SliceNames<'_>) -> Value {
     let (ts, dur) = stretch(span.start, span.end);
     json!({
         "name": names.of_span(at, span),
@@ -88,7 +88,7 @@ fn computed(span: &Span, at: usize, names: &Names<'_>) -> Value {
     })
 }
 
-fn communicated(part: &TakesPart, message: &Message, place: Place, names: &Names<'_>) -> Value {
+fn communicated(part: &TakesPart, message: &Message, place: SlicePlace, names: &SliceNames<'_>) -> Value {
     let (ts, dur) = stretch(message.start, message.end);
     let group: Vec<u32> = message.group.iter().map(|rank| rank.0).collect();
     json!({
@@ -118,7 +118,7 @@ struct Flows {
 }
 
 impl Flows {
-    fn passes(&mut self, part: &TakesPart, message: &Message, place: Place) {
+    fn passes(&mut self, part: &TakesPart, message: &Message, place: SlicePlace) {
         let (start, end) = (nano(message.start), nano(message.end));
         let event = |phase: &str, at: i64| {
             json!({

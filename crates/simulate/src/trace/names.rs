@@ -10,14 +10,14 @@ use crate::{Scene, Span, What};
 /// For each role the functions that its calls run, as the emitted program calls them.
 pub type Functions = Vec<BTreeMap<CallId, String>>;
 
-pub(super) struct Names<'s> {
+pub(super) struct SliceNames<'s> {
     pub(super) graph: &'s Graph,
     scene: &'s Scene<'s>,
     /// For each role what its calls are called.
     calls: Vec<BTreeMap<CallId, String>>,
 }
 
-impl<'s> Names<'s> {
+impl<'s> SliceNames<'s> {
     pub(super) fn new(scene: &'s Scene<'s>, graph: &'s Graph, functions: &Functions) -> Self {
         let none = BTreeMap::new();
         let of_role = |(at, role): (usize, &program::Role)| {
@@ -92,8 +92,7 @@ fn spanned(modules: &[&str]) -> Option<String> {
         let numbers = path[common..].iter().skip(1).take(1).filter(|name| is_number(name)).count();
         path[..path.len().min(common + 1 + numbers)].join(".")
     });
-    let has_list =
-        [first, last].iter().any(|path| path[common..].iter().take(2).any(|name| is_number(name)));
+    let has_list = [first, last].iter().any(|path| path[common..].iter().take(2).any(|name| is_number(name)));
     Some(match common {
         _ if from != to && (common == 0 || has_list) => format!("{from} to {to}"),
         0 => from,
@@ -102,7 +101,7 @@ fn spanned(modules: &[&str]) -> Option<String> {
 }
 
 fn is_number(name: &str) -> bool {
-    name.bytes().all(|byte| byte.is_ascii_digit())
+    name.parse::<u64>().is_ok()
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@ use program::{Kind, RankId};
 use serde_json::{Value, json};
 
 use super::nano;
-use crate::link::Link;
+use crate::link::LinkKind;
 use crate::{Scene, Simulation, TakesPart};
 
 /// What a rank has tracks for. Communications of one sort that go on at the same time have further ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Sort {
+enum TrackSort {
     Computes,
     Inside,
     Between,
@@ -20,7 +20,7 @@ enum Sort {
 /// A track of a rank: of what sort, and how many of that sort are above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Track {
-    sort: Sort,
+    sort: TrackSort,
     further: u32,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Track {
 const MOST: u32 = 1000;
 
 impl Track {
-    pub(super) const COMPUTES: Track = Track { sort: Sort::Computes, further: 0 };
+    pub(super) const COMPUTES: Track = Track { sort: TrackSort::Computes, further: 0 };
 
     /// By which events name it, and in whose order tracks stand.
     pub(super) fn number(self) -> u32 {
@@ -37,11 +37,11 @@ impl Track {
 
     fn title(self) -> String {
         let title = match self.sort {
-            Sort::Computes => "computes",
-            Sort::Inside => "collectives inside its node",
-            Sort::Between => "collectives between nodes",
-            Sort::Sends => "sends",
-            Sort::Receives => "receives",
+            TrackSort::Computes => "computes",
+            TrackSort::Inside => "collectives inside its node",
+            TrackSort::Between => "collectives between nodes",
+            TrackSort::Sends => "sends",
+            TrackSort::Receives => "receives",
         };
         if self.further == 0 { title.to_owned() } else { format!("{title} ({})", self.further + 1) }
     }
@@ -54,7 +54,7 @@ pub(super) struct Tracks<'s> {
 
 impl<'s> Tracks<'s> {
     /// Of the rank at this place among those that were followed.
-    pub(super) fn of(scene: &Scene<'_>, simulation: &'s Simulation, at: usize) -> Self {
+    pub(super) fn laid_out(scene: &Scene<'_>, simulation: &'s Simulation, at: usize) -> Self {
         let message = |part: &TakesPart| &simulation.messages[part.message];
         let mut parts: Vec<&TakesPart> = simulation.parts[at].iter().collect();
         parts.sort_by(|a, b| message(a).start.total_cmp(&message(b).start));
@@ -77,9 +77,7 @@ impl<'s> Tracks<'s> {
         tracks.extend(self.parts.iter().map(|(_, track)| *track));
         tracks.sort_unstable();
         tracks.dedup();
-        let title = |what: &str, track: u32, args: Value| {
-            json!({ "name": what, "ph": "M", "pid": rank, "tid": track, "args": args })
-        };
+        let title = |what: &str, track: u32, args: Value| json!({ "name": what, "ph": "M", "pid": rank, "tid": track, "args": args });
         let mut titles = vec![
             title("process_name", 0, json!({ "name": format!("rank {rank}") })),
             title("process_sort_index", 0, json!({ "sort_index": rank })),
@@ -93,11 +91,11 @@ impl<'s> Tracks<'s> {
     }
 }
 
-fn sort(scene: &Scene<'_>, kind: Kind, group: &[RankId]) -> Sort {
+fn sort(scene: &Scene<'_>, kind: Kind, group: &[RankId]) -> TrackSort {
     match kind {
-        Kind::Send => Sort::Sends,
-        Kind::Receive => Sort::Receives,
-        _ if Link::of(scene.cluster, group) == Link::Between => Sort::Between,
-        _ => Sort::Inside,
+        Kind::Send => TrackSort::Sends,
+        Kind::Receive => TrackSort::Receives,
+        _ if LinkKind::crossed_by(scene.cluster, group) == LinkKind::Between => TrackSort::Between,
+        _ => TrackSort::Inside,
     }
 }
