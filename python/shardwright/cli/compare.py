@@ -14,6 +14,7 @@ from ..schemas import answer
 from . import candidates
 from .parser import Commands
 from .picture import add_svg, draw, lines_of_picture
+from .working import working
 
 if TYPE_CHECKING:
     from .._core import Found, Graph
@@ -127,7 +128,8 @@ def searches_of(
         if late and many > 1 and asked is None:
             return
         try:
-            graph, _ = source.graph(many)
+            with working(arguments.model, "capture"):
+                graph, _ = source.graph(many)
         except ShardwrightError as error:
             if asked is not None or many == 1:
                 raise

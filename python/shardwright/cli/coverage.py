@@ -13,6 +13,7 @@ from ..schemas import answer
 from .source import graph_and_python
 from .style import paint
 from .table import few
+from .working import working
 
 if TYPE_CHECKING:
     from .._core import Graph, Plan
@@ -24,7 +25,8 @@ Row = dict[str, Any]
 def run(arguments: argparse.Namespace) -> None:
     from .._core import rule_coverage
 
-    graph, as_python = graph_and_python(arguments)
+    with working(arguments.model, "capture"):
+        graph, as_python = graph_and_python(arguments)
     plan = _plan(arguments, graph)
     found = rule_coverage(graph, plan, {name: share for name, (_, share) in as_python.items()})
     for row in found["without_rule"]:

@@ -17,6 +17,7 @@ from ..shipped.table import SHIPPED
 from ..support.suggestions import did_you_mean
 from .source import called, explained, function_of, graph_of, graph_of_returned
 from .style import paint
+from .working import working
 
 if TYPE_CHECKING:
     from .._core import Graph
@@ -29,7 +30,9 @@ def run(arguments: argparse.Namespace) -> None:
     named = arguments.model
     function = _function_of(named)
     if function is None:
-        _of_model(graph_of(arguments), arguments.json)
+        with working(named, "capture"):
+            graph = graph_of(arguments)
+        _of_model(graph, arguments.json)
         return
     if _takes_arguments(function):
         raise _no_example(f"{named} is a function that takes arguments, and not yet an example", _name(named))
@@ -39,9 +42,12 @@ def run(arguments: argparse.Namespace) -> None:
         return
     from ..discovering import discover
 
-    one = discover(*_example_of(found, named))
-    told = answer("ops-discover", {"functions": [_plain(one)]}) if arguments.json else "\n".join(_lines(one))
-    print(told)
+    with working(named, "run on parts"):
+        one = discover(*_example_of(found, named))
+    if arguments.json:
+        print(answer("ops-discover", {"functions": [_plain(one)]}))
+    else:
+        print("\n".join(_lines(one)))
 
 
 def _function_of(named: str) -> Callable[..., Any] | None:

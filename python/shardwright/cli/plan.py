@@ -17,6 +17,7 @@ from .costs import kept_tensors
 from .parser import Commands
 from .picture import add_svg, draw, lines_of_picture
 from .style import paint
+from .working import working
 
 if TYPE_CHECKING:
     from .._core import Found, Graph, Operator, Plan, Simulated
@@ -57,9 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
     from .source import graph_of
 
     if arguments.diff:
-        graph = graph_of(arguments)
+        with working(arguments.model, "capture"):
+            graph = graph_of(arguments)
         a, b = (plan_of(arguments, graph, plan) for plan in arguments.diff)
-        print(answer("plan-diff", _differences(a, b)) if arguments.json else "\n".join(_changes(a, b, arguments.all)))
+        print(
+            answer("plan-diff", _differences(a, b))
+            if arguments.json
+            else "\n".join(_changes(a, b, arguments.all))
+        )
         return 0
     require_cluster(arguments)
     with Progress(wanted(None)).phases(arguments.model) as phases:

@@ -14,6 +14,7 @@ from ..schemas import answer
 from ..shipped.table import SHIPPED
 from .style import paint
 from .targets import graph_of_examples, targets_of
+from .working import working
 
 if TYPE_CHECKING:
     from ..rules.verifying import Verified
@@ -32,7 +33,8 @@ def run(arguments: argparse.Namespace) -> None:
     arguments.model = models[0] if models else None
     if arguments.model is None:
         _targets(names)  # what is misspelt is told before the demo's model is captured
-    graph = graph_of_examples(arguments)
+    with working(arguments.model or "demo", "capture"):
+        graph = graph_of_examples(arguments)
     wanted = _targets(names)
     found = []
     for one in verify_rules(graph, lambda target: not wanted or target in wanted):

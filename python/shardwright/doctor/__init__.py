@@ -43,7 +43,8 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def main(as_json: bool = False) -> int:
-    found = examine()
+    found = examine(_say)
+    _say("")
     if as_json:
         print(answer("doctor", {"ok": not _failed(found), "findings": [asdict(one) for one in found]}))
     else:
@@ -52,9 +53,19 @@ def main(as_json: bool = False) -> int:
     return 1 if _failed(found) else 0
 
 
-def examine() -> list[Finding]:
-    """All findings, in the order of the checks."""
-    return [finding for check in CHECKS for finding in _within_limit(check)]
+def examine(watch: Callable[[str], object] = lambda name: None) -> list[Finding]:
+    """All findings, in the order of the checks; `watch` is told the name of each."""
+    findings = []
+    for check in CHECKS:
+        watch(_name(check))
+        findings += _within_limit(check)
+    return findings
+
+
+def _say(name: str) -> None:
+    """What is checked, for who watches a terminal: without the packages that bars are drawn with."""
+    if sys.stderr.isatty():
+        print(f"\r{f'checking {name} ...' if name else '':30}\r", end="", file=sys.stderr, flush=True)
 
 
 def _verdict(found: list[Finding]) -> str:
