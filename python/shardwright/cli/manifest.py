@@ -97,11 +97,11 @@ def _lines_of_links(links: list[dict[str, Any]], step: float) -> Iterator[str]:
         bursts = link["bursts"]
         sizes = sorted(burst["bytes"] for burst in bursts)
         each = f"{size_of(sizes[0])} to {size_of(sizes[-1])}" if sizes[0] != sizes[-1] else size_of(sizes[0])
-        busy = f"busy for {link['busy_seconds'] / step:.1%} of the step" if step > 0 else ""
-        every = ""
+        share = link["busy_seconds"] / step if step > 0 else 0.0
+        many = count_of(len(bursts), "burst")
+        yield f"  {link['link']}: busy for {share:.1%} of the step, in {many} of {each}"
         if link["period_seconds"] is not None:
-            every = f", one every {time_of(link['period_seconds'])} ({link['regular']:.0%} of them)"
-        yield f"  {link['link']}: {count_of(len(bursts), 'burst')} of {each}{every}; {busy}"
+            yield f"    one every {time_of(link['period_seconds'])}, {link['regular']:.0%} of them regularly"
 
 
 HEAD = ["pass", "batch", "kind", "bytes", "takes", "link", "waits", "times", "group"]

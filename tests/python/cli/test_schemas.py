@@ -259,5 +259,7 @@ def test_bursts_of_a_manifest_have_each_communication_once(capsys: pytest.Captur
     assert main(words) == 0
     said = capsys.readouterr().out
     assert re.search(
-        r"^  between nodes: \d+ bursts of .* one every .*; busy for [\d.]+% of the step$", said, re.M
+        r"^  between nodes: busy for [\d.]+% of the step, in \d+ bursts of .*\n    one every .* regularly$",
+        said,
+        re.M,
     )
