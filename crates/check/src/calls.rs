@@ -70,8 +70,8 @@ pub(crate) fn grad(cx: &mut Context<'_>, rank: &mut Rank<'_>, grad: &Grad) {
     }
     let mut sums = std::mem::take(&mut cx.sums);
     sums.clear(rank.bufs.len());
-    let done = match follow(cx, rank, (index, call, grad), &mut sums) {
-        Ok(true) => give(cx, rank, (call, grad), &sums),
+    let done = match follow(cx, rank, index, call, grad, &mut sums) {
+        Ok(true) => give(cx, rank, call, grad, &sums),
         Ok(false) => Ok(()),
         Err(fault) => Err(fault),
     };
@@ -84,7 +84,7 @@ pub(crate) fn grad(cx: &mut Context<'_>, rank: &mut Rank<'_>, grad: &Grad) {
 /// The gradients of leaves that the first half of a backward has left.
 fn weights(cx: &mut Context<'_>, rank: &mut Rank<'_>, call: CallId) {
     for (leaf, region, share) in rank.owed.remove(&call.0).unwrap_or_default() {
-        if let Err(fault) = give_leaf(cx, rank, leaf, (region, share)) {
+        if let Err(fault) = give_leaf(cx, rank, leaf, region, share) {
             cx.refuse(rank, fault);
         }
     }
@@ -109,7 +109,9 @@ pub(crate) fn needing(
 fn follow(
     cx: &mut Context<'_>,
     rank: &mut Rank<'_>,
-    (index, call, grad): (usize, &Call, &Grad),
+    index: usize,
+    call: &Call,
+    grad: &Grad,
     sums: &mut Sums,
 ) -> Result<bool, Fault> {
     let Some(outputs) = needing(cx, rank, call.outputs.iter().copied()) else { return Ok(false) };
@@ -134,7 +136,7 @@ fn follow(
             return Err(Fault::new("SW0509", "a call gets the gradient of something else")
                 .why(format!("expected {wanted}, found {given}")));
         }
-        add(cx, rank, sums, *buf, (given.region, given.share))?;
+        add(cx, rank, sums, *buf, given.region, given.share)?;
     }
     let first = cx.codes[rank.role].first_op[index];
     for (offset, local) in call.ops.iter().enumerate().rev() {
@@ -175,7 +177,8 @@ fn add(
     rank: &Rank<'_>,
     sums: &mut Sums,
     buf: BufId,
-    (region, share): (ListId, ShareId),
+    region: ListId,
+    share: ShareId,
 ) -> Result<(), Fault> {
     // A code may stand before the one whose values it reads; what is amiss with that is said there.
     let Some(held) = rank.held(buf) else {
@@ -252,7 +255,7 @@ impl OperatorBackward<'_> {
             let share = cx.store.contribution(cx.facts, tensor, term);
             let carried = &cx.facts.analysis.op(op).inputs[*position];
             let region = cx.store.part(cx.facts, tensor, carried, &at);
-            add(cx, rank, sums, *buf, (region, share))?;
+            add(cx, rank, sums, *buf, region, share)?;
         }
         Ok(())
     }
@@ -368,7 +371,8 @@ fn cut(
 fn give(
     cx: &mut Context<'_>,
     rank: &mut Rank<'_>,
-    (call, grad): (&Call, &Grad),
+    call: &Call,
+    grad: &Grad,
     sums: &Sums,
 ) -> Result<(), Fault> {
     let leaf_of = &cx.codes[rank.role].leaf_of;
@@ -380,9 +384,7 @@ fn give(
     if grad.which == Which::Inputs {
         rank.owed.insert(grad.call.0, leaves);
     } else {
-        leaves
-            .into_iter()
-            .try_for_each(|(leaf, region, share)| give_leaf(cx, rank, leaf, (region, share)))?;
+        leaves.into_iter().try_for_each(|(leaf, region, share)| give_leaf(cx, rank, leaf, region, share))?;
     }
     let leaf_of = &cx.codes[rank.role].leaf_of;
     let others = call.inputs.iter().copied().filter(|buf| !leaf_of.contains_key(buf));
@@ -407,7 +409,8 @@ fn give_leaf(
     cx: &mut Context<'_>,
     rank: &mut Rank<'_>,
     leaf: usize,
-    (region, share): (ListId, ShareId),
+    region: ListId,
+    share: ShareId,
 ) -> Result<(), Fault> {
     let state = rank.leaves[leaf];
     debug_assert_eq!(region, state.region);

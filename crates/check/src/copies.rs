@@ -127,7 +127,7 @@ pub(crate) fn gather(
     lists: &[&[usize]],
 ) -> Result<(), Fault> {
     for own in positions(lists, "gather different numbers of parameters")? {
-        joined(cx, ranks, (group, members), &own)?;
+        joined(cx, ranks, group, members, &own)?;
     }
     for (&member, list) in members.iter().zip(lists) {
         let rank = &mut ranks[member];
@@ -144,7 +144,8 @@ pub(crate) fn gather(
 fn joined(
     cx: &mut Context<'_>,
     ranks: &[Rank<'_>],
-    (group, members): (GroupingId, &[usize]),
+    group: GroupingId,
+    members: &[usize],
     own: &[usize],
 ) -> Result<(), Fault> {
     let first = &ranks[members[0]].own.table.copies[own[0]];
@@ -210,7 +211,7 @@ pub(crate) fn scatter(
 ) -> Result<(), Fault> {
     for own in positions(lists, "reduce different numbers of gradients")? {
         let own: Vec<usize> = own.iter().map(|leaf| leaf.index()).collect();
-        scattered(cx, ranks, (group, members), &own)?;
+        scattered(cx, ranks, group, members, &own)?;
     }
     Ok(())
 }
@@ -218,7 +219,8 @@ pub(crate) fn scatter(
 fn scattered(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
-    (group, members): (GroupingId, &[usize]),
+    group: GroupingId,
+    members: &[usize],
     own: &[usize],
 ) -> Result<(), Fault> {
     let pairs = || members.iter().copied().zip(own.iter().copied());
@@ -226,11 +228,11 @@ fn scattered(
     for (member, leaf) in pairs() {
         copies.push(open(cx, &ranks[member], leaf)?);
     }
-    joined(cx, ranks, (group, members), &copies)?;
+    joined(cx, ranks, group, members, &copies)?;
     let of = Quantity { tensor: ranks[members[0]].leaves[own[0]].tensor, grad: true };
     let given = pairs().map(|(member, leaf)| ranks[member].leaves[leaf]);
     let held = given.map(|state| Held { of, region: state.region, share: state.gradient }).collect();
-    let total = summed(cx, ranks, (group, members), held)?;
+    let total = summed(cx, ranks, group, members, held)?;
     pairs().try_for_each(|(member, leaf)| take(cx, &mut ranks[member], leaf, total))
 }
 
@@ -295,7 +297,7 @@ pub(crate) fn reduce_shards(
         let of = Quantity { tensor, grad: true };
         let held = own.iter().map(|&(member, shard)| Held { of, region, share: ranks[member].shards[shard] });
         let held = held.collect();
-        let total = summed(cx, ranks, (group, members), held)?;
+        let total = summed(cx, ranks, group, members, held)?;
         own.iter().for_each(|&(member, shard)| ranks[member].shards[shard] = total);
     }
     Ok(())

@@ -109,7 +109,8 @@ pub(crate) fn scattered(
     cut: &Cut,
     factors: &[Vec<i64>],
     region: &[Interval],
-    (position, pieces): (usize, usize),
+    position: usize,
+    pieces: usize,
 ) -> Option<Vec<Interval>> {
     let (known, given) = (lengths(factors, region), extents(rank, &cut.extents)?);
     if !same_shape(&known, &given) || !adds_up(cut, &given, pieces) {

@@ -65,7 +65,7 @@ pub(crate) fn arrivals(
     for ((_, region), pieces) in exchange.targets.iter().zip(pieces) {
         let region = cx.store.intervals.number(&region.0);
         rests(cx, Held { of, region, share: EMPTY })?;
-        let share = arrival(cx, (of, region), &pieces, exchange, sources)?;
+        let share = arrival(cx, of, region, &pieces, exchange, sources)?;
         made.push(Held { of, region, share });
     }
     Ok(made)
@@ -73,7 +73,8 @@ pub(crate) fn arrivals(
 
 fn arrival(
     cx: &mut Context<'_>,
-    (of, region): (Quantity, u32),
+    of: Quantity,
+    region: u32,
     pieces: &[&Piece],
     exchange: &Exchange,
     sources: &[ShareId],

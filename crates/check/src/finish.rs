@@ -30,7 +30,7 @@ pub(crate) fn reduce_gradients(
     }
     for position in 0..lists[0].len() {
         let own: Vec<usize> = lists.iter().map(|list| list[position].index()).collect();
-        reduce_leaf(cx, ranks, (group, members), &own)?;
+        reduce_leaf(cx, ranks, group, members, &own)?;
     }
     Ok(())
 }
@@ -45,7 +45,8 @@ fn leaves<'i>(instr: &&'i Instr) -> Option<&'i [LeafId]> {
 fn reduce_leaf(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
-    (group, members): (GroupingId, &[usize]),
+    group: GroupingId,
+    members: &[usize],
     own: &[usize],
 ) -> Result<(), Fault> {
     let states: Vec<_> = members.iter().zip(own).map(|(&m, &leaf)| ranks[m].leaves[leaf]).collect();
@@ -59,7 +60,7 @@ fn reduce_leaf(
     }
     let of = Quantity { tensor: first.tensor, grad: true };
     let held = states.iter().map(|state| Held { of, region: state.region, share: state.gradient });
-    let gradient = summed(cx, ranks, (group, members), held.collect())?;
+    let gradient = summed(cx, ranks, group, members, held.collect())?;
     for (&member, &leaf) in members.iter().zip(own) {
         let state = &mut ranks[member].leaves[leaf];
         (state.gradient, state.sealed) = (gradient, true);
@@ -199,7 +200,7 @@ fn covered(cx: &mut Context<'_>, program: &Program) {
 fn drawn_apart(cx: &mut Context<'_>, program: &Program) {
     let mut drawn: BTreeMap<OpId, BTreeSet<ListId>> = BTreeMap::new();
     for (op, role, slot) in std::mem::take(&mut cx.finder.drawn) {
-        let regions = drawn_by(&program.roles[role].table, cx.facts, (op, slot)).map(PerRank::values);
+        let regions = drawn_by(&program.roles[role].table, cx.facts, op, slot).map(PerRank::values);
         let regions = regions.into_iter().flatten().map(|region| cx.store.intervals.number(&region.0));
         drawn.entry(op).or_default().extend(regions);
     }

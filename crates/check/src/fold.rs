@@ -82,7 +82,8 @@ fn together(cx: &mut Context<'_>, lines: &[[Held; 3]]) -> Option<[Held; 3]> {
 pub(crate) fn summed(
     cx: &mut Context<'_>,
     ranks: &[Rank<'_>],
-    (group, members): (GroupingId, &[usize]),
+    group: GroupingId,
+    members: &[usize],
     held: Vec<Held>,
 ) -> Result<ShareId, Fault> {
     let first = held[0];

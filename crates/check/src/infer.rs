@@ -35,7 +35,7 @@ pub(crate) fn infer(store: &Store, scene: &Scene<'_>, op: OpId) -> Result<Inferr
             let (carried, region) = (&carried[factors.clone()], &region[factors]);
             match carried.iter().copied().collect::<Option<Vec<usize>>>() {
                 Some(loops) if symmetry => inferred.symmetry.push(Symmetry { loops, found: region.to_vec() }),
-                _ => join(scene, op, held, (carried, region), &mut inferred.at)?,
+                _ => join(scene, op, held, carried, region, &mut inferred.at)?,
             }
         }
     }
@@ -46,7 +46,8 @@ fn join(
     scene: &Scene<'_>,
     op: OpId,
     held: &Held,
-    (carried, region): (&[Option<usize>], &[Interval]),
+    carried: &[Option<usize>],
+    region: &[Interval],
     at: &mut [Option<Interval>],
 ) -> Result<(), Fault> {
     for (carried, found) in carried.iter().zip(region) {

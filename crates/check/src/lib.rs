@@ -143,7 +143,7 @@ pub fn rank_traces(
     program: &Program,
     masters: &Masters,
 ) -> Result<(Proof, Vec<RankTrace>), Vec<Fault>> {
-    courses_folding(model, program, masters, (Folding::LONG, 1))
+    courses_folding(model, program, masters, Folding::LONG, 1)
 }
 
 /// The same, given along which axes ranks are folded, and what each has in memory in each turn of a step of so many
@@ -152,7 +152,8 @@ pub fn courses_over(
     model: &Graph,
     program: &Program,
     masters: &Masters,
-    (folding, batches): (Folding<'_>, u32),
+    folding: Folding<'_>,
+    batches: u32,
 ) -> Result<(Proof, Vec<RankTrace>), Vec<Fault>> {
     let wanted = Wanted { masters, rank_traces: true, over: Some(batches), batches };
     let report = checked(model, program, folding, &wanted)?;
@@ -164,7 +165,8 @@ pub fn courses_folding(
     model: &Graph,
     program: &Program,
     masters: &Masters,
-    (folding, batches): (Folding<'_>, u32),
+    folding: Folding<'_>,
+    batches: u32,
 ) -> Result<(Proof, Vec<RankTrace>), Vec<Fault>> {
     let report =
         checked(model, program, folding, &Wanted { masters, rank_traces: true, over: None, batches })?;

@@ -109,7 +109,7 @@ impl Finder {
         let inferred = infer(store, scene, op).map_err(|fault| (0, fault))?;
         let mut closest: Option<Refusal> = None;
         for at in inferred.candidates(scene.facts, op) {
-            match self.attempt_at(store, scene, op, (&at, &inferred.positions)) {
+            match self.attempt_at(store, scene, op, &at, &inferred.positions) {
                 Ok(found) => return Ok(found),
                 Err(refusal) if closest.as_ref().is_some_and(|best| best.0 >= refusal.0) => {}
                 Err(refusal) => closest = Some(refusal),
@@ -124,7 +124,8 @@ impl Finder {
         store: &mut Store,
         scene: &Scene<'_>,
         op: OpId,
-        (at, positions): (&[Option<Interval>], &[usize]),
+        at: &[Option<Interval>],
+        positions: &[usize],
     ) -> Result<LocalPart, Refusal> {
         let at = solve(scene, op, at, &mut |at| {
             let number = self.expect(scene, op, at, true);
@@ -138,10 +139,10 @@ impl Finder {
         for application in ways.into_iter().flatten() {
             match self.same(scene, op, &at, application) {
                 Ok(found) => {
-                    let fit = self.operands_fit(store, scene, op, &at, (application.clause, found.binding));
+                    let fit = self.operands_fit(store, scene, op, &at, application.clause, found.binding);
                     fit.map_err(|fault| (2, fault))?;
                     return self
-                        .outcome(store, scene, op, &at, (application, found))
+                        .outcome(store, scene, op, &at, application, found)
                         .map_err(|fault| (3, fault));
                 }
                 Err(fault) => mismatch = mismatch.or(Some((1, fault))),
@@ -238,7 +239,8 @@ impl Finder {
         scene: &Scene<'_>,
         op: OpId,
         at: &[Interval],
-        (clause, binding): (Option<u32>, u32),
+        clause: Option<u32>,
+        binding: u32,
     ) -> Result<(), Fault> {
         let (facts, dims) = (scene.facts, scene.facts.analysis.op(op));
         let rule = facts.analysis.rules[op.index()].as_ref();
@@ -248,7 +250,7 @@ impl Finder {
                 .zip(rule)
                 .is_some_and(|(clause, rule)| rule.passes[clause as usize].operands.contains(position));
             if held.share != WHOLE && !passes {
-                return Err(must_be_whole(store, facts, (op, *position), held.share));
+                return Err(must_be_whole(store, facts, op, *position, held.share));
             }
             let expected = facts.op(op).inputs[*position];
             let name = &facts.graph.tensor(expected).name;
@@ -284,11 +286,12 @@ impl Finder {
         scene: &Scene<'_>,
         op: OpId,
         at: &[Interval],
-        (application, Same { binding, executes }): (Application, Same),
+        application: Application,
+        Same { binding, executes }: Same,
     ) -> Result<LocalPart, Fault> {
         let facts = scene.facts;
         check_grad_mode(scene, op)?;
-        let share = self.share(store, scene, op, at, (application, binding))?;
+        let share = self.share(store, scene, op, at, application, binding)?;
         let mut outputs = std::mem::take(&mut self.outputs);
         outputs.clear();
         for (tensor, carried) in facts.op(op).outputs.iter().zip(&facts.analysis.op(op).outputs) {
@@ -319,7 +322,8 @@ impl Finder {
         scene: &Scene<'_>,
         op: OpId,
         at: &[Interval],
-        (application, binding): (Application, u32),
+        application: Application,
+        binding: u32,
     ) -> Result<ShareId, Fault> {
         let (facts, reduced) = (scene.facts, &scene.facts.op(op).reduced);
         if reduced.is_empty() && application.clause.is_none() {
@@ -346,7 +350,7 @@ impl Finder {
             )
             .operator(facts.graph.describe(op)));
         }
-        let subs = self.clause_shares(store, scene, op, (clause, binding));
+        let subs = self.clause_shares(store, scene, op, clause, binding);
         let once = application.first && intervals.iter().all(|i| i.lo == 0);
         // Linear in nothing, and without what is added once: zeros.
         if store.are_nothing(subs) && !(once && has_once(facts, op)) {
@@ -361,7 +365,8 @@ impl Finder {
         store: &mut Store,
         scene: &Scene<'_>,
         op: OpId,
-        (clause, binding): (u32, u32),
+        clause: u32,
+        binding: u32,
     ) -> ListId {
         let shares = clause_shares(scene.facts, op, clause, |position| {
             let (buf, _) = self.bindings.get(binding).iter().find(|(_, p)| *p == position)?;
@@ -424,14 +429,15 @@ fn slot(scene: &Scene<'_>) -> i64 {
 
 /// The region that the rank's table says a random operator draws for.
 fn table_region<'s>(scene: &Scene<'s>, op: OpId) -> Option<&'s Region> {
-    drawn_by(scene.own.table, scene.facts, (op, slot(scene))).map(|region| region.get(scene.own.at))
+    drawn_by(scene.own.table, scene.facts, op, slot(scene)).map(|region| region.get(scene.own.at))
 }
 
 /// The regions that a role's ranks draw for in a slot of a random operator.
 pub(crate) fn drawn_by<'t>(
     table: &'t Table,
     facts: &Facts<'_>,
-    (op, slot): (OpId, i64),
+    op: OpId,
+    slot: i64,
 ) -> Option<&'t PerRank<Region>> {
     let mut slots = table.random.iter().filter(|(other, _)| facts.canon(*other) == Some(op));
     slots.find_map(|(_, regions)| regions.get(usize::try_from(slot).ok()?))
@@ -566,11 +572,11 @@ fn ways(
         Some((clause, made)) => {
             Ok([true, false].map(|first| Some(Application { clause: Some(clause), made, first })))
         }
-        None => Err(must_be_whole(store, scene.facts, (op, position), share)),
+        None => Err(must_be_whole(store, scene.facts, op, position, share)),
     }
 }
 
-fn must_be_whole(store: &Store, facts: &Facts<'_>, (op, position): (OpId, usize), share: ShareId) -> Fault {
+fn must_be_whole(store: &Store, facts: &Facts<'_>, op: OpId, position: usize, share: ShareId) -> Fault {
     let name = &facts.graph.tensor(facts.op(op).inputs[position]).name;
     let what = match store.kind(share) {
         Some(Reduction::Sum) => format!("an operator reads a partial %{name}, and is not linear in it"),

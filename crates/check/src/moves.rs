@@ -274,9 +274,9 @@ pub(crate) fn reduce_scatter(
 ) -> Result<Vec<Held>, Fault> {
     let Some(sum) = combined(cx, &group.held, Reduction::Sum)? else { return Ok(vec![]) };
     let pieces = cuts.len();
-    one_cut(cx, ranks, (group, cuts), sum)?;
+    one_cut(cx, ranks, group, cuts, sum)?;
     let scatter = |(position, cut): (usize, &&Cut)| {
-        let region = piece(cx, &ranks[group.members[position]], cut, sum, (position, pieces))?;
+        let region = piece(cx, &ranks[group.members[position]], cut, sum, position, pieces)?;
         let share = cx.store.within(sum.share, region);
         Ok(Held { region, share: settled(cx, sum.of, region, share), ..sum })
     };
@@ -287,7 +287,8 @@ pub(crate) fn reduce_scatter(
 fn one_cut(
     cx: &mut Context<'_>,
     ranks: &[Rank<'_>],
-    (group, cuts): (&Group<'_>, &[&Cut]),
+    group: &Group<'_>,
+    cuts: &[&Cut],
     sum: Held,
 ) -> Result<(), Fault> {
     let given = |position: usize| extents(&ranks[group.members[position]], &cuts[position].extents);
@@ -297,8 +298,8 @@ fn one_cut(
             continue;
         }
         for at in 0..pieces {
-            let here = piece(cx, &ranks[group.members[position]], cut, sum, (at, pieces))?;
-            if here != piece(cx, &ranks[group.members[0]], cuts[0], sum, (at, pieces))? {
+            let here = piece(cx, &ranks[group.members[position]], cut, sum, at, pieces)?;
+            if here != piece(cx, &ranks[group.members[0]], cuts[0], sum, at, pieces)? {
                 let what = "the ranks of one reduce-scatter cut a tensor in different pieces";
                 return Err(Fault::new("SW0506", what));
             }
@@ -312,11 +313,12 @@ fn piece(
     rank: &Rank<'_>,
     cut: &Cut,
     held: Held,
-    (position, pieces): (usize, usize),
+    position: usize,
+    pieces: usize,
 ) -> Result<u32, Fault> {
     let factors = &cx.facts.analysis.factors[held.of.tensor.index()];
     let region = divided(cx, held, held.region, &extents(rank, &cut.extents).unwrap_or_default());
-    match scattered(rank, cut, factors, &region, (position, pieces)) {
+    match scattered(rank, cut, factors, &region, position, pieces) {
         Some(region) => Ok(cx.store.intervals.number(&region)),
         None => Err(Fault::new("SW0507", "a tensor is cut into pieces that do not fit it").why(format!(
             "expected {pieces} pieces of {}, found {:?}",
@@ -338,7 +340,7 @@ pub(crate) fn all_to_all(
         // The piece that every member sends to this one.
         let mut pieces = vec![];
         for (&member, (held, (send, _))) in group.members.iter().zip(group.held.iter().zip(cuts)) {
-            pieces.push(piece(cx, &ranks[member], send, *held, (position, count))?);
+            pieces.push(piece(cx, &ranks[member], send, *held, position, count)?);
         }
         let (region, pieces) = joined(cx, &ranks[group.members[position]], receive, group, &pieces)?;
         made.push(together(cx, group, region, &pieces)?);

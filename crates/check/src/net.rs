@@ -196,7 +196,7 @@ impl<'n> Net<'n> {
             let last = if body.timetable.goes_on() { self.of_code(member, 0, Pass::End) } else { &[] };
             let (tasks, nodes) = waits.with_ends(&body.timetable, |task| events(task).len(), last.len());
             for (event, node) in last.iter().zip(nodes) {
-                ends.add(event, (member, 0, node));
+                ends.add(event, member, 0, node);
             }
             for (task, every, nodes) in tasks {
                 if ends.every.is_some_and(|known| known != every) {
@@ -204,7 +204,7 @@ impl<'n> Net<'n> {
                 }
                 ends.every = Some(every);
                 for (event, node) in events(task).iter().zip(nodes) {
-                    ends.add(event, (member, i64::from(task.at).rem_euclid(i64::from(every.max(1))), node));
+                    ends.add(event, member, i64::from(task.at).rem_euclid(i64::from(every.max(1))), node);
                 }
             }
         }
@@ -321,7 +321,7 @@ struct Ends {
 }
 
 impl Ends {
-    fn add(&mut self, event: &Event, (member, batch, node): (usize, i64, usize)) {
+    fn add(&mut self, event: &Event, member: usize, batch: i64, node: usize) {
         match event.does {
             Doing::Send(exchange) => self.sends.entry((exchange, batch, member)).or_default().push(node),
             Doing::Receive(exchange) => self.receives.push((exchange, batch, member, node)),

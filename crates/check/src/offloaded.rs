@@ -20,9 +20,9 @@ pub(crate) fn in_time(body: &Body) -> Option<Wrong> {
     for (at, instr) in body.instrs().enumerate() {
         let pass = body.pass_at(at);
         let wrong = match instr {
-            Instr::Call(call) if call.offloads => send(&mut sent, (Offloaded::Call(call.id), at), pass)
+            Instr::Call(call) if call.offloads => send(&mut sent, Offloaded::Call(call.id), at, pass)
                 .or_else(|| call.recompute.then(|| "offloads what it does not save".into())),
-            Instr::Keep { id, offloads: true, .. } => send(&mut sent, (Offloaded::Kept(*id), at), pass),
+            Instr::Keep { id, offloads: true, .. } => send(&mut sent, Offloaded::Kept(*id), at, pass),
             Instr::Fetch { what } => match sent.get_mut(what) {
                 _ if !pass.gives_back() => Some("stands outside backward".into()),
                 Some((place @ Where::Host, _)) => {
@@ -47,7 +47,8 @@ pub(crate) fn in_time(body: &Body) -> Option<Wrong> {
 
 fn send(
     sent: &mut BTreeMap<Offloaded, (Where, usize)>,
-    (what, at): (Offloaded, usize),
+    what: Offloaded,
+    at: usize,
     pass: Pass,
 ) -> Option<String> {
     sent.insert(what, (Where::Host, at));

@@ -314,15 +314,15 @@ fn communicate(
     match rendezvous {
         Rendezvous::Group(group, _) => {
             count::count(cx, ranks, members);
-            in_group(cx, ranks, (group, members), &instrs)
+            in_group(cx, ranks, group, members, &instrs)
         }
         Rendezvous::Exchange(id) => {
             count::count(cx, ranks, members);
-            exchanged(cx, ranks, id, (members, &instrs))
+            exchanged(cx, ranks, id, members, &instrs)
         }
         Rendezvous::Receive(id) => {
             let sent = communications.sent.remove(&id).unwrap_or_default();
-            received(cx, ranks, id, (members, &instrs, &sent))
+            received(cx, ranks, id, members, &instrs, &sent)
         }
     }
 }
@@ -351,7 +351,8 @@ fn one_time(instrs: &[&Instr]) -> Result<(), Fault> {
 fn in_group<'i>(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
-    (grouping, members): (GroupingId, &[usize]),
+    grouping: GroupingId,
+    members: &[usize],
     instrs: &[&'i Instr],
 ) -> Result<(), Fault> {
     let at = (grouping, members);
@@ -424,7 +425,9 @@ fn received(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
     id: ExchangeId,
-    (members, instrs, sent): (&[usize], &[&Instr], &BTreeMap<usize, Vec<BufId>>),
+    members: &[usize],
+    instrs: &[&Instr],
+    sent: &BTreeMap<usize, Vec<BufId>>,
 ) -> Result<(), Fault> {
     let mut ends: BTreeMap<usize, (&[BufId], &[BufId])> = BTreeMap::new();
     sent.iter().for_each(|(member, from)| ends.entry(*member).or_default().0 = from);
@@ -441,7 +444,8 @@ fn exchanged(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
     id: ExchangeId,
-    (members, instrs): (&[usize], &[&Instr]),
+    members: &[usize],
+    instrs: &[&Instr],
 ) -> Result<(), Fault> {
     let pairs = members.iter().copied().zip(instrs);
     if let Instr::Exchange { .. } = instrs[0] {

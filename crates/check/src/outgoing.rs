@@ -17,7 +17,7 @@ pub(crate) fn outputs(cx: &mut Context<'_>, rank: &Rank<'_>) {
     for (number, buf) in rank.body.outputs().iter().enumerate() {
         let (Some(buf), Some(output)) = (buf, cx.facts.graph.outputs[number]) else { continue };
         let (Some(held), Some(region)) = (rank.held(*buf), rank.own.output(number)) else { continue };
-        if let Err(fault) = output_fits(cx, number, cx.facts.class(output), (held, region)) {
+        if let Err(fault) = output_fits(cx, number, cx.facts.class(output), held, region) {
             cx.faults.push(fault.at(rank.id, None));
         }
     }
@@ -27,7 +27,8 @@ fn output_fits(
     cx: &Context<'_>,
     number: usize,
     tensor: TensorId,
-    (held, region): (Held, &Region),
+    held: Held,
+    region: &Region,
 ) -> Result<(), Fault> {
     let whole = cx.program.boundary.outputs[number] == Output::Whole;
     let expected = if whole { &Region::whole(&cx.facts.flat[tensor.index()]) } else { region };

@@ -48,11 +48,11 @@ impl Numbers<'_> {
         sizes.len() == slice.region.len()
             && !sizes.iter().any(|size| self.moves(size))
             && slice.region.iter().zip(sizes).all(|((lo, hi), size)| {
-                !(self.moves(lo) || self.moves(hi)) || self.is_within((lo, hi), size, line).unwrap_or(false)
+                !(self.moves(lo) || self.moves(hi)) || self.is_within(lo, hi, size, line).unwrap_or(false)
             })
     }
 
-    fn is_within(&self, (lo, hi): (&Arg, &Arg), size: &Arg, line: &[usize]) -> Option<bool> {
+    fn is_within(&self, lo: &Arg, hi: &Arg, size: &Arg, line: &[usize]) -> Option<bool> {
         let at = |rank: usize| Some(Interval { lo: self.get(lo, rank)?, hi: self.get(hi, rank)? });
         let (first, second, size) = (at(line[0])?, at(line[1])?, self.get(size, line[0])?);
         for (position, rank) in (0_i64..).zip(line) {

@@ -30,11 +30,11 @@ pub(crate) fn versions(graph: &Graph, program: &Program) -> Option<Fault> {
     let blocks = program.roles.iter().flat_map(|role| &role.body.codes).map(|code| code.block + 1).max();
     let busy = program.roles.iter().filter(|role| !role.body.codes.is_empty());
     { busy }.find_map(|role| {
-        of_role((graph, program), role, blocks.unwrap_or(1)).map(|fault| fault.at(role.ranks[0], None))
+        of_role(graph, program, role, blocks.unwrap_or(1)).map(|fault| fault.at(role.ranks[0], None))
     })
 }
 
-fn of_role((graph, program): (&Graph, &Program), role: &Role, blocks: u32) -> Option<Fault> {
+fn of_role(graph: &Graph, program: &Program, role: &Role, blocks: u32) -> Option<Fault> {
     let timetable = &role.body.timetable;
     let one = matches!(&timetable.loops[..], [it] if it.every == 1 && it.iterations.is_none());
     if !timetable.goes_on() {

@@ -400,8 +400,9 @@ fn memory_is_that_of_one_micro_batch_rank_by_rank() {
     assert!(of(&right)[0] != of(&right)[1]);
     assert_eq!([&of(&right)[0], &of(&right)[1]], [&of(&turned)[1], &of(&turned)[0]]);
     let masters = check::Masters::new();
-    let asked = (check::Folding::LONG, 1);
-    let (expected, traces) = check::courses_folding(&model, &right, &masters, asked).expect("it is right");
+    let folding = check::Folding::LONG;
+    let (expected, traces) =
+        check::courses_folding(&model, &right, &masters, folding, 1).expect("it is right");
     assert_eq!(traces.len(), 2);
     assert_eq!(of(&right), expected.memory);
     assert_eq!(check::check_held(&model, &right, &masters).expect("it is right").memory, expected.memory);

@@ -333,7 +333,7 @@ fn axes_are_longer_than_what_is_followed_of_them() {
     let folded = |count: usize, may: bool| {
         let folding = check::Folding { least: 1, may: &|_| may };
         let made = program(&model, &text(count));
-        let found = check::courses_folding(&model, &made, &check::Masters::new(), (folding, 1));
+        let found = check::courses_folding(&model, &made, &check::Masters::new(), folding, 1);
         found.expect("it is right").0.folded
     };
     assert_eq!([3, 4, 6].map(|count| folded(count, true)), [None, None, Some(6)]);

@@ -41,21 +41,21 @@ impl<'a> Costs<'a> {
 
     /// The part that computes most. Larger parts are first, and what is causal has more to do behind.
     pub fn dearest(&mut self, plan: &OpPlan) -> &PartCost {
-        let [front, back] = [false, true].map(|back| self.number(plan, (false, back)));
+        let [front, back] = [false, true].map(|back| self.number(plan, false, back));
         let dearer = self.part(plan, back).cost.flops > self.part(plan, front).cost.flops;
         self.part(plan, if dearer { back } else { front })
     }
 
     /// The part that computes least.
     pub fn cheapest(&mut self, plan: &OpPlan) -> &PartCost {
-        let [front, back] = [false, true].map(|back| self.number(plan, (true, back)));
+        let [front, back] = [false, true].map(|back| self.number(plan, true, back));
         let cheaper = self.part(plan, front).cost.flops < self.part(plan, back).cost.flops;
         self.part(plan, if cheaper { front } else { back })
     }
 
     /// The number of a part that is the first or the last along each split: along those where a rule asks where parts
     /// begin, and along the others.
-    fn number(&self, plan: &OpPlan, (others, placed): (bool, bool)) -> u32 {
+    fn number(&self, plan: &OpPlan, others: bool, placed: bool) -> u32 {
         let (rule, dims) = (self.analysis.rules[self.op.index()].as_ref(), self.analysis.op(self.op));
         let is_placed = |split: &plan::Split| match split.on {
             On::Loop(index) => rule.is_some_and(|rule| rule.dim(dims.loops[index].dim).contiguous),

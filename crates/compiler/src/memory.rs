@@ -63,14 +63,15 @@ pub(crate) fn optimizer(name: &str) -> Result<&'static OptimizerSteps> {
 
 /// Refuses a program of which some rank needs more than it has.
 pub fn fits(
-    (graph, analysis): (&Graph, &Analysis),
+    graph: &Graph,
+    analysis: &Analysis,
     plan: &Plan,
     boundary: &Boundary,
     compiled: &Compiled,
     limit: &Limit<'_>,
 ) -> Result<()> {
     let Some((total, error)) = excess(compiled, limit)? else { return Ok(()) };
-    let saved = savings((graph, analysis), plan, boundary, (limit, total));
+    let saved = savings(graph, analysis, plan, boundary, limit, total);
     let found: Vec<String> = saved.iter().map(|(name, bytes)| saving(name, *bytes, limit)).collect();
     let more = MORE;
     Err(error.fix(match (found.is_empty(), plan.recompute.is_empty()) {
@@ -119,10 +120,12 @@ fn saving(name: &str, bytes: u64, limit: &Limit<'_>) -> String {
 
 /// Named plans that differ from this one by a choice that saves memory, and what they need.
 fn savings(
-    (graph, analysis): (&Graph, &Analysis),
+    graph: &Graph,
+    analysis: &Analysis,
     plan: &Plan,
     boundary: &Boundary,
-    (limit, most): (&Limit<'_>, u64),
+    limit: &Limit<'_>,
+    most: u64,
 ) -> Vec<(String, u64)> {
     let by_name = sets::named(&plan.name, graph, analysis, plan.devices);
     let Ok(name) = plan.name.parse::<PlanName>() else { return vec![] };

@@ -83,7 +83,8 @@ const MOST_BATCHES: u32 = 1 << 16;
 
 /// Runs a step of a compiled plan; `traced` says whether a timeline is wanted, which takes longer than all else.
 pub fn step(
-    (graph, analysis): (&Graph, &Analysis),
+    graph: &Graph,
+    analysis: &Analysis,
     plan: &Plan,
     compiled: &Compiled,
     setting: &Setting<'_>,
@@ -92,15 +93,14 @@ pub fn step(
     require_batches(setting.batches)?;
     let program = &compiled.program;
     let folding = Folding { least: LONG, may: &|axis| symmetric(program, setting.cluster, axis) };
-    let (proof, rank_traces) =
-        check::courses_over(graph, program, setting.masters, (folding, setting.batches))
-            .map_err(|faults| first_of(&faults, &|fault| Error::from(fault)))?;
+    let (proof, rank_traces) = check::courses_over(graph, program, setting.masters, folding, setting.batches)
+        .map_err(|faults| first_of(&faults, &|fault| Error::from(fault)))?;
     let updates = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
     let kinds = setting.kinds(&rewritten);
     let scene = scene(program, &rank_traces, &kinds, setting, &updates)?;
     let simulation = simulate(&scene)?;
-    let estimate = estimate_of((graph, analysis), (plan, program), simulation, &proof.memory, setting)?;
+    let estimate = estimate_of(graph, analysis, plan, program, simulation, &proof.memory, setting)?;
     let (simulation, memory) = (&estimate.simulation, &estimate.memory);
     let shares = of_model(graph, program, shares(&scene, rewritten.ops.len(), simulation))?;
     let held = simulation.held(&iterations_of(&rank_traces, memory, setting.optimizer)?);
@@ -177,7 +177,7 @@ pub fn followed<T>(
     require_batches(setting.batches)?;
     let (program, lines) = emit::read_with_lines(graph, files)?;
     let (proof, rank_traces) =
-        check::courses_folding(graph, &program, setting.masters, (ONE_BY_ONE, setting.batches))
+        check::courses_folding(graph, &program, setting.masters, ONE_BY_ONE, setting.batches)
             .map_err(|faults| first_of(&faults, &|fault| Error::from(fault)))?;
     let updates = updates(&proof.memory, setting.optimizer)?;
     let rewritten = program.rewritten(graph)?.graph;
@@ -203,39 +203,43 @@ const SHORT: u32 = 5;
 
 /// Runs a step of a plan whose program is proved and not written: who does what when is forgotten.
 pub fn estimate(
-    (graph, analysis): (&Graph, &Analysis),
+    graph: &Graph,
+    analysis: &Analysis,
     plan: &Plan,
     boundary: &Boundary,
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
     let program = lower::lower(graph, analysis, plan, boundary)?;
-    estimated((graph, analysis), plan, &program, SHORT, setting)
+    estimated(graph, analysis, plan, &program, SHORT, setting)
 }
 
 /// The same of a compiled plan: its numbers without who does what when, so a step of many micro-batches takes no longer than
 /// one of few.
 pub fn brief(
-    (graph, analysis): (&Graph, &Analysis),
+    graph: &Graph,
+    analysis: &Analysis,
     plan: &Plan,
     compiled: &Compiled,
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
-    estimated((graph, analysis), plan, &compiled.program, SHORT, setting)
+    estimated(graph, analysis, plan, &compiled.program, SHORT, setting)
 }
 
 /// The same, following all ranks: what few of them tell is exactly that.
 pub fn estimate_one_by_one(
-    (graph, analysis): (&Graph, &Analysis),
+    graph: &Graph,
+    analysis: &Analysis,
     plan: &Plan,
     boundary: &Boundary,
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
     let program = lower::lower(graph, analysis, plan, boundary)?;
-    estimated((graph, analysis), plan, &program, u32::MAX, setting)
+    estimated(graph, analysis, plan, &program, u32::MAX, setting)
 }
 
 fn estimated(
-    (graph, analysis): (&Graph, &Analysis),
+    graph: &Graph,
+    analysis: &Analysis,
     plan: &Plan,
     program: &Program,
     least: u32,
@@ -244,12 +248,12 @@ fn estimated(
     require_batches(setting.batches)?;
     let folding = Folding { least, may: &|axis| symmetric(program, setting.cluster, axis) };
     let (proof, rank_traces) =
-        check::courses_folding(graph, program, setting.masters, (folding, setting.batches))
+        check::courses_folding(graph, program, setting.masters, folding, setting.batches)
             .map_err(|faults| first_of(&faults, &|fault| Error::from(fault)))?;
     let updates = updates(&proof.memory, setting.optimizer)?;
     let kinds = setting.kinds(&program.rewritten(graph)?.graph);
     let simulation = simulate_briefly(&scene(program, &rank_traces, &kinds, setting, &updates)?)?;
-    estimate_of((graph, analysis), (plan, program), simulation, &proof.memory, setting)
+    estimate_of(graph, analysis, plan, program, simulation, &proof.memory, setting)
 }
 
 /// Bytes that an optimizer moves which steps so many bytes of parameters.
@@ -299,8 +303,10 @@ fn scene<'s>(
 }
 
 fn estimate_of(
-    (graph, analysis): (&Graph, &Analysis),
-    (plan, program): (&Plan, &Program),
+    graph: &Graph,
+    analysis: &Analysis,
+    plan: &Plan,
+    program: &Program,
     mut simulation: Simulation,
     memory: &[Memory],
     setting: &Setting<'_>,

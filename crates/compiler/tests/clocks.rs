@@ -59,7 +59,7 @@ fn step(graph: &Graph, plan: &str, cluster: &Cluster, compiled: bool) -> Simulat
     let made = compiler::compile(graph, &analysis, &plan, &lower::loss(graph, program::Inputs::Global));
     let masters = Masters::new();
     let setting = Setting { cluster, batches: 2, optimizer: "none", masters: &masters, compiled };
-    compiler::step((graph, &analysis), &plan, &made.expect("it compiles"), &setting, false).expect("a step")
+    compiler::step(graph, &analysis, &plan, &made.expect("it compiles"), &setting, false).expect("a step")
 }
 
 fn seconds(graph: &Graph, plan: &str, cluster: &Cluster, compiled: bool) -> f64 {

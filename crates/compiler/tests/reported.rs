@@ -164,9 +164,9 @@ fn what_a_proof_tells_of_each_rank_is_what_it_was() {
             }
         };
         let masters = if number % 3 == 2 { masters(&graph) } else { Masters::new() };
-        let folding = (Folding { least: 5, ..Folding::LONG }, BATCHES);
-        let (proof, rank_traces) =
-            check::courses_over(&graph, &program, &masters, folding).expect("what is compiled is right");
+        let folding = Folding { least: 5, ..Folding::LONG };
+        let (proof, rank_traces) = check::courses_over(&graph, &program, &masters, folding, BATCHES)
+            .expect("what is compiled is right");
         let model = model.rsplit('/').next().unwrap_or_default();
         let held = if masters.is_empty() { "" } else { ", half of it held wider" };
         write!(

@@ -79,14 +79,14 @@ impl Model {
         let setting = Setting { cluster, batches, optimizer: "none", masters, compiled: false };
         let (chosen, _) = self.compiled(plan, cluster.devices());
         let boundary = lower::loss(&self.graph, program::Inputs::Global);
-        compiler::estimate((&self.graph, &self.analysis), &chosen, &boundary, &setting).expect("an estimate")
+        compiler::estimate(&self.graph, &self.analysis, &chosen, &boundary, &setting).expect("an estimate")
     }
 
     fn step(&self, plan: &str, count: u32, cluster: &Cluster, batches: u32) -> Result<SimulatedStep> {
         let (plan, compiled) = self.compiled(plan, count);
         let masters = Masters::new();
         let setting = Setting { cluster, batches, optimizer: "none", masters: &masters, compiled: false };
-        compiler::step((&self.graph, &self.analysis), &plan, &compiled, &setting, true)
+        compiler::step(&self.graph, &self.analysis, &plan, &compiled, &setting, true)
     }
 }
 
@@ -236,8 +236,8 @@ fn what_is_told_of_messages_is_what_the_proof_counts() {
         let (cluster, masters) = (devices(4, SLOW), Masters::new());
         let setting =
             Setting { cluster: &cluster, batches: 1, optimizer: "none", masters: &masters, compiled: false };
-        let step = compiler::step((&model.graph, &model.analysis), &made, &compiled, &setting, true)
-            .expect("a step");
+        let step =
+            compiler::step(&model.graph, &model.analysis, &made, &compiled, &setting, true).expect("a step");
         for (lane, parts) in step.estimate.simulation.ranks.iter().zip(&step.estimate.simulation.parts) {
             let mut told: BTreeMap<(&str, &str), (usize, u64)> = BTreeMap::new();
             for part in parts.iter().filter(|part| part.kind != Kind::Receive) {
@@ -363,7 +363,7 @@ fn a_compiled_plan_is_estimated_as_its_step_is_simulated() {
         let (plan, compiled) = model.compiled(name, 4);
         let setting =
             Setting { cluster: &cluster, batches, optimizer: "none", masters: &masters, compiled: false };
-        let brief = compiler::brief((&model.graph, &model.analysis), &plan, &compiled, &setting);
+        let brief = compiler::brief(&model.graph, &model.analysis, &plan, &compiled, &setting);
         let brief = brief.expect("an estimate").simulation;
         let whole = model.step(name, 4, &cluster, batches).expect("a step").estimate.simulation;
         assert!((brief.seconds / whole.seconds - 1.0).abs() < 1e-9, "{name}: {}", brief.seconds);
@@ -384,7 +384,7 @@ fn with_memory(plan: &str, count: u32, batches: u32) -> Estimate {
     let boundary = lower::loss(&model.graph, program::Inputs::Global);
     let setting =
         Setting { cluster: &cluster, batches, optimizer: "adamw", masters: &masters, compiled: false };
-    compiler::estimate((&model.graph, &model.analysis), &chosen, &boundary, &setting).expect("an estimate")
+    compiler::estimate(&model.graph, &model.analysis, &chosen, &boundary, &setting).expect("an estimate")
 }
 
 /// Bytes of all parameters.

@@ -14,6 +14,12 @@ use crate::{NEVER, Problem, Term};
 /// Shares of whole numbers are none; what they come to is off by less than this.
 const ROUNDING: f64 = 1e-9;
 
+/// Where variables have so many values left on average, all of them are tried.
+const FEW: usize = 4;
+
+/// So often costs are moved through what is left: hardly a value more than the best ones stays then.
+const ROUNDS: usize = 2;
+
 /// Values of a variable, in ascending order.
 type KeptValues = Rc<[usize]>;
 
@@ -93,7 +99,8 @@ fn least(costs: &[f64], sizes: &[usize], axis: usize) -> Rc<[f64]> {
 pub(crate) fn among(
     problem: &Problem,
     promises: &Promises,
-    (count, given): (usize, &[Vec<usize>]),
+    count: usize,
+    given: &[Vec<usize>],
     known: &mut Known,
 ) -> Smaller {
     let Known { orders, restricted, .. } = known;
@@ -114,25 +121,63 @@ pub(crate) fn among(
     restrict(problem, kept, restricted)
 }
 
-/// The values with which a sum can be no more than so much.
-pub(crate) fn within(problem: &Problem, promises: &Promises, most: f64) -> Smaller {
-    let least: Vec<f64> = promises.iter().map(|each| each.iter().copied().fold(NEVER, f64::min)).collect();
-    let all: f64 = least.iter().sum();
-    let of = |variable: usize| {
-        let more = |at: &usize| promises[variable][*at] - least[variable];
-        (0..promises[variable].len()).filter(|at| all + more(at) <= most + ROUNDING * most.abs()).collect()
-    };
-    let mut restricted = Restricted::default();
-    let kept = (0..problem.sizes.len()).map(|variable| restricted.list(of(variable))).collect();
-    let smaller = restrict(problem, kept, &mut restricted);
-    let limit = most + ROUNDING * most.abs();
-    let bounds = sharpened(&smaller.problem);
-    let possible = |(kept, bounds): (&KeptValues, &Vec<f64>)| {
-        let values = kept.iter().zip(bounds).filter(|(_, bound)| **bound <= limit);
-        restricted.list(values.map(|(value, _)| *value).collect())
-    };
-    let kept = smaller.kept.iter().zip(&bounds).map(possible).collect();
-    restrict(problem, kept, &mut restricted)
+/// A problem of which a sum is known, and for each value that may be in a lesser one what any sum with it is at least.
+pub(crate) struct Bounded<'p> {
+    problem: &'p Problem,
+    kept: Vec<KeptValues>,
+    bounds: Vec<Vec<f64>>,
+    restricted: Restricted,
+}
+
+impl<'p> Bounded<'p> {
+    pub(crate) fn new(problem: &'p Problem, promises: &Promises, most: f64) -> Self {
+        let lowest: Vec<f64> =
+            promises.iter().map(|each| each.iter().copied().fold(NEVER, f64::min)).collect();
+        let all: f64 = lowest.iter().sum();
+        let possible = |variable: usize| {
+            let more = |at: &usize| promises[variable][*at] - lowest[variable];
+            let values = 0..promises[variable].len();
+            values.filter(|at| all + more(at) <= most + ROUNDING * most.abs()).collect()
+        };
+        let mut restricted = Restricted::default();
+        let kept = (0..problem.sizes.len()).map(|variable| restricted.list(possible(variable))).collect();
+        let Smaller { problem: smaller, kept } = restrict(problem, kept, &mut restricted);
+        Self { problem, kept, bounds: sharpened(&smaller, 1), restricted }
+    }
+
+    /// So many values of each variable: those of the lowest bounds.
+    pub(crate) fn lowest(&mut self, count: usize) -> Smaller {
+        self.restrict(|bounds| {
+            let mut order: Vec<usize> = (0..bounds.len()).collect();
+            order.sort_by(|a, b| bounds[*a].total_cmp(&bounds[*b]).then(a.cmp(b)));
+            order.truncate(count);
+            order.sort_unstable();
+            order
+        })
+    }
+
+    /// Goes over what may be no more than so much again, which is fewer values by now.
+    pub(crate) fn sharpen(&mut self, most: f64) {
+        let Smaller { problem, kept } = self.within(most);
+        if problem.sizes.iter().sum::<usize>() > FEW * problem.sizes.len() {
+            (self.bounds, self.kept) = (sharpened(&problem, ROUNDS), kept);
+        }
+    }
+
+    /// The values with which a sum can be no more than so much.
+    pub(crate) fn within(&mut self, most: f64) -> Smaller {
+        let limit = most + ROUNDING * most.abs();
+        self.restrict(|bounds| (0..bounds.len()).filter(|at| bounds[*at] <= limit).collect())
+    }
+
+    fn restrict(&mut self, choose: impl Fn(&[f64]) -> Vec<usize>) -> Smaller {
+        let Self { problem, kept, bounds, restricted } = self;
+        let of_one = |(kept, bounds): (&KeptValues, &Vec<f64>)| {
+            restricted.list(choose(bounds).into_iter().map(|at| kept[at]).collect())
+        };
+        let kept = kept.iter().zip(bounds.iter()).map(of_one).collect();
+        restrict(problem, kept, restricted)
+    }
 }
 
 fn restrict(problem: &Problem, kept: Vec<KeptValues>, restricted: &mut Restricted) -> Smaller {

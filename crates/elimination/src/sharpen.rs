@@ -30,12 +30,14 @@ struct Sharpening<'p> {
     bounds: Vec<Vec<f64>>,
 }
 
-/// For each variable and value what any sum with it is at least.
-pub(crate) fn sharpened(problem: &Problem) -> Vec<Vec<f64>> {
+/// For each variable and value what any sum with it is at least, after so many rounds.
+pub(crate) fn sharpened(problem: &Problem, rounds: usize) -> Vec<Vec<f64>> {
     let mut all = Sharpening::new(problem);
     let count = problem.sizes.len();
-    (0..count).for_each(|variable| all.visit(variable, |other| other > variable));
-    (0..count).rev().for_each(|variable| all.visit(variable, |other| other < variable));
+    for _ in 0..rounds {
+        (0..count).for_each(|variable| all.visit(variable, |other| other > variable));
+        (0..count).rev().for_each(|variable| all.visit(variable, |other| other < variable));
+    }
     all.bounds
 }
 
@@ -164,7 +166,7 @@ mod tests {
     #[test]
     fn it_is_exact_along_a_chain() {
         let problem = problem(&[&[0], &[0, 1], &[2, 1], &[2], &[2, 3], &[3, 4]], 5);
-        for (bound, min) in sharpened(&problem).iter().zip(min_with(&problem)) {
+        for (bound, min) in sharpened(&problem, 1).iter().zip(min_with(&problem)) {
             assert!(bound.iter().zip(&min).all(|(bound, min)| (bound - min).abs() < 1e-9));
         }
     }
@@ -174,7 +176,7 @@ mod tests {
         let scopes: [&[usize]; 8] = [&[0, 1], &[1, 2], &[0, 2], &[2, 3], &[3, 4], &[4, 0], &[1], &[1, 3, 4]];
         let problem = problem(&scopes, 5);
         let mut closest = 0.0_f64;
-        for (bound, min) in sharpened(&problem).iter().zip(min_with(&problem)) {
+        for (bound, min) in sharpened(&problem, 1).iter().zip(min_with(&problem)) {
             for (bound, min) in bound.iter().zip(&min) {
                 assert!(*bound <= min + 1e-9, "{bound} {min}");
                 closest = closest.max(bound / min);

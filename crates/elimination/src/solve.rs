@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::least::{TableRow, add, least, permuted};
 use crate::order::Neighbours;
-use crate::reach::{Known, Promises, Smaller, among, promises, within};
+use crate::reach::{Bounded, Known, Promises, Smaller, among, promises};
 use crate::table::{Table, Tables};
 use crate::{NEVER, Problem};
 
@@ -117,18 +117,18 @@ impl Solver {
     /// The same; `None` also once `stop` says so, which is asked again and again.
     pub fn solve_until(&mut self, problem: &Problem, most: f64, stop: &dyn Fn() -> bool) -> Option<Least> {
         let promises = promises(problem, &mut self.promised);
-        let known = self.of_first(problem, (&promises, FIRST), (most, stop))?;
-        self.of_rest(problem, (&promises, known), (most, stop))
+        let known = self.of_first(problem, &promises, FIRST, (most, stop))?;
+        self.of_rest(problem, &promises, &known, (most, stop))
     }
 
     /// The same; where tables are too large, the least sum of fewer values of each variable: those that promise most.
     pub fn solve_nearly(&mut self, problem: &Problem, most: f64, stop: &dyn Fn() -> bool) -> Option<Least> {
         let (promises, mut first) = (promises(problem, &mut self.promised), FIRST);
         while first > 0 && !stop() {
-            match self.of_first(problem, (&promises, first), (most, stop)) {
+            match self.of_first(problem, &promises, first, (most, stop)) {
                 Some(known) if first < FIRST => return Some(known),
                 Some(known) => {
-                    return self.of_rest(problem, (&promises, known.clone()), (most, stop)).or(Some(known));
+                    return self.of_rest(problem, &promises, &known, (most, stop)).or(Some(known));
                 }
                 None => first /= 2,
             }
@@ -140,12 +140,13 @@ impl Solver {
     pub fn solve_among(
         &mut self,
         problem: &Problem,
-        (count, given): (usize, &[Vec<usize>]),
+        count: usize,
+        given: &[Vec<usize>],
         most: f64,
         stop: &dyn Fn() -> bool,
     ) -> Option<Least> {
         let promises = promises(problem, &mut self.promised);
-        let part = among(problem, &promises, (count, given), &mut self.promised);
+        let part = among(problem, &promises, count, given, &mut self.promised);
         let minimum = self.of_part(part, (most, stop))?;
         Some(Least { is_least: problem.sizes.iter().all(|size| *size <= count), ..minimum })
     }
@@ -154,10 +155,11 @@ impl Solver {
     fn of_first(
         &mut self,
         problem: &Problem,
-        (promises, count): (&Promises, usize),
+        promises: &Promises,
+        count: usize,
         until: Until<'_>,
     ) -> Option<Least> {
-        let part = among(problem, promises, (count, &[]), &mut self.promised);
+        let part = among(problem, promises, count, &[], &mut self.promised);
         let found = self.of_part(part, until)?;
         Some(Least { is_least: false, ..found })
     }
@@ -166,15 +168,20 @@ impl Solver {
     fn of_rest(
         &mut self,
         problem: &Problem,
-        (promises, known): (&Promises, Least),
+        promises: &Promises,
+        known: &Least,
         until: Until<'_>,
     ) -> Option<Least> {
         if known.cost == NEVER {
             return self.all(problem, until);
         }
-        let found = self.of_part(within(problem, promises, known.cost), until)?;
-        let sums = (known.sums.0 + found.sums.0, known.sums.1 + found.sums.1);
-        Some(Least { sums, ..found })
+        let mut bounded = Bounded::new(problem, promises, known.cost);
+        let near = self.of_part(bounded.lowest(FIRST), until)?;
+        let most = known.cost.min(near.cost);
+        bounded.sharpen(most);
+        let found = self.of_part(bounded.within(most), until)?;
+        let sum = |of: fn(&Least) -> f64| of(known) + of(&near) + of(&found);
+        Some(Least { sums: (sum(|it| it.sums.0), sum(|it| it.sums.1)), ..found })
     }
 
     fn of_part(&mut self, Smaller { problem, kept }: Smaller, until: Until<'_>) -> Option<Least> {

@@ -170,7 +170,7 @@ fn the_least_among_given_values() {
     let problem = various(12, 5);
     let least = Solver::default().solve(&problem, MOST).expect("it is small");
     let among = |given: &[Vec<usize>]| {
-        Solver::default().solve_among(&problem, (1, given), MOST, &never).expect("it is small")
+        Solver::default().solve_among(&problem, 1, given, MOST, &never).expect("it is small")
     };
     assert!(among(&[]).cost > least.cost && !among(&[]).is_least);
     let given: Vec<Vec<usize>> = least.values.iter().map(|value| vec![*value]).collect();
@@ -178,7 +178,7 @@ fn the_least_among_given_values() {
     // One solver is asked again and again.
     let mut solver = Solver::default();
     for count in [1, 4, 20, 4, 1] {
-        let found = solver.solve_among(&problem, (count, &given), MOST, &never).expect("it is small");
+        let found = solver.solve_among(&problem, count, &given, MOST, &never).expect("it is small");
         assert_eq!((found.cost, found.is_least), (least.cost, count == 20));
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn program(model: &Graph, files: &[File]) -> Result<(Program, Lines)>
     let rewritings = tables::rewritings(model, &written)?;
     let slices = tables::slices(&written)?;
     let graph = &*derive(model, slices.as_ref(), &rewritings)?.graph;
-    let tables = tables::read(graph, (slices, rewritings), &written)?;
+    let tables = tables::read(graph, slices, rewritings, &written)?;
     let (mut program, mut lines) = (tables.program, Lines::default());
     for role in tables.roles {
         let text = &file(files, &role.file)?.text;

@@ -30,7 +30,7 @@ pub fn repeats(graph: &Graph, minimum: usize) -> Vec<Repeats> {
     let mut runs = vec![];
     let mut open = vec![(0, graph.ops.len())];
     while let Some((begin, end)) = open.pop() {
-        if let Some(run) = longest(graph, &signatures, (begin, end), minimum.max(2)) {
+        if let Some(run) = longest(graph, &signatures, begin, end, minimum.max(2)) {
             open.extend([(begin, run.begin), (run.end(), end)]);
             runs.push(run);
         }
@@ -71,19 +71,14 @@ pub fn shorter(graph: &Graph, run: Repeats, less: usize) -> Option<Graph> {
 }
 
 /// The longest run of operators between two.
-fn longest(
-    graph: &Graph,
-    signatures: &[u64],
-    (begin, end): (usize, usize),
-    minimum: usize,
-) -> Option<Repeats> {
+fn longest(graph: &Graph, signatures: &[u64], begin: usize, end: usize, minimum: usize) -> Option<Repeats> {
     let mut best: Option<Repeats> = None;
     for period in 1..=(end - begin) / minimum {
         let covers = |run: Repeats| run.period * run.times;
         let mut at = begin;
         while at + period < end {
             let same = |id: &usize| {
-                signatures[*id] == signatures[id + period] && is_same(graph, (*id, id + period), period)
+                signatures[*id] == signatures[id + period] && is_same(graph, *id, id + period, period)
             };
             let count = (at..end - period).take_while(same).count();
             let run = Repeats { begin: at, period, times: count / period + 1 };
@@ -98,7 +93,7 @@ fn longest(
 }
 
 /// Whether an operator does what one a period earlier does.
-fn is_same(graph: &Graph, (one, other): (usize, usize), period: usize) -> bool {
+fn is_same(graph: &Graph, one: usize, other: usize, period: usize) -> bool {
     let (one, other) = (&graph.ops[one], &graph.ops[other]);
     let are_same = |a: &[Arg], b: &[Arg]| {
         a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same_arg(graph, (a, b), period))
@@ -109,7 +104,7 @@ fn is_same(graph: &Graph, (one, other): (usize, usize), period: usize) -> bool {
 
 fn is_same_arg(graph: &Graph, args: (&Arg, &Arg), period: usize) -> bool {
     match args {
-        (Arg::Tensor(a), Arg::Tensor(b)) => a == b || moves_on(graph, (*a, *b), period),
+        (Arg::Tensor(a), Arg::Tensor(b)) => a == b || moves_on(graph, *a, *b, period),
         (Arg::List(a), Arg::List(b)) => {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same_arg(graph, (a, b), period))
         }
@@ -118,7 +113,7 @@ fn is_same_arg(graph: &Graph, args: (&Arg, &Arg), period: usize) -> bool {
 }
 
 /// Whether a tensor is to one layer what another one is to the layer before.
-fn moves_on(graph: &Graph, (a, b): (TensorId, TensorId), period: usize) -> bool {
+fn moves_on(graph: &Graph, a: TensorId, b: TensorId, period: usize) -> bool {
     let (one, other) = (graph.tensor(a), graph.tensor(b));
     let are_equivalent = match (&one.source, &other.source) {
         (Source::Op { op: a, output: x }, Source::Op { op: b, output: y }) => {

@@ -27,7 +27,9 @@ struct NeededRun {
 
 /// A pass with what is gathered for it.
 pub fn in_passing(
-    (cx, param_shardings, segments): (&Context<'_>, &ParamShardings, &Segments),
+    cx: &Context<'_>,
+    param_shardings: &ParamShardings,
+    segments: &Segments,
     events: Vec<Event>,
 ) -> Vec<Event> {
     let messages = param_shardings.messages(cx, Gather::Pass);

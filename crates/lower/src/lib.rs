@@ -103,7 +103,7 @@ fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary
     let cx = uses::Context { placements: &passed.placements, wanted: &passed.wanted, ..placed };
     let uses = uses::find(&cx, &mut interner);
     let mut groupings = IndexSet::new();
-    let param_shardings = param_sharding::ParamShardings::find((&cx, &uses), &mut interner, &mut groupings);
+    let param_shardings = param_sharding::ParamShardings::find(&cx, &uses, &mut interner, &mut groupings);
     let segments = segments::cut(&cx, &uses, &param_shardings, &interner);
     let asked = schedule::ScheduleInput {
         cx: &cx,

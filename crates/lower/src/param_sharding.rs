@@ -60,7 +60,8 @@ impl ParamShardings {
     /// What devices read of a parameter may not be what its plan could know, since operators are rewritten, or the
     /// plan was made for another graph of the model: where they read different parts, it is held whole.
     pub fn find(
-        (cx, uses): (&Context<'_>, &Uses),
+        cx: &Context<'_>,
+        uses: &Uses,
         interner: &mut Interner,
         groupings: &mut IndexSet<Grouping>,
     ) -> ParamShardings {
@@ -85,7 +86,7 @@ impl ParamShardings {
             let key = (read, ports, sharding.map(|sharding| sharding.groups.as_ptr()), wanted, flat);
             let found = match known.get(&key) {
                 Some(found) => found.clone(),
-                None => divided((cx, uses), (tensor, sharding, wanted), interner)
+                None => divided(cx, uses, tensor, sharding, wanted, interner)
                     .map(|it| Rc::new(it.sync_grads(interner, groupings))),
             };
             known.insert(key, found.clone());
@@ -206,8 +207,11 @@ impl Parts {
 /// device reads several parts of it, or another part than those that it should divide it with. What lives on the host is
 /// there then as it is read.
 fn divided(
-    (cx, uses): (&Context<'_>, &Uses),
-    (tensor, sharding, wanted): (TensorId, Option<&ParamSharding>, WantedSharding),
+    cx: &Context<'_>,
+    uses: &Uses,
+    tensor: TensorId,
+    sharding: Option<&ParamSharding>,
+    wanted: WantedSharding,
     interner: &Interner,
 ) -> Option<Parts> {
     let read = interner.get(uses.written[tensor.index()]);

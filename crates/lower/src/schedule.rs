@@ -93,7 +93,7 @@ pub fn schedule(
     it.forward(asked, interner);
     it.backward(asked, interner);
     for code in it.codes.iter_mut().filter(|code| matches!(code.pass, Pass::Forward | Pass::Backward)) {
-        code.events = gathers::in_passing((cx, param_shardings, segments), std::mem::take(&mut code.events));
+        code.events = gathers::in_passing(cx, param_shardings, segments, std::mem::take(&mut code.events));
     }
     it
 }
@@ -108,7 +108,7 @@ fn ways(codes: &[Codes]) -> HashMap<UseId, ReshardPath> {
 }
 
 /// The block after which a new value takes the place of the old one: that which makes it, or the last that reads the old.
-fn updated_in(cx: &Context<'_>, uses: &Uses, (value, number): (TensorId, usize)) -> u32 {
+fn updated_in(cx: &Context<'_>, uses: &Uses, value: TensorId, number: usize) -> u32 {
     let maker = cx.block_of(value).unwrap_or(0);
     let Some(old) = cx.graph.held(&cx.graph.updates[number].0) else { return maker };
     let readers = uses.of[old.index()].iter().flat_map(|id| &uses.get(*id).readers);
@@ -133,13 +133,13 @@ impl Schedule {
         for block in 0..cx.plan.block_count() {
             for (index, segment) in segments.of_block(block) {
                 for &id in &segment.before {
-                    self.forward_move(cx, uses, (id, block), (interner, &mut leaving));
+                    self.forward_move(cx, uses, id, block, interner, &mut leaving);
                 }
                 self.events.push(Event::Call { segment: index });
             }
             for &id in &segments.after {
                 if cx.block_of(uses.get(id).tensor).unwrap_or(0) == block {
-                    self.forward_move(cx, uses, (id, block), (interner, &mut leaving));
+                    self.forward_move(cx, uses, id, block, interner, &mut leaving);
                 }
             }
             self.updates(cx, uses, block);
@@ -156,7 +156,7 @@ impl Schedule {
         for (index, it) in uses.all.iter().enumerate() {
             for reader in &it.readers {
                 if let TensorReader::Update(number) = reader {
-                    if updated_in(cx, uses, (it.tensor, *number)) == block {
+                    if updated_in(cx, uses, it.tensor, *number) == block {
                         self.events.push(Event::Update { id: UseId::new(index), number: *number });
                     }
                 }
@@ -169,18 +169,19 @@ impl Schedule {
         &mut self,
         cx: &Context<'_>,
         tensor: TensorId,
-        (from, to): (LayoutId, LayoutId),
+        from: LayoutId,
+        to: LayoutId,
         interner: &mut Interner,
     ) -> Option<Crossing> {
         let complete = self.completed(from, interner);
         if self.pattern((complete, to), interner).is_some() {
             return None;
         }
-        let plan = self.exchanged(cx, (complete, to), interner);
+        let plan = self.exchanged(cx, complete, to, interner);
         let exchange = self.exchange(tensor, &plan, interner.get(to));
         let inside = match complete == from {
             true => ReshardPath { reshard_steps: vec![], from, to: from },
-            false => self.path(cx, tensor, (from, complete), interner),
+            false => self.path(cx, tensor, from, complete, interner),
         };
         Some(Crossing { inside, step: ReshardStep { plan, exchange, to } })
     }
@@ -189,8 +190,10 @@ impl Schedule {
         &mut self,
         cx: &Context<'_>,
         uses: &Uses,
-        (id, block): (UseId, u32),
-        (interner, leaving): (&mut Interner, &mut BTreeMap<u32, Vec<Event>>),
+        id: UseId,
+        block: u32,
+        interner: &mut Interner,
+        leaving: &mut BTreeMap<u32, Vec<Event>>,
     ) {
         let it = uses.get(id);
         match cx.graph.tensor(it.tensor).source {
@@ -202,14 +205,14 @@ impl Schedule {
                 let from = uses.written[it.tensor.index()];
                 let to = interner.need(it.ports);
                 let maker = cx.block_of(it.tensor).filter(|maker| *maker != block);
-                let crossing = maker
-                    .and_then(|maker| Some((maker, self.crossing(cx, it.tensor, (from, to), interner)?)));
+                let crossing =
+                    maker.and_then(|maker| Some((maker, self.crossing(cx, it.tensor, from, to, interner)?)));
                 if let Some((maker, crossing)) = crossing {
                     self.events.push(Event::Receive { id, crossing: crossing.clone() });
                     leaving.entry(maker).or_default().push(Event::Send { id, crossing });
                     return;
                 }
-                let path = self.path(cx, it.tensor, (from, to), interner);
+                let path = self.path(cx, it.tensor, from, to, interner);
                 self.events.push(Event::Move { id, path });
             }
             _ => {
@@ -226,12 +229,7 @@ impl Schedule {
         self.known_patterns.entry((from, to)).or_insert_with(make).clone()
     }
 
-    fn exchanged(
-        &mut self,
-        cx: &Context<'_>,
-        (from, to): (LayoutId, LayoutId),
-        interner: &Interner,
-    ) -> Rc<Move> {
+    fn exchanged(&mut self, cx: &Context<'_>, from: LayoutId, to: LayoutId, interner: &Interner) -> Rc<Move> {
         let make = || Rc::new(moves::exchange(interner.get(from), interner.get(to), cx.plan.devices));
         Rc::clone(self.known_exchanges.entry((from, to)).or_insert_with(make))
     }
@@ -240,11 +238,12 @@ impl Schedule {
         &mut self,
         cx: &Context<'_>,
         tensor: TensorId,
-        (from, to): (LayoutId, LayoutId),
+        from: LayoutId,
+        to: LayoutId,
         interner: &mut Interner,
     ) -> ReshardPath {
         let mut reshard_steps = vec![];
-        for (to, plan) in self.moves(cx, (from, to), interner).iter() {
+        for (to, plan) in self.moves(cx, from, to, interner).iter() {
             let exchange = self.exchange(tensor, plan, interner.get(*to));
             reshard_steps.push(ReshardStep { plan: Rc::clone(plan), exchange, to: *to });
         }
@@ -252,26 +251,21 @@ impl Schedule {
     }
 
     /// One move, or several where one would be an exchange.
-    fn moves(
-        &mut self,
-        cx: &Context<'_>,
-        (from, to): (LayoutId, LayoutId),
-        interner: &mut Interner,
-    ) -> Moves {
+    fn moves(&mut self, cx: &Context<'_>, from: LayoutId, to: LayoutId, interner: &mut Interner) -> Moves {
         if let Some(known) = self.known_ways.get(&(from, to)) {
             return Rc::clone(known);
         }
         if !interner.get(from).is_of_kind(interner.get(to)) {
-            return self.through_the_whole(cx, (from, to), interner);
+            return self.through_the_whole(cx, from, to, interner);
         }
         let moves: Moves = match self.pattern((from, to), interner) {
             Some(plan) => Rc::new([(to, plan)]),
-            None => match self.reshard_steps(cx, (from, to), interner) {
+            None => match self.reshard_steps(cx, from, to, interner) {
                 Some(reshard_steps) => reshard_steps
                     .into_iter()
                     .map(|(after, plan)| (interner.layout(after), Rc::new(plan)))
                     .collect(),
-                None => Rc::new([(to, self.exchanged(cx, (from, to), interner))]),
+                None => Rc::new([(to, self.exchanged(cx, from, to, interner))]),
             },
         };
         self.known_ways.insert((from, to), Rc::clone(&moves));
@@ -282,13 +276,14 @@ impl Schedule {
     fn through_the_whole(
         &mut self,
         cx: &Context<'_>,
-        (from, to): (LayoutId, LayoutId),
+        from: LayoutId,
+        to: LayoutId,
         interner: &mut Interner,
     ) -> Moves {
         let whole = interner.get(to).complete();
         let whole = interner.layout(whole);
-        let completed = self.moves(cx, (from, whole), interner);
-        let divided = self.moves(cx, (whole, to), interner);
+        let completed = self.moves(cx, from, whole, interner);
+        let divided = self.moves(cx, whole, to, interner);
         let moves: Moves = completed.iter().chain(divided.iter()).cloned().collect();
         self.known_ways.insert((from, to), Rc::clone(&moves));
         moves
@@ -298,12 +293,13 @@ impl Schedule {
     fn reshard_steps(
         &mut self,
         cx: &Context<'_>,
-        (from, to): (LayoutId, LayoutId),
+        from: LayoutId,
+        to: LayoutId,
         interner: &Interner,
     ) -> Option<Vec<(Layout, Move)>> {
         let route = reshard_steps::route(interner.get(from), interner.get(to))?;
         if !route.is_cheap() {
-            let exchange = self.exchanged(cx, (from, to), interner);
+            let exchange = self.exchanged(cx, from, to, interner);
             let Method::Exchange(pieces) = &exchange.method else { return None };
             if !route.is_cheaper(pieces) {
                 return None;
@@ -343,7 +339,7 @@ impl Schedule {
             let mut buckets = Buckets::default();
             for &id in segments.after.iter().rev() {
                 if cx.block_of(uses.get(id).tensor).unwrap_or(0) == block {
-                    self.backward_move(asked, (id, block), interner, (&mut buckets, &mut end));
+                    self.backward_move(asked, id, block, interner, &mut buckets, &mut end);
                 }
             }
             for (index, segment) in segments.of_block(block).rev() {
@@ -359,7 +355,7 @@ impl Schedule {
                     self.events.push(Event::Grad { segment: index, recomputed });
                 }
                 for &id in segment.before.iter().rev() {
-                    self.backward_move(asked, (id, block), interner, (&mut buckets, &mut end));
+                    self.backward_move(asked, id, block, interner, &mut buckets, &mut end);
                 }
                 let before = segments.all[..index].iter().rev().take_while(|before| before.block == block);
                 let before = before.into_iter().find(|segment| !segment.units.is_empty());
@@ -379,9 +375,11 @@ impl Schedule {
     fn backward_move(
         &mut self,
         asked: &ScheduleInput<'_>,
-        (id, block): (UseId, u32),
+        id: UseId,
+        block: u32,
         interner: &mut Interner,
-        (buckets, end): (&mut Buckets, &mut Buckets),
+        buckets: &mut Buckets,
+        end: &mut Buckets,
     ) {
         let ScheduleInput { cx, uses, param_shardings, segments } = *asked;
         let it = uses.get(id);
@@ -392,7 +390,7 @@ impl Schedule {
         let late = uses.in_several_blocks(cx, it.tensor);
         let buckets = if late { end } else { buckets };
         if let Some(divided) = param_shardings.of(it.tensor) {
-            return self.reduce_to_parts(asked, (id, divided), interner, buckets);
+            return self.reduce_to_parts(asked, id, divided, interner, buckets);
         }
         let held = cx.wanted[it.tensor.index()].unwrap_or_else(|| self.completed(written, interner));
         if let Some(leaves) = self.leaves.get(&id).cloned() {
@@ -422,14 +420,14 @@ impl Schedule {
         let from = interner.gradient(it.ports);
         let to = if made { held } else { self.completed(from, interner) };
         let maker = cx.graph.producer(it.tensor).map(|(op, _)| op).filter(|op| cx.plan.block(*op) != block);
-        let crossing = maker.and_then(|op| Some((op, self.crossing(cx, it.tensor, (from, to), interner)?)));
+        let crossing = maker.and_then(|op| Some((op, self.crossing(cx, it.tensor, from, to, interner)?)));
         if let Some((op, crossing)) = crossing {
             self.events.push(Event::SendGrad { id, crossing: crossing.clone() });
             let received = self.received.entry(segments.of[op.index()]).or_default();
             received.push(Event::ReceiveGrad { id, crossing });
             return;
         }
-        let path = self.path(cx, it.tensor, (from, to), interner);
+        let path = self.path(cx, it.tensor, from, to, interner);
         self.events.push(Event::MoveGrad { id, path });
         if !made && self.is_last(cx, uses, id) {
             self.give_back(cx, uses, id, held, interner);
@@ -440,7 +438,8 @@ impl Schedule {
     fn reduce_to_parts(
         &mut self,
         asked: &ScheduleInput<'_>,
-        (id, divided): (UseId, &Divided),
+        id: UseId,
+        divided: &Divided,
         interner: &mut Interner,
         buckets: &mut Buckets,
     ) {
@@ -529,7 +528,7 @@ impl Schedule {
             layouts.insert(self.completed(gradient, interner));
         }
         for from in layouts {
-            let path = self.path(cx, tensor, (from, held), interner);
+            let path = self.path(cx, tensor, from, held, interner);
             self.events.push(Event::GiveBack { id, path });
         }
     }

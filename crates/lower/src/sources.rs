@@ -47,10 +47,10 @@ impl<'m> Sources<'m> {
         let mut found = vec![];
         for (other, copies) in part.near(region).filter(|(other, _)| touches(region, other)) {
             let places = part.first(copies, asks, other);
-            let all = places.map(|place| self.key((copies, place), asks));
+            let all = places.map(|place| self.key(copies, place, asks));
             // What has no elements is not all taken once the first has given it.
             if region.is_empty() {
-                found.extend((0..copies.len()).map(|place| self.key((copies, place), asks)));
+                found.extend((0..copies.len()).map(|place| self.key(copies, place, asks)));
             } else {
                 found.extend(all.min());
             }
@@ -59,7 +59,7 @@ impl<'m> Sources<'m> {
         found.into_iter().map(|(_, _, _, at)| at).collect()
     }
 
-    fn key(&self, (copies, place): (&[usize], usize), (rank, of): Asks) -> (bool, usize, u32, usize) {
+    fn key(&self, copies: &[usize], place: usize, (rank, of): Asks) -> (bool, usize, u32, usize) {
         let other = self.middle[copies[place]].entry.rank;
         let apart = (place * of.1).abs_diff(of.0 * copies.len());
         (other != rank, apart, (other.0 + self.world - rank.0) % self.world, copies[place])

@@ -36,7 +36,7 @@ impl Net {
     }
 
     /// The difference of a pair's times lies in between. Says whether that is new.
-    pub fn within(&mut self, pair: &Pair, (low, high): (i64, i64)) -> Result<bool, Clash> {
+    pub fn within(&mut self, pair: &Pair, low: i64, high: i64) -> Result<bool, Clash> {
         Ok(self.later(pair.first, pair.then, low)? | self.later(pair.then, pair.first, -high)?)
     }
 

@@ -75,7 +75,7 @@ impl<'p> Search<'p> {
                 if least > most {
                     return Err(Clash);
                 }
-                is_new |= net.within(pair, (self.window(pair, least).0, self.window(pair, most).1))?;
+                is_new |= net.within(pair, self.window(pair, least).0, self.window(pair, most).1)?;
             }
             for peak in &self.peaks {
                 is_new |= self.keep(net, peak)?;
@@ -112,7 +112,7 @@ impl<'p> Search<'p> {
                 false => (least.max(most + left / other.2), most),
             };
             let (low, high) = if other.1 { (-most, -least) } else { (least - 1, most - 1) };
-            is_new |= net.within(pair, (self.window(pair, low).0, self.window(pair, high).1))?;
+            is_new |= net.within(pair, self.window(pair, low).0, self.window(pair, high).1)?;
         }
         Ok(is_new)
     }

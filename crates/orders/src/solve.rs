@@ -77,10 +77,12 @@ impl Search<'_> {
             return Answer::Unknown;
         }
         let Some((pair, parts)) = way.choose(self, &net) else { return self.leaf(net) };
-        for part in parts {
+        for (low, high) in parts {
             let mut next = net.clone();
-            let is_possible =
-                next.within(&self.pairs[pair], part).and_then(|_| self.follow(&mut next, ROUNDS)).is_ok();
+            let is_possible = next
+                .within(&self.pairs[pair], low, high)
+                .and_then(|_| self.follow(&mut next, ROUNDS))
+                .is_ok();
             match is_possible.then(|| self.dive(next, way, budget)) {
                 None | Some(Answer::No) => {}
                 Some(found) => return found,

@@ -126,7 +126,7 @@ pub(crate) fn validate(plan: &Plan, graph: &Graph) -> Result<()> {
         for (maker, _) in graph.op(op).inputs().into_iter().filter_map(|t| graph.producer(t)) {
             let (first, then) = (plan.block(maker), plan.block(op));
             if first > then {
-                return Err(backwards(plan, graph, (maker, op)).at(place(graph, op)));
+                return Err(backwards(plan, graph, maker, op).at(place(graph, op)));
             }
         }
     }
@@ -136,7 +136,7 @@ pub(crate) fn validate(plan: &Plan, graph: &Graph) -> Result<()> {
     }
 }
 
-fn backwards(plan: &Plan, graph: &Graph, (maker, reader): (OpId, OpId)) -> Error {
+fn backwards(plan: &Plan, graph: &Graph, maker: OpId, reader: OpId) -> Error {
     let (late, early) = (plan.block(maker), plan.block(reader));
     let error = Error::new("SW0325", format!("block {early} reads what block {late} makes"));
     let why =

@@ -227,7 +227,7 @@ pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> 
             On::Exchange { tokens, experts } => {
                 exchange::legal(graph, analysis, op, splits)?;
                 for index in [tokens, experts] {
-                    long_enough(graph, op, &dims.loops[index], (left[index], split.parts))?;
+                    long_enough(graph, op, &dims.loops[index], left[index], split.parts)?;
                     left[index] /= i64::from(split.parts);
                 }
             }
@@ -241,7 +241,7 @@ pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> 
                     .why(whole_reason(analysis, op))
                     .fix(choices(analysis, op)));
                 }
-                long_enough(graph, op, l, (left[index], split.parts))?;
+                long_enough(graph, op, l, left[index], split.parts)?;
                 left[index] /= i64::from(split.parts);
             }
         }
@@ -250,7 +250,7 @@ pub fn legal(graph: &Graph, analysis: &Analysis, op: OpId, splits: &[Split]) -> 
 }
 
 /// Refuses more parts of a loop than the shortest part before has elements.
-fn long_enough(graph: &Graph, op: OpId, it: &Loop, (shortest, parts): (i64, u32)) -> Result<()> {
+fn long_enough(graph: &Graph, op: OpId, it: &Loop, shortest: i64, parts: u32) -> Result<()> {
     if i64::from(parts) <= shortest {
         return Ok(());
     }

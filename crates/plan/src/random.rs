@@ -51,7 +51,7 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
         .map(|op| {
             let splits = splits(graph, analysis, op, devices, &mut random);
             let count: u32 = splits.iter().map(|s| s.parts).product();
-            let devices = place(count, devices, (&last, exchange::exchanges(&splits)), &mut random);
+            let devices = place(count, devices, &last, exchange::exchanges(&splits), &mut random);
             last.clone_from(&devices);
             OpPlan { splits, devices }
         })
@@ -210,7 +210,7 @@ fn splits(graph: &Graph, analysis: &Analysis, op: OpId, devices: u32, random: &m
 fn divided(graph: &Graph, analysis: &Analysis, op: OpId, index: usize, random: &mut Random) -> On {
     match exchange::experts(graph, analysis, op) {
         Some(experts) if exchange::is_of_tokens(graph, analysis, op, index) && random.happens(50) => {
-            exchange::of((index, experts))
+            exchange::of(index, experts)
         }
         _ => On::Loop(index),
     }
@@ -222,7 +222,7 @@ pub fn open(analysis: &Analysis, op: OpId) -> Vec<usize> {
     (0..loops.len()).filter(|&i| loops[i].kind != Kind::Whole && loops[i].size > 1).collect()
 }
 
-fn place(count: u32, devices: u32, (last, apart): (&[u32], bool), random: &mut Random) -> Vec<u32> {
+fn place(count: u32, devices: u32, last: &[u32], apart: bool, random: &mut Random) -> Vec<u32> {
     if !apart && last.len() == count as usize && random.happens(50) {
         return last.to_vec();
     }

@@ -39,10 +39,10 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
             for split in &old.splits {
                 let on = match (split.on, &labels) {
                     (On::Loop(index), labels) => {
-                        same_loop((analysis, origin.op, index), (fresh, op), labels.as_ref())
+                        same_loop(analysis, origin.op, index, fresh, op, labels.as_ref())
                     }
                     (On::Exchange { tokens, experts }, labels) => {
-                        exchanged((analysis, origin.op), (tokens, experts), (fresh, op), labels.as_ref())
+                        exchanged(analysis, origin.op, tokens, experts, fresh, op, labels.as_ref())
                     }
                     (On::Value, Some(_)) => On::Copies,
                     (on, _) => on,
@@ -59,7 +59,7 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
     let uses = new.uses();
     // From the last one: who reads a piece that several add may be such itself.
     for op in new.op_ids().rev().filter(|op| rewritten.origins[op.index()].labels.is_some()) {
-        if let Some(splits) = as_read((new, fresh, &uses), op, &ops) {
+        if let Some(splits) = as_read(new, fresh, &uses, op, &ops) {
             ops[op.index()].splits = splits;
         }
     }
@@ -84,7 +84,9 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
 /// How a piece is split that would be copied, where all that read it read the same part of it on each device: what is
 /// added once to a sum is added to the part that is read.
 fn as_read(
-    (graph, analysis, uses): (&Graph, &Analysis, &[Vec<(OpId, usize)>]),
+    graph: &Graph,
+    analysis: &Analysis,
+    uses: &[Vec<(OpId, usize)>],
     op: OpId,
     ops: &[OpPlan],
 ) -> Option<Vec<Split>> {
@@ -172,23 +174,25 @@ fn products(operand: &str) -> Vec<Vec<String>> {
 
 /// What is of both tokens and experts is divided by experts, the rest by tokens: rows move between these.
 fn exchanged(
-    (analysis, from): (&Analysis, OpId),
-    (tokens, experts): (usize, usize),
-    (fresh, op): (&Analysis, OpId),
+    analysis: &Analysis,
+    from: OpId,
+    tokens: usize,
+    experts: usize,
+    fresh: &Analysis,
+    op: OpId,
     labels: Option<&HashMap<String, DimPlace>>,
 ) -> On {
-    let by_experts = same_loop((analysis, from, experts), (fresh, op), labels);
-    if by_experts != On::Copies {
-        by_experts
-    } else {
-        same_loop((analysis, from, tokens), (fresh, op), labels)
-    }
+    let by_experts = same_loop(analysis, from, experts, fresh, op, labels);
+    if by_experts != On::Copies { by_experts } else { same_loop(analysis, from, tokens, fresh, op, labels) }
 }
 
 /// The loop of a new operator that stands for a loop of the original one.
 fn same_loop(
-    (analysis, from, index): (&Analysis, OpId, usize),
-    (fresh, op): (&Analysis, OpId),
+    analysis: &Analysis,
+    from: OpId,
+    index: usize,
+    fresh: &Analysis,
+    op: OpId,
     labels: Option<&HashMap<String, DimPlace>>,
 ) -> On {
     let old = analysis.op(from);

@@ -100,11 +100,13 @@ fn piece(plan: &Plan, analysis: &Analysis, sliced: &Sliced<'_>, fresh: &Analysis
     for split in &old.splits {
         let on = match split.on {
             On::Loop(index) => {
-                same_loop((analysis, from, index), sliced, (fresh, op)).map_or(On::Copies, On::Loop)
+                same_loop(analysis, from, index, sliced, fresh, op).map_or(On::Copies, On::Loop)
             }
             On::Exchange { tokens, experts } => {
-                let same = |index| same_loop((analysis, from, index), sliced, (fresh, op));
-                same(tokens).zip(same(experts)).map_or(On::Copies, exchange::of)
+                let same = |index| same_loop(analysis, from, index, sliced, fresh, op);
+                same(tokens)
+                    .zip(same(experts))
+                    .map_or(On::Copies, |(tokens, experts)| exchange::of(tokens, experts))
             }
             on => on,
         };
@@ -119,9 +121,12 @@ fn piece(plan: &Plan, analysis: &Analysis, sliced: &Sliced<'_>, fresh: &Analysis
 
 /// The loop along the same factor of a tensor that both have, as it is or a slice of it.
 fn same_loop(
-    (analysis, from, index): (&Analysis, OpId, usize),
+    analysis: &Analysis,
+    from: OpId,
+    index: usize,
     sliced: &Sliced<'_>,
-    (fresh, op): (&Analysis, OpId),
+    fresh: &Analysis,
+    op: OpId,
 ) -> Option<usize> {
     let (old, new) = (operands(&sliced.whole.graph, analysis, from), operands(&sliced.graph, fresh, op));
     old.iter()

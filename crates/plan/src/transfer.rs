@@ -131,7 +131,9 @@ fn carry(plan: &OpPlan, from: Side<'_>, old: OpId, to: Side<'_>, op: OpId, notes
             On::Value => (On::Value, "the value".to_string()),
             On::Exchange { tokens, experts } => {
                 let same = |index| same_loop(before, index, after);
-                let on = same(tokens).zip(same(experts)).map_or(On::Copies, exchange::of);
+                let on = same(tokens)
+                    .zip(same(experts))
+                    .map_or(On::Copies, |(tokens, experts)| exchange::of(tokens, experts));
                 (on, format!("`{}` for experts", before.loops[tokens].name))
             }
             On::Copies => (On::Copies, String::new()),

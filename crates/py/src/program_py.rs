@@ -187,7 +187,7 @@ pub(crate) fn compile(
         py.detach(|| {
             let compiled =
                 compiler::compile_watched(graph, analysis, &plan.plan, &boundary, &masters, &mut tell)?;
-            let fits = |limit| compiler::fits((graph, analysis), &plan.plan, &boundary, &compiled, limit);
+            let fits = |limit| compiler::fits(graph, analysis, &plan.plan, &boundary, &compiled, limit);
             limit.as_ref().map_or(Ok(()), fits)?;
             Ok(compiled)
         })

@@ -50,9 +50,8 @@ impl Asked {
         model: &crate::model::Model,
         ask: impl FnOnce(&Question<'_>) -> diag::Result<T>,
     ) -> diag::Result<T> {
-        let of = (&model.graph, &model.analysis);
         let read = |(called, text): &(String, String)| {
-            Constraints::read(text, called, of, &self.cluster, self.devices)
+            Constraints::read(text, called, &model.graph, &model.analysis, &self.cluster, self.devices)
         };
         let constraints = self.constraints.as_ref().map(read).transpose()?;
         let (masters, boundary) = (Masters::new(), lower::loss(&model.graph, self.inputs));

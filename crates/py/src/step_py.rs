@@ -153,7 +153,7 @@ pub(crate) fn simulate_step(
         let masters = masters_of(kept);
         let setting = Setting { cluster: &cluster, batches, optimizer, masters: &masters, compiled: compile };
         let inner =
-            py.detach(|| compiler::step((graph, analysis), &plan.plan, compiled.inner(), &setting, traced))?;
+            py.detach(|| compiler::step(graph, analysis, &plan.plan, compiled.inner(), &setting, traced))?;
         let there = (0..inner.estimate.memory.len()).map(|rank| cluster.device(rank as u32));
         let there = there.map(|device| (device.memory, device.host_memory)).collect();
         Ok(Simulated { inner, there })
@@ -181,7 +181,7 @@ pub(crate) fn simulate_seconds(
         let masters = masters_of(kept);
         let setting = Setting { cluster: &cluster, batches, optimizer, masters: &masters, compiled: compile };
         let estimate =
-            py.detach(|| compiler::brief((graph, analysis), &plan.plan, compiled.inner(), &setting))?;
+            py.detach(|| compiler::brief(graph, analysis, &plan.plan, compiled.inner(), &setting))?;
         Ok(estimate.simulation.seconds)
     })
 }

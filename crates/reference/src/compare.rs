@@ -38,7 +38,8 @@ impl Comparison<'_, '_> {
         rank: usize,
         tensor: TensorId,
         region: &Region,
-        (got, wanted): (&Value, Option<&Value>),
+        got: &Value,
+        wanted: Option<&Value>,
     ) -> Compared {
         let factors = &self.machine.program.factors[tensor.index()];
         let tensor = self.machine.graph.tensor(tensor);
@@ -71,7 +72,8 @@ impl Comparison<'_, '_> {
                     rank.number,
                     shard.tensor,
                     shard.region.get(rank.at),
-                    (got, wanted),
+                    got,
+                    wanted,
                 )?;
             }
         }
@@ -88,7 +90,8 @@ impl Comparison<'_, '_> {
                     rank.number,
                     shard.tensor,
                     shard.region.get(rank.at),
-                    (got, Some(wanted)),
+                    got,
+                    Some(wanted),
                 )?;
             }
         }
@@ -114,7 +117,7 @@ impl Comparison<'_, '_> {
                     .map(|column| column.get(rank.at));
                 let found = rank.outputs.get(&(when, number));
                 if let (Some(region), Some(got)) = (region, found) {
-                    self.part("the output", rank.number, *tensor, region, (got, wanted))?;
+                    self.part("the output", rank.number, *tensor, region, got, wanted)?;
                     covered.extend(regions::places(&whole, region).into_iter().flatten());
                 }
                 let is_part = found.is_some() && region != Some(&whole);
@@ -147,7 +150,7 @@ impl Comparison<'_, '_> {
             let empty = BTreeMap::new();
             let all = expected.of_inputs.get(when.batch as usize).unwrap_or(&empty);
             let wanted = all.get(&self.machine.graph.tensor(*tensor).name);
-            self.part("the gradient of", rank.number, *tensor, &region, (got, wanted))?;
+            self.part("the gradient of", rank.number, *tensor, &region, got, wanted)?;
         }
         Ok(())
     }

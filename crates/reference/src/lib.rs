@@ -200,7 +200,7 @@ impl<'r> Execution<'r> {
         let single = Single { graph, numbers, boundary: &self.program.boundary, trains };
         let mut held = BTreeMap::new();
         (0..step::steps(self.program))
-            .map(|step| single.step(env, self.sources, (step, self.batches), &mut held))
+            .map(|step| single.step(env, self.sources, step, self.batches, &mut held))
             .collect()
     }
 

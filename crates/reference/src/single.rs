@@ -37,7 +37,8 @@ impl Single<'_> {
         &self,
         env: &mut Env<'_>,
         sources: &Sources,
-        (step, batches): (u32, u32),
+        step: u32,
+        batches: u32,
         held: &mut BTreeMap<String, Value>,
     ) -> Made<Expected> {
         let mut expected = Expected::default();

@@ -66,8 +66,7 @@ fn jobs(role: &Role, batches: u32, goes_on: bool) -> Vec<Job> {
     let mut found = vec![];
     if !goes_on {
         found.extend(once(role, Pass::Begin, 0, table.begins));
-        found
-            .extend(table.tasks(batches).filter_map(|(task, batch)| job(role, task, (0, 0, batch), batches)));
+        found.extend(table.tasks(batches).filter_map(|(task, batch)| job(role, task, 0, 0, batch, batches)));
         found.extend(once(role, Pass::End, 0, table.ends));
         found.push(event(Does::Finish, 0));
         return found;
@@ -78,7 +77,7 @@ fn jobs(role: &Role, batches: u32, goes_on: bool) -> Vec<Job> {
             found.extend(once(role, Pass::Begin, step, table.begins));
         }
         let runs = table.no_flush(step, batches, last);
-        found.extend(runs.iter().filter_map(|run| job(role, run.task, (step, run.of, run.batch), batches)));
+        found.extend(runs.iter().filter_map(|run| job(role, run.task, step, run.of, run.batch, batches)));
         if step > 0 {
             found.extend(once(role, Pass::End, step - 1, table.ends));
             found.push(event(Does::Finish, step - 1));
@@ -97,7 +96,7 @@ fn once(role: &Role, pass: Pass, step: u32, runs: bool) -> Option<Job> {
     Some(Job { code, does: Does::Code, ..event(Does::Code, step) })
 }
 
-fn job(role: &Role, task: &Task, (step, of, batch): (u32, u32, u32), batches: u32) -> Option<Job> {
+fn job(role: &Role, task: &Task, step: u32, of: u32, batch: u32, batches: u32) -> Option<Job> {
     let code =
         role.body.codes.iter().position(|code| (code.block, code.pass) == (task.block, task.pass()))?;
     let scaled = match task.does {

@@ -72,7 +72,7 @@ pub fn simulate(
                     .is_some_and(|(own, of)| (own.block, own.pass, of) == (task.block, task.pass, batch))
             };
             let first = together.first() == Some(&device);
-            let Some(ready) = ready(shape, (task.block, task.pass, batch), &done).filter(|_| first) else {
+            let Some(ready) = ready(shape, task.block, task.pass, batch, &done).filter(|_| first) else {
                 continue;
             };
             if !together.iter().all(same) {
@@ -100,7 +100,9 @@ pub fn simulate(
 /// When all is there that a task waits for.
 fn ready(
     shape: &Shape,
-    (block, pass, batch): (usize, Pass, u32),
+    block: usize,
+    pass: Pass,
+    batch: u32,
     done: &BTreeMap<(usize, Pass, u32), u64>,
 ) -> Option<u64> {
     let of = |block: usize, pass: Pass| done.get(&(block, pass, batch)).copied();

@@ -397,7 +397,7 @@ fn estimated(question: &Question<'_>, plan: &Plan) -> Result<Estimate> {
         masters: question.masters,
         compiled: false,
     };
-    estimate((question.graph, question.analysis), plan, question.boundary, &setting)
+    estimate(question.graph, question.analysis, plan, question.boundary, &setting)
 }
 
 /// A plan, lowered and simulated. One that does not respect the constraints is a bug of whoever made it.

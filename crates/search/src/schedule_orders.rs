@@ -38,7 +38,7 @@ pub(crate) fn rows(
         let own =
             rows.iter().filter(|candidate| candidate.fits() && is_open(&candidate.plan, split_backward));
         let Some(first) = own.min_by(|a, b| a.seconds().total_cmp(&b.seconds())) else { continue };
-        ordered(question, (first, quickest), &mut found, watch)?;
+        ordered(question, first, quickest, &mut found, watch)?;
     }
     Ok(found)
 }
@@ -56,7 +56,8 @@ fn is_open(plan: &Plan, split_backward: bool) -> bool {
 /// A plan in the best order that is found, if it is quicker.
 fn ordered(
     question: &Question<'_>,
-    (candidate, quickest): (&Evaluated, f64),
+    candidate: &Evaluated,
+    quickest: f64,
     found: &mut Evaluations,
     watch: &mut dyn FnMut(&str),
 ) -> Result<()> {
@@ -76,7 +77,7 @@ fn ordered(
         };
         let bound = *bound.get_or_insert(whole.bound as f64 * blocks.unit);
         let mut looked = Evaluations::default();
-        let plans = blocks.plans(&candidate.plan, &problem, (&repetend, &whole));
+        let plans = blocks.plans(&candidate.plan, &problem, &repetend, &whole);
         looked.at(question, plans.into_iter().map(|plan| candidate.with(plan)), watch)?;
         found.passed_over.append(&mut looked.passed_over);
         if let Some(better) = quicker(&looked.rows, candidate.seconds()) {
@@ -198,7 +199,7 @@ impl OrderedBlocks {
     }
 
     /// In the order of the steady state, and of the whole step where that is another one.
-    fn plans(&self, plan: &Plan, problem: &Problem, (repetend, whole): (&Repetend, &Whole)) -> Vec<Plan> {
+    fn plans(&self, plan: &Plan, problem: &Problem, repetend: &Repetend, whole: &Whole) -> Vec<Plan> {
         let passes =
             problem.blocks.iter().filter(|block| block.name.parse::<schedule::Task>().is_ok()).count();
         let only = Problem {

@@ -153,7 +153,7 @@ fn sequences_are_divided_where_megatron_finds_nothing() {
     assert_eq!(first(&alone.question(&cluster, 2, 1)), "zigzag:2");
     let constraints = "shardwright-constraints 1\nforbid \"up\": split n\nforbid \"down\": split k\n";
     let constraints =
-        Constraints::read(constraints, "mine.constraints", (&whole.graph, &whole.analysis), &cluster, 2);
+        Constraints::read(constraints, "mine.constraints", &whole.graph, &whole.analysis, &cluster, 2);
     let constraints = constraints.expect("it reads");
     let question = Question { constraints: Some(&constraints), ..whole.question(&cluster, 2, 1) };
     assert_eq!(first(&question), "zigzag:2");
@@ -303,7 +303,7 @@ fn nothing_takes_less_than_it_must() {
                     continue;
                 };
                 let least = leasts.of(&plan).expect("a least");
-                let Ok(stats) = estimate((&model.graph, &model.analysis), &plan, &model.boundary, &setting)
+                let Ok(stats) = estimate(&model.graph, &model.analysis, &plan, &model.boundary, &setting)
                 else {
                     continue;
                 };
@@ -340,7 +340,7 @@ fn under_gpipe_all_micro_batches_are_there_at_once() {
             compiled: false,
         };
         let plan = plan::sets::named(name, &model.graph, &model.analysis, 2).expect("a plan");
-        let stats = estimate((&model.graph, &model.analysis), &plan, &model.boundary, &setting);
+        let stats = estimate(&model.graph, &model.analysis, &plan, &model.boundary, &setting);
         let memory = stats.expect("it is proved").memory;
         memory.iter().map(check::Memory::total).max().expect("ranks")
     };
@@ -415,8 +415,8 @@ fn where_a_layer_does_not_fit_its_parts_take_turns() {
         let plan = plan::sets::named(name, question.graph, question.analysis, 1).expect("a plan");
         let Question { optimizer, masters, .. } = question;
         let setting = Setting { cluster: &cluster, batches: 1, optimizer, masters, compiled: false };
-        let of = (question.graph, question.analysis);
-        let stats = estimate(of, &plan, question.boundary, &setting).expect("an estimate");
+        let stats = estimate(question.graph, question.analysis, &plan, question.boundary, &setting)
+            .expect("an estimate");
         stats.memory[0].total()
     };
     let (recomputed, turns) = (needs("replicate x recompute"), needs("replicate x coshard x recompute"));

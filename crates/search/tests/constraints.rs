@@ -35,7 +35,7 @@ output %mse_loss
 
 fn read(model: &Model, cluster: &Cluster, lines: &str) -> Result<Constraints> {
     let text = format!("shardwright-constraints 1\n{lines}\n");
-    Constraints::read(&text, "mine.constraints", (&model.graph, &model.analysis), cluster, cluster.devices())
+    Constraints::read(&text, "mine.constraints", &model.graph, &model.analysis, cluster, cluster.devices())
 }
 
 fn broken(constraints: &Constraints, model: &Model, plan: &Plan) -> Vec<usize> {
@@ -273,8 +273,8 @@ fn what_cannot_be_read_is_refused_with_its_line() {
         assert!(error.code == code && error.what.contains(part), "{lines}: {error}");
     }
     let text = "shardwright-plan 2\n";
-    let of = (&model.graph, &model.analysis);
-    let error = Constraints::read(text, "a.plan", of, &cluster, 4).expect_err("no version");
+    let error = Constraints::read(text, "a.plan", &model.graph, &model.analysis, &cluster, 4)
+        .expect_err("no version");
     assert_eq!((error.code, error.place.as_deref()), ("SW0332", Some("a.plan, line 1")));
 }
 
@@ -282,9 +282,9 @@ fn what_cannot_be_read_is_refused_with_its_line() {
 fn a_partial_plan_is_a_constraint() {
     let model = Model::gpt();
     let cluster = named("cpu:4").expect("known");
-    let of = (&model.graph, &model.analysis);
     let text = "shardwright-plan 1\nname \"part\"\ndevices 4\nop \"h.*.mlp.c_fc\": split n 4\n";
-    let constraints = Constraints::read(text, "part.plan", of, &cluster, 4).expect("it reads");
+    let constraints =
+        Constraints::read(text, "part.plan", &model.graph, &model.analysis, &cluster, 4).expect("it reads");
     let question = Question { constraints: Some(&constraints), ..model.question(&cluster, 4, 1) };
     let rows = best(&question, None, &mut |_| ()).expect("a plan").rows;
     let op =
@@ -292,18 +292,27 @@ fn a_partial_plan_is_a_constraint() {
     assert_eq!(rows[0].plan.op(op).count(), 4);
     assert!(broken(&constraints, &model, &rows[0].plan).is_empty());
     let other = text.replace("devices 4", "devices 8");
-    assert_eq!(Constraints::read(&other, "part.plan", of, &cluster, 4).expect_err("8").code, "SW0332");
+    assert_eq!(
+        Constraints::read(&other, "part.plan", &model.graph, &model.analysis, &cluster, 4)
+            .expect_err("8")
+            .code,
+        "SW0332"
+    );
     let more = format!("{text}recompute \"h.*\"\n");
-    assert_eq!(Constraints::read(&more, "part.plan", of, &cluster, 4).expect_err("a span").code, "SW0332");
+    assert_eq!(
+        Constraints::read(&more, "part.plan", &model.graph, &model.analysis, &cluster, 4)
+            .expect_err("a span")
+            .code,
+        "SW0332"
+    );
 }
 
 #[test]
 fn levels_need_nodes_that_are_alike() {
     let model = Model::gpt();
     let cluster = named("dgx-h100:4x2").expect("known");
-    let of = (&model.graph, &model.analysis);
     let text = "shardwright-constraints 1\nuse \"data\" between nodes\n";
-    let read = |devices| Constraints::read(text, "mine", of, &cluster, devices);
+    let read = |devices| Constraints::read(text, "mine", &model.graph, &model.analysis, &cluster, devices);
     assert_eq!(read(6).expect_err("4 and 2").code, "SW0335");
     assert!(read(8).is_ok() && read(4).is_ok());
 }

@@ -55,7 +55,7 @@ fn gone_through(stages: &[Stage], sent: f64, batches: usize) -> f64 {
 }
 
 fn flow(stages: &[Stage], sent: f64, batches: u32) -> Flow {
-    stages.iter().rev().fold(Flow::default(), |flow, stage| flow.after(stage, (sent, sent), batches))
+    stages.iter().rev().fold(Flow::default(), |flow, stage| flow.after(stage, sent, sent, batches))
 }
 
 /// What a segment adds to what is drawn: to forward, and to what a stage does in a step of few micro-batches.
@@ -128,7 +128,8 @@ impl Costs for Drawn {
 fn least_of_all(
     ask: &Ask<'_>,
     costs: &mut Drawn,
-    (segment, device): (usize, u32),
+    segment: usize,
+    device: u32,
     after: Option<(Run, Flow)>,
     least: &mut BTreeMap<u32, f64>,
 ) {
@@ -146,8 +147,9 @@ fn least_of_all(
             let run = Run { segments: (from, segment), devices: (device - size, device) };
             for stage in costs.ways(run, ask.batches.min(stages + 1), ask.below).iter() {
                 let sent = after.map(|(to, flow)| costs.sent((run, stage), (to, &flow))).unwrap_or_default();
-                let flow = after.map_or_else(Flow::default, |it| it.1).after(stage, sent, ask.batches);
-                least_of_all(ask, costs, (from, device - size), Some((run, flow)), least);
+                let flow =
+                    after.map_or_else(Flow::default, |it| it.1).after(stage, sent.0, sent.1, ask.batches);
+                least_of_all(ask, costs, from, device - size, Some((run, flow)), least);
             }
         }
     }
@@ -183,7 +185,7 @@ proptest! {
         let ask = Ask { segments, devices, batches, stages: 4, below, floor: 1.0, busy, stop: Stop::default() };
         let (found, _) = cut(&ask, &mut Drawn { seed });
         let mut least = BTreeMap::new();
-        least_of_all(&ask, &mut Drawn { seed }, (segments, devices), None, &mut least);
+        least_of_all(&ask, &mut Drawn { seed }, segments, devices, None, &mut least);
         let best = least.values().copied().fold(f64::INFINITY, f64::min);
         // The best one, and of each other number of stages the best, where it is about as quick.
         let near = |it: &(u32, f64)| it.1 <= 1.099 * best && it.1 < f64::INFINITY;

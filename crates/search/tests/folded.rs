@@ -84,12 +84,12 @@ fn both(question: &Question<'_>, plan: &Plan) -> bool {
         masters: question.masters,
         compiled: false,
     };
-    let of = (question.graph, question.analysis);
     let stats = |estimate: diag::Result<Estimate>| {
         estimate.unwrap_or_else(|error| panic!("{}: {error:?}", plan.name))
     };
-    let few = stats(estimate(of, plan, question.boundary, &setting));
-    let all = stats(estimate_one_by_one(of, plan, question.boundary, &setting));
+    let few = stats(estimate(question.graph, question.analysis, plan, question.boundary, &setting));
+    let all =
+        stats(estimate_one_by_one(question.graph, question.analysis, plan, question.boundary, &setting));
     let called = format!("{} on {}", plan.name, question.cluster.name);
     let numbers = |it: &Estimate| [it.simulation.seconds, it.operations, it.utilisation].map(f64::to_bits);
     assert_eq!(numbers(&few), numbers(&all), "{called}");

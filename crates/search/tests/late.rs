@@ -32,8 +32,9 @@ fn named_of(found: &Found) -> Vec<(String, u64)> {
 
 fn gpt(cluster: &Cluster, lines: Option<&str>, check: impl Fn(&Question<'_>, usize)) {
     let model = Model::gpt();
-    let of = (&model.graph, &model.analysis);
-    let read = |lines| Constraints::read(lines, "mine", of, cluster, 4).expect("they read");
+    let read = |lines| {
+        Constraints::read(lines, "mine", &model.graph, &model.analysis, cluster, 4).expect("they read")
+    };
     let own = lines.map(read);
     let question = Question { constraints: own.as_ref(), ..model.question(cluster, 4, 4) };
     let (_, looks) = stopped(&question, usize::MAX, |it| best(it, None, &mut |_| ()).expect("a plan"));

@@ -33,9 +33,10 @@ fn tight(model: &Model) -> u64 {
 fn stats(question: &Question<'_>, name: &str) -> Option<Estimate> {
     let plan = plan::sets::named(name, question.graph, question.analysis, question.devices).ok()?;
     let Question { cluster, batches, optimizer, masters, .. } = *question;
-    let of = (question.graph, question.analysis);
     let setting = Setting { cluster, batches, optimizer, masters, compiled: false };
-    Some(estimate(of, &plan, question.boundary, &setting).expect("an estimate"))
+    Some(
+        estimate(question.graph, question.analysis, &plan, question.boundary, &setting).expect("an estimate"),
+    )
 }
 
 fn on_host(candidate: &Evaluated) -> usize {
@@ -118,8 +119,8 @@ fn what_must_not_be_on_the_host_is_not() {
     let cluster = devices(1, "1 TB/s", "1 GB");
     let question = model.question(&cluster, 1, 1);
     let text = "shardwright-constraints 1\nforbid offload\n";
-    let of = (question.graph, question.analysis);
-    let constraints = Constraints::read(text, "mine", of, &cluster, 1).expect("they read");
+    let constraints =
+        Constraints::read(text, "mine", question.graph, question.analysis, &cluster, 1).expect("they read");
     let question = Question { memory: Some(tight(&model)), constraints: Some(&constraints), ..question };
     assert_eq!(on_host(&first(&question)), 0);
 }

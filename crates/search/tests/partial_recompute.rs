@@ -72,8 +72,8 @@ fn where_nothing_may_be_computed_again_nothing_is() {
     let cluster = devices(1, "1 GFLOP/s");
     let question = model.question(&cluster, 1, 1);
     let text = "shardwright-constraints 1\nforbid recompute\n";
-    let of = (question.graph, question.analysis);
-    let constraints = search::Constraints::read(text, "mine", of, &cluster, 1).expect("they read");
+    let constraints = search::Constraints::read(text, "mine", question.graph, question.analysis, &cluster, 1)
+        .expect("they read");
     let tight = Question { memory: Some(1 << 20), constraints: Some(&constraints), ..question };
     let rows = compare(&tight, None, &mut |_| ()).map(|found| found.rows).unwrap_or_default();
     assert!(rows.iter().all(|candidate| candidate.plan.recompute.is_empty()));

@@ -14,8 +14,8 @@ use narrow::{narrow, untied};
 
 fn constraints(model: &Model, cluster: &Cluster, lines: &str) -> Constraints {
     let header = if lines.starts_with("shardwright") { "" } else { "shardwright-constraints 1\n" };
-    let of = (&model.graph, &model.analysis);
-    Constraints::read(&format!("{header}{lines}\n"), "mine", of, cluster, cluster.devices()).expect(lines)
+    let (text, devices) = (format!("{header}{lines}\n"), cluster.devices());
+    Constraints::read(&text, "mine", &model.graph, &model.analysis, cluster, devices).expect(lines)
 }
 
 /// All pipelines that are found. None was made that breaks a constraint, to be left out then.

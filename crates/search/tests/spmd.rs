@@ -57,7 +57,7 @@ fn seconds(question: &Question<'_>, plan: &Plan) -> (f64, u64) {
         masters: question.masters,
         compiled: false,
     };
-    let found = estimate((question.graph, question.analysis), plan, question.boundary, &setting);
+    let found = estimate(question.graph, question.analysis, plan, question.boundary, &setting);
     let found = found.unwrap_or_else(|error| panic!("{}: {error:?}", plan.name));
     (found.simulation.seconds, found.memory.iter().map(check::Memory::total).max().unwrap_or(0))
 }
@@ -238,8 +238,8 @@ fn what_is_rewritten_is_claimed_as_it_is_computed() {
             masters: &model.masters,
             compiled: false,
         };
-        let of = (&model.graph, &model.analysis);
-        let found_of = estimate(of, &found.plan, &model.boundary, &setting).expect("it is estimated");
+        let found_of = estimate(&model.graph, &model.analysis, &found.plan, &model.boundary, &setting)
+            .expect("it is estimated");
         let computed =
             found_of.simulation.ranks.iter().map(|it| it.forward + it.backward).fold(0.0, f64::max);
         let claimed = found.claim.totals.works;

@@ -18,7 +18,8 @@ fn read(model: &str) -> Graph {
 
 /// The shards that every part has of an operand, counted one by one.
 fn expected(
-    (dims, plan): (&OpDims, &OpPlan),
+    dims: &OpDims,
+    plan: &OpPlan,
     carried: &[Option<usize>],
     sizes: &[i64],
     is_partial: &dyn Fn(On) -> bool,
@@ -66,7 +67,7 @@ fn compare(graph: &Graph, analysis: &Analysis, plan: &Plan, op: OpId) -> Option<
         });
         let sizes = analysis.flat(tensor);
         let is_partial = |on: On| is_reduced(on) || on == On::Value;
-        let wanted = expected((dims, own), &dims.outputs[output], &sizes, &is_partial, &|_| true);
+        let wanted = expected(dims, own, &dims.outputs[output], &sizes, &is_partial, &|_| true);
         same(placed.written(output, &sizes), &sizes, wanted, how.unwrap_or(Reduction::Sum));
         count += 1;
     }
@@ -77,7 +78,7 @@ fn compare(graph: &Graph, analysis: &Analysis, plan: &Plan, op: OpId) -> Option<
         let (sizes, carried) = (analysis.flat(tensor), &dims.inputs[input]);
         let read = placed.read(Input { carried, once, linear }, &sizes);
         let given = |on: On| !once || !is_reduced(on) && on != On::Value;
-        let of = |is_partial: &dyn Fn(On) -> bool| expected((dims, own), carried, &sizes, is_partial, &given);
+        let of = |is_partial: &dyn Fn(On) -> bool| expected(dims, own, carried, &sizes, is_partial, &given);
         let value = of(&|on| linear && on == On::Value);
         let gradient = of(&|on| match on {
             On::Loop(l) => !carried.contains(&Some(l)),

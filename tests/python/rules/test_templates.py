@@ -141,7 +141,7 @@ KWARGS: dict[str, dict[str, Any]] = {
     "new_zeros": {"dtype": torch.float32},
     "new_ones": {"dtype": torch.float32},
 }
-NAMED = {"alpha": 2, "mode": "floor", "dtype": torch.float32}
+NAMED = {"alpha": 2, "mode": "floor", "dtype": torch.float32, "scale": 0.3}
 
 
 def cases() -> list[Any]:

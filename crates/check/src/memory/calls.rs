@@ -98,7 +98,7 @@ impl<'a> Walk<'_, 'a> {
         }
         for (offset, local) in call.ops.iter().enumerate().rev() {
             if let Some(part) = self.rank.parts[first + offset] {
-                self.back((offset, local, &part), &mut saved[offset], first_half.as_ref());
+                self.back(offset, local, &part, &mut saved[offset], first_half.as_ref());
             }
         }
         saved.into_iter().flatten().for_each(|block| self.ledger.drop_block(block));
@@ -108,11 +108,13 @@ impl<'a> Walk<'_, 'a> {
     /// One operator's backward; afterwards what was kept for it is free.
     fn back(
         &mut self,
-        (offset, local, part): (usize, &LocalOp, &LocalPart),
+        offset: usize,
+        local: &LocalOp,
+        part: &LocalPart,
         saved: &mut Vec<MemoryBlock>,
         first_half: Option<&(CallId, Waits)>,
     ) {
-        let left = first_half.map_or(vec![], |(_, waits)| self.left_of(waits, (local, part), saved));
+        let left = first_half.map_or(vec![], |(_, waits)| self.left_of(waits, local, part, saved));
         let given: Vec<Option<MemoryBlock>> =
             local.outputs.iter().map(|buf| buf.and_then(|buf| self.arriving[buf.index()].take())).collect();
         let arrives = given.iter().any(Option::is_some);
@@ -135,7 +137,7 @@ impl<'a> Walk<'_, 'a> {
         }
         self.ledger.meanwhile(if arrives { cost.meanwhile.backward } else { 0 }, Purpose::Working);
         match first_half.filter(|_| !left.is_empty()) {
-            Some((call, _)) => self.leave_op(*call, (offset, left), &given, std::mem::take(saved)),
+            Some((call, _)) => self.leave_op(*call, offset, left, &given, std::mem::take(saved)),
             None => saved.drain(..).for_each(|block| self.ledger.drop_block(block)),
         }
         given.into_iter().flatten().for_each(|block| self.ledger.release(block));

@@ -76,7 +76,8 @@ impl Walk<'_, '_> {
     pub(super) fn left_of(
         &mut self,
         waits: &Waits,
-        (local, part): (&LocalOp, &LocalPart),
+        local: &LocalOp,
+        part: &LocalPart,
         saved: &[MemoryBlock],
     ) -> Vec<BufId> {
         let made = local.outputs.iter().flatten().any(|buf| waits.at(*buf));
@@ -108,7 +109,8 @@ impl Walk<'_, '_> {
     pub(super) fn leave_op(
         &mut self,
         call: CallId,
-        (offset, bufs): (usize, Vec<BufId>),
+        offset: usize,
+        bufs: Vec<BufId>,
         given: &[Option<MemoryBlock>],
         saved: Vec<MemoryBlock>,
     ) {

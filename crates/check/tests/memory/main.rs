@@ -64,8 +64,12 @@ fn has(memory: &Memory, expected: &str) {
 }
 
 fn over(model: &Graph, made: &Program, batches: u32) -> Memory {
-    let asked = (Folding::LONG, batches);
-    check::courses_folding(model, made, &Masters::new(), asked).expect("it is right").0.memory.remove(0)
+    let folding = Folding::LONG;
+    check::courses_folding(model, made, &Masters::new(), folding, batches)
+        .expect("it is right")
+        .0
+        .memory
+        .remove(0)
 }
 
 const ONE: &str = "input %x f64[4,8] 0

@@ -66,7 +66,7 @@ impl<'a, 'r> Code<'a, 'r> {
         let Some((key, (index, function))) = found else {
             return Err(self.reader.unknown(line, format!("there is no function `{name}` above")));
         };
-        let result = self.run(&function, args, (index, below), no_grad, line);
+        let result = self.run(&function, args, index, below, no_grad, line);
         self.reader.functions.insert(key, (index, function));
         result
     }
@@ -75,7 +75,8 @@ impl<'a, 'r> Code<'a, 'r> {
         &mut self,
         function: &Function<'a>,
         args: Vec<Value>,
-        (index, below): (usize, usize),
+        index: usize,
+        below: usize,
         no_grad: bool,
         line: u32,
     ) -> Result<Vec<BufId>> {

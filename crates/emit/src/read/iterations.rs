@@ -10,7 +10,9 @@ use crate::python::{Expr, Stmt, StmtKind};
 pub(super) fn iterations(
     reader: &Reader<'_>,
     scope: &Scope<'_>,
-    (target, values, body): (&str, &Expr<'_>, &[Stmt<'_>]),
+    target: &str,
+    values: &Expr<'_>,
+    body: &[Stmt<'_>],
     line: u32,
 ) -> Result<Box<dyn Iterator<Item = i64>>> {
     if is_reserved(target) || reader.is_function(target) || scope.contains_key(target) {

@@ -73,7 +73,8 @@ pub(super) fn slices(value: &Value) -> Result<Option<Slices>> {
 /// The tables, which speak of the graph in slices and rewritten.
 pub(super) fn read(
     graph: &Graph,
-    (slices, rewritings): (Option<Slices>, Vec<Rewriting>),
+    slices: Option<Slices>,
+    rewritings: Vec<Rewriting>,
     value: &Value,
 ) -> Result<ProgramTables> {
     let top = Node { value, place: Place::Top };

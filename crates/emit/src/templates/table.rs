@@ -34,6 +34,10 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     ("aten.pixel_unshuffle.default(*2)", "F.pixel_unshuffle(*2)"),
     // ---- attention
     (
+        "aten.scaled_dot_product_attention.default({0:t}, {1:t}, {2:t}, is_causal=True, scale={scale})",
+        "F.scaled_dot_product_attention({0}, {1}, {2}, is_causal=True, scale={scale})",
+    ),
+    (
         "aten.scaled_dot_product_attention.default({0:t}, {1:t}, {2:t}, None, 0.0, True, **)",
         "F.scaled_dot_product_attention({0}, {1}, {2}, is_causal=True, **)",
     ),

@@ -105,7 +105,7 @@ fn renamed(
     }
     let made_in_loops: HashSet<&str> = loops.iter().flat_map(|found| lines.made_in(found)).collect();
     for (class, title) in classes.iter().zip(&titles).filter(|(class, _)| class.len() > 1) {
-        reuse((lines, &made_in_loops), params, class, title, &mut new);
+        reuse(lines, &made_in_loops, params, class, title, &mut new);
     }
     Some((new, free.fresh("n")))
 }
@@ -143,7 +143,8 @@ fn classes(loops: &[RepeatedLines]) -> Vec<Vec<&str>> {
 
 /// In a loop a value may have the name of one that is no longer needed.
 fn reuse(
-    (lines, made_in_loops): (&Lines, &HashSet<&str>),
+    lines: &Lines,
+    made_in_loops: &HashSet<&str>,
     params: &[&str],
     class: &[&str],
     name: &str,

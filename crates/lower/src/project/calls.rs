@@ -131,7 +131,7 @@ impl Projector<'_> {
                 let mut buf = self.fetch(id, port)?;
                 if !inside.contains_key(&buf) {
                     let owner = if carries { self.owner(id, port)? } else { Owner::Nobody };
-                    buf = self.as_input((id, port), buf, owner, &mut inputs)?;
+                    buf = self.as_input(id, port, buf, owner, &mut inputs)?;
                 }
                 operands.push(Some(buf));
             }
@@ -174,7 +174,8 @@ impl Projector<'_> {
     /// its own.
     fn as_input(
         &mut self,
-        (id, port): (UseId, usize),
+        id: UseId,
+        port: usize,
         buf: BufId,
         owner: Owner,
         inputs: &mut Vec<(BufId, Owner)>,

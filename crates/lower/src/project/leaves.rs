@@ -163,7 +163,8 @@ impl Projector<'_> {
         &mut self,
         id: UseId,
         exchange: ExchangeId,
-        (plan, when): (&Rc<Move>, GradSync),
+        plan: &Rc<Move>,
+        when: GradSync,
     ) -> Asked<()> {
         let here = self.leaves_here(id)?;
         // Also those that nothing is taken from: they are copies, and their gradients are dropped, not added.

@@ -182,7 +182,7 @@ impl Projector<'_> {
             Event::GiveBack { id, path } => self.give_back(*id, path),
             Event::Reduce { group, uses } => self.reduce(*group, uses),
             Event::ReduceExactly { id, exchange, plan, when } => {
-                self.reduce_exactly(*id, *exchange, (plan, *when))
+                self.reduce_exactly(*id, *exchange, plan, *when)
             }
             Event::Gather { group, tensors } => self.gather(*group, tensors),
             Event::Release { tensors } => self.release(tensors),

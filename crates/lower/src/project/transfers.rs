@@ -117,7 +117,7 @@ impl Projector<'_> {
             self.push(Instr::Receive { exchange, to: results.clone() });
         }
         let middle = self.sent.remove(&(id, self.pass)).unwrap_or_default();
-        self.arrived(id, &crossing.step, (&here, &middle), &results)
+        self.arrived(id, &crossing.step, &here, &middle, &results)
     }
 
     pub(super) fn receive(&mut self, id: UseId, crossing: &Crossing) -> Asked<()> {
@@ -152,7 +152,7 @@ impl Projector<'_> {
         let middle = self.sums(id, &here, sources);
         let received = here.shape.gets.iter().filter(|get| **get == Get::Received).count();
         let results = self.communicate(id, step, &here, &middle, received);
-        self.arrived(id, step, (&here, &middle), &results)
+        self.arrived(id, step, &here, &middle, &results)
     }
 
     /// The targets of a leg, from what was there and what was communicated.
@@ -160,7 +160,8 @@ impl Projector<'_> {
         &mut self,
         id: UseId,
         step: &ReshardStep,
-        (here, middle): (&MoveHere, &[Option<BufId>]),
+        here: &MoveHere,
+        middle: &[Option<BufId>],
         results: &[BufId],
     ) -> Asked<Arrived> {
         let mut arrived = vec![];
@@ -170,13 +171,13 @@ impl Projector<'_> {
                 Get::Is(index) => middle[index].expect("a local source"),
                 Get::Of(index) => {
                     let from = middle[index].expect("a local source");
-                    self.slice(id, from, here.middle[index], (step.to, target))?
+                    self.slice(id, from, here.middle[index], step.to, target)?
                 }
                 Get::Received => *next.next().expect("one buffer for each target"),
                 Get::Reduced(index) => results[index],
                 Get::OfResult => {
                     let whole = here.result.expect("a result on this rank");
-                    self.slice(id, results[0], whole, (step.to, target))?
+                    self.slice(id, results[0], whole, step.to, target)?
                 }
             };
             arrived.push((target, buf));
@@ -262,7 +263,8 @@ impl Projector<'_> {
         id: UseId,
         from: BufId,
         whole: RegionsId,
-        (layout, target): (LayoutId, usize),
+        layout: LayoutId,
+        target: usize,
     ) -> Asked<BufId> {
         let wanted = self.role_ranks.shard(layout, target)?;
         let to = self.move_buf(id);

@@ -20,7 +20,7 @@ pub(super) fn slice(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled>>> 
     if tail.is_none() && proof.shape(out)[dim] == proof.short_shape(out)[dim] {
         return None;
     }
-    Some(sliced(proof, id, (x, out), dim, filled, tail).unwrap_or_else(|| match tail {
+    Some(sliced(proof, id, x, out, dim, filled, tail).unwrap_or_else(|| match tail {
         Some((_, tail)) => Err(proof.mixed(id, tail.length, CUT, "")),
         None => Err(proof.other_numbers(id)),
     }))
@@ -31,7 +31,8 @@ const CUT: &str = "it takes positions that are filled for some batches, and for 
 fn sliced(
     proof: &Proof<'_>,
     id: OpId,
-    (x, out): (TensorId, TensorId),
+    x: TensorId,
+    out: TensorId,
     dim: usize,
     filled: &Filled,
     tail: Option<(usize, &Tail)>,

@@ -18,7 +18,8 @@ const PLAN: &str = "shardwright-plan 1";
 pub fn read(
     text: &str,
     called: &str,
-    (graph, analysis): (&Graph, &Analysis),
+    graph: &Graph,
+    analysis: &Analysis,
     devices: u32,
 ) -> Result<Vec<Constraint>> {
     let lines = (1..).zip(text.lines()).filter(|(_, line)| !said(line).is_empty());
@@ -177,10 +178,10 @@ impl ConstraintReader<'_> {
                     let parts = number(parts)?;
                     demands.iter_mut().for_each(|it| it.copies = Some(parts));
                 }
-                ["split", dim] => self.along(&mut demands, dim, (2, u32::MAX))?,
+                ["split", dim] => self.along(&mut demands, dim, 2, u32::MAX)?,
                 ["split", dim, parts] => {
                     let parts = number(parts)?;
-                    self.along(&mut demands, dim, (parts, parts))?;
+                    self.along(&mut demands, dim, parts, parts)?;
                 }
                 _ => {
                     return Err(bad(format!("`{}` does not say how to split operators", clip(word)))
@@ -192,7 +193,7 @@ impl ConstraintReader<'_> {
     }
 
     /// Those that have the dim are divided along it so often; at least one does.
-    fn along(&self, demands: &mut [Demand], dim: &str, (least, most): (u32, u32)) -> Result<()> {
+    fn along(&self, demands: &mut [Demand], dim: &str, least: u32, most: u32) -> Result<()> {
         let mut is_there = false;
         for demand in demands.iter_mut() {
             let loops = self.dims.loops(demand.op, dim);
@@ -237,7 +238,7 @@ impl ConstraintReader<'_> {
                         .fix("write `forbid \"path\": split DIM`, or `limit \"path\": split DIM WAYS`"));
                 }
             };
-            self.along(&mut demands, dim, (0, most))?;
+            self.along(&mut demands, dim, 0, most)?;
         }
         demands.retain(|demand| !demand.along.is_empty());
         Ok(Says::Ways(demands))

@@ -16,7 +16,7 @@ impl Exchanges {
             let Some(exchange) = axis.along.exchange else { continue };
             let all = exchange(model, axis.size);
             for (op, on) in model.graph.op_ids().zip(all) {
-                let splits = on.and_then(|on| splits(model, op, (axes, choices), (number, on)));
+                let splits = on.and_then(|on| splits(model, op, axes, choices, number, on));
                 if splits.is_some_and(|splits| legal(model.graph, model.analysis, op, &splits).is_ok()) {
                     found[op.index()] = on.map(|on| (number, on));
                 }
@@ -49,8 +49,10 @@ impl Exchanges {
 fn splits(
     model: &Model<'_>,
     op: OpId,
-    (axes, choices): (&[Axis], &[Vec<Option<usize>>]),
-    (own, on): (usize, On),
+    axes: &[Axis],
+    choices: &[Vec<Option<usize>>],
+    own: usize,
+    on: On,
 ) -> Option<Vec<Split>> {
     let mut splits = vec![];
     for (number, axis) in axes.iter().enumerate() {

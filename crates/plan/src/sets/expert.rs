@@ -40,7 +40,7 @@ fn exchange(model: &Model<'_>, parts: u32) -> Vec<Option<On>> {
         let chosen = *model.graph.op(op).inputs().get(CHOSEN)?;
         let slots = *model.graph.tensor(chosen).shape.get(1)?;
         let tokens = batch[op.index()].filter(|_| slots < i64::from(parts))?;
-        Some(exchange::of((tokens, experts)))
+        Some(exchange::of(tokens, experts))
     };
     model.graph.op_ids().map(of).collect()
 }

@@ -37,7 +37,7 @@ fn interlace(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Res
     let ids = ids(model, &words);
     for op in model.graph.op_ids().filter(|op| words[op.index()].is_some() || ids[op.index()]) {
         let on = words[op.index()].map_or(On::Copies, On::Loop);
-        spread(model, draft, op, Split { on, parts: count }, (&devices, of[before[op.index()] as usize]))?;
+        spread(model, draft, op, Split { on, parts: count }, &devices, of[before[op.index()] as usize])?;
     }
     draft.cut(blocks(model.graph, &before, &words, &ids));
     Ok(())
@@ -103,7 +103,8 @@ fn spread(
     draft: &mut Draft<'_>,
     op: OpId,
     split: Split,
-    (devices, stage): (&[Vec<u32>], usize),
+    devices: &[Vec<u32>],
+    stage: usize,
 ) -> Result<()> {
     let splits: Vec<Split> = draft.splits_of(op).iter().copied().chain([split]).collect();
     legal(model.graph, model.analysis, op, &splits)?;

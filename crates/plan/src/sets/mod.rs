@@ -416,7 +416,7 @@ fn decided<'g>(name: &PlanName, model: &Model<'g>, devices: u32) -> Result<Choic
     let blocks = blocks::of(name, model, &axes)?;
     let mut draft = Draft::new(graph, analysis, &name.to_string(), devices);
     for op in graph.op_ids() {
-        let (splits, places) = nest(model, op, &axes, (&choices, &chunks), blocks.stage(op));
+        let (splits, places) = nest(model, op, &axes, &choices, &chunks, blocks.stage(op));
         draft.set(op, splits);
         draft.place(op, &places)?;
     }
@@ -482,7 +482,8 @@ fn nest(
     model: &Model<'_>,
     op: OpId,
     axes: &[Axis],
-    (choices, chunks): (&[Vec<Option<On>>], &[Vec<u32>]),
+    choices: &[Vec<Option<On>>],
+    chunks: &[Vec<u32>],
     stage: u32,
 ) -> (Vec<Split>, Vec<u32>) {
     let mut splits = vec![];

@@ -112,7 +112,7 @@ fn cheapest(work: &[u64], alive: &[u64], places: &[usize], count: usize) -> Vec<
     let done: Vec<u64> = ends.iter().map(|end| sum[*end]).collect();
     let largest = smallest_largest(&done, count);
     let sent: Vec<u64> = ends.iter().map(|end| alive[*end]).collect();
-    let cuts = least(&done, &sent, (count, largest + largest * UNEVEN / 100));
+    let cuts = least(&done, &sent, count, largest + largest * UNEVEN / 100);
     cuts.into_iter().map(|at| ends[at]).collect()
 }
 
@@ -137,7 +137,7 @@ fn smallest_largest(done: &[u64], count: usize) -> u64 {
 }
 
 /// Where so many stages begin, each with something in it and no more than so much work, for which the least is sent.
-fn least(done: &[u64], sent: &[u64], (count, most): (usize, u64)) -> Vec<usize> {
+fn least(done: &[u64], sent: &[u64], count: usize, most: u64) -> Vec<usize> {
     let first = |end: usize| (end > 0 && done[end] <= most).then_some((0, 0));
     let mut best: Vec<Vec<Option<(u64, usize)>>> = vec![(0..done.len()).map(first).collect()];
     for stage in 1..count {

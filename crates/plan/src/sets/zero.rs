@@ -13,7 +13,7 @@ use crate::{Draft, On};
 
 pub(super) const ONE: Set = Set {
     along: Some(ALONG),
-    besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Step, Reduce::Last)))],
+    besides: &[("", |model, draft, place| divide(model, draft, place, Gather::Step, Reduce::Last))],
     shards: Some(Shards::State),
     auto: Auto::Replicas,
     ..Set::new("zero1", "as `data`, with the optimizer state sharded; parameters are gathered once a step")
@@ -21,14 +21,14 @@ pub(super) const ONE: Set = Set {
 
 pub(super) const TWO: Set = Set {
     along: Some(ALONG),
-    besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Step, Reduce::Each)))],
+    besides: &[("", |model, draft, place| divide(model, draft, place, Gather::Step, Reduce::Each))],
     shards: Some(Shards::Gradients),
     ..Set::new("zero2", "as `zero1`, with gradients sharded too, and reduced with each micro-batch")
 };
 
 pub(super) const THREE: Set = Set {
     along: Some(ALONG),
-    besides: &[("", |model, draft, place| divide(model, draft, place, (Gather::Pass, Reduce::Each)))],
+    besides: &[("", |model, draft, place| divide(model, draft, place, Gather::Pass, Reduce::Each))],
     aliases: &["fsdp"],
     shards: Some(Shards::Parameters),
     auto: Auto::Replicas,
@@ -49,7 +49,8 @@ fn divide(
     model: &Model<'_>,
     draft: &mut Draft<'_>,
     place: &AxisPlace<'_>,
-    (gather, reduce): (Gather, Reduce),
+    gather: Gather,
+    reduce: Reduce,
 ) -> Result<()> {
     if place.size == 1 {
         return Ok(());

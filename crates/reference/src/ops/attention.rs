@@ -25,7 +25,7 @@ impl OpCall<'_, '_> {
         let p = self.number(4, "dropout_p").unwrap_or(Num::ZERO);
         let kept = match self.env.op {
             _ if p == Num::ZERO => None,
-            Some(op) => Some(self.kept_pairs(op, 0, p, (&q, &k, &v))?),
+            Some(op) => Some(self.kept_pairs(op, 0, p, &q, &k, &v)?),
             None => return wrong("attention with dropout that draws for nobody"),
         };
         let asked = AttentionOptions {
@@ -109,7 +109,9 @@ impl OpCall<'_, '_> {
         op: u32,
         slot: i64,
         p: Num,
-        (q, k, v): (&T, &T, &T),
+        q: &T,
+        k: &T,
+        v: &T,
     ) -> Made<Vec<Vec<Num>>> {
         let Some(drawn) = self.env.draws.positions(op, slot) else {
             return wrong(format!("{}: draws for nobody", self.target));

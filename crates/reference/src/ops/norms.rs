@@ -39,7 +39,7 @@ impl OpCall<'_, '_> {
         };
         let eps = self.number(4, "eps").unwrap_or(Num::float(1e-5));
         let normed = self.normed(&x, &(kept..x.rank()).collect::<Vec<_>>(), eps);
-        let found = self.weighted(&normed.x, (2, 3), kept)?;
+        let found = self.weighted(&normed.x, 2, 3, kept)?;
         Ok(self.with_statistics(found, &normed, &normed.kept))
     }
 
@@ -76,7 +76,7 @@ impl OpCall<'_, '_> {
     }
 
     /// Times the weight, plus the bias: both have the dims from one on.
-    fn weighted(&mut self, x: &T, (weight, bias): (usize, usize), from: usize) -> Made<T> {
+    fn weighted(&mut self, x: &T, weight: usize, bias: usize, from: usize) -> Made<T> {
         let (weight, bias) = (self.maybe(weight, "weight"), self.maybe(bias, "bias"));
         let inner: usize = x.shape[from..].iter().product();
         if [&weight, &bias].iter().any(|it| it.as_ref().is_some_and(|it| it.numel() != inner)) {
@@ -116,7 +116,7 @@ impl OpCall<'_, '_> {
             made.push(row.iter().map(|at| mul(self.tape, *at, scale)).collect::<Vec<u32>>());
         }
         let x = unrows(&x.shape, &dims, &made, x.kind);
-        Ok(vec![self.weighted(&x, (2, 9), kept)?])
+        Ok(vec![self.weighted(&x, 2, 9, kept)?])
     }
 
     fn groups(&mut self, groups: usize, weight: usize, bias: usize, eps: usize) -> Made<Vec<T>> {

@@ -51,7 +51,7 @@ impl OpCall<'_, '_> {
                 let [q, k, v] = [self.tensor(0, "q")?, self.tensor(1, "k")?, self.tensor(2, "v")?];
                 let p = self.number(4, "dropout_p").unwrap_or(Num::ZERO);
                 let op = u32::try_from(self.int(9, "operator", -1)).unwrap_or(u32::MAX);
-                let kept = self.kept_pairs(op, self.int(10, "slot", 0), p, (&q, &k, &v))?;
+                let kept = self.kept_pairs(op, self.int(10, "slot", 0), p, &q, &k, &v)?;
                 let asked = AttentionOptions {
                     mask: self.maybe(3, "mask"),
                     causal_from: self.flag(5, "is_causal", false).then(|| self.int(8, "start", 0)),

@@ -125,7 +125,7 @@ fn of_kind(subject: &Subject, kind: usize, many: Many) -> Row {
         if make(&mut mutant, &mut Random(number)).is_none() || mutant == subject.program {
             continue;
         }
-        let came = catch_unwind(AssertUnwindSafe(|| judged(subject, (&mutant, is_wild(make)), many)));
+        let came = catch_unwind(AssertUnwindSafe(|| judged(subject, &mutant, is_wild(make), many)));
         // What is read back as it was is no mutant.
         let Some(came) = came.unwrap_or_else(|_| Some(Came::Panicked(last_panic()))) else { continue };
         let shown = || if is_wild(make) { "    (not written)".into() } else { changes(subject, &mutant) };
@@ -145,7 +145,7 @@ fn is_wild(make: Make) -> bool {
 
 /// Read anew, so that what are hints are those of what is written. What no writer is made for is written only if the
 /// check accepts it.
-fn judged(subject: &Subject, (mutant, is_wild): (&Program, bool), many: Many) -> Option<Came> {
+fn judged(subject: &Subject, mutant: &Program, is_wild: bool, many: Many) -> Option<Came> {
     let Subject { graph, program, .. } = subject;
     if is_wild && check::check(graph, mutant).is_err() {
         return Some(Came::Refused { harmless: None });

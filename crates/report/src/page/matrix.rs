@@ -83,7 +83,7 @@ fn of_track(subject: &Subject<'_>, graph: &Graph, track: &Track, cells: &mut Cel
         }
     }
     for (exchange, times) in by_exchange {
-        exchanged((subject, graph), &is_here, (exchange, times), cells);
+        exchanged(subject, graph, &is_here, exchange, times, cells);
     }
 }
 
@@ -100,9 +100,11 @@ fn given(kind: Kind, message: &Message) -> f64 {
 
 /// By the table of the exchange, so many times.
 fn exchanged(
-    (subject, graph): (&Subject<'_>, &Graph),
+    subject: &Subject<'_>,
+    graph: &Graph,
     is_here: &[bool],
-    (id, times): (ExchangeId, f64),
+    id: ExchangeId,
+    times: f64,
     cells: &mut Cells,
 ) {
     let exchange = &subject.compiled.program.exchanges[id.index()];

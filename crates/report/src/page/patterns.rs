@@ -79,10 +79,10 @@ pub(super) fn tasks(subject: &Subject<'_>, role: usize, at: usize, patterns: &mu
     for task in spans.chunk_by(|a, b| task_of(a) == task_of(b)) {
         let (block, pass, batch, updates) = task_of(task[0]);
         let start = clock.ticks(task[0].start);
-        let slices = task.iter().flat_map(|span| slice((program, role), span, (clock, start))).collect();
+        let slices = task.iter().flat_map(|span| slice(program, role, span, clock, start)).collect();
         let sent = if updates { None } else { parts.remove(&(block, pass, batch)) };
         let sent = sent.unwrap_or_default();
-        let of_parts = sent.iter().flat_map(|it| part(simulation, it, (clock, start))).collect();
+        let of_parts = sent.iter().flat_map(|it| part(simulation, it, clock, start)).collect();
         let numbers = (patterns.slices.number(slices), patterns.parts.number(of_parts));
         tasks.push([code_at(block, pass), i64::from(batch), start, numbers.0, numbers.1]);
     }
@@ -90,7 +90,7 @@ pub(super) fn tasks(subject: &Subject<'_>, role: usize, at: usize, patterns: &mu
     for ((block, pass, batch), own) in parts {
         let starts = own.iter().map(|it| clock.ticks(simulation.messages[it.message].start));
         let start = starts.min().unwrap_or(0);
-        let of_parts = own.iter().flat_map(|it| part(simulation, it, (clock, start))).collect();
+        let of_parts = own.iter().flat_map(|it| part(simulation, it, clock, start)).collect();
         let numbers = (patterns.slices.number(vec![]), patterns.parts.number(of_parts));
         tasks.push([code_at(block, pass), i64::from(batch), start, numbers.0, numbers.1]);
     }
@@ -114,17 +114,17 @@ pub(super) fn code(program: &Program, role: usize, block: u32, pass: Pass) -> i6
     codes.iter().position(|code| (code.block, code.pass) == (block, pass)).map_or(-1, |at| at as i64)
 }
 
-fn slice((program, role): (&Program, usize), span: &Span, (clock, from): (Clock, i64)) -> [i64; SLICE] {
+fn slice(program: &Program, role: usize, span: &Span, clock: Clock, from: i64) -> [i64; SLICE] {
     let (start, end) = (clock.ticks(span.start), clock.ticks(span.end));
     let (sort, instr) = match span.what {
         What::Wait => (Sort::Waits, -1),
         What::Update => (Sort::Update, -1),
-        What::Instr(kind, instr) => (sort(program, role, span, (kind, instr)), instr as i64),
+        What::Instr(kind, instr) => (sort(program, role, span, kind, instr), instr as i64),
     };
     [start - from, end - start, sort as i64, instr]
 }
 
-fn sort(program: &Program, role: usize, span: &Span, (kind, instr): (Kind, usize)) -> Sort {
+fn sort(program: &Program, role: usize, span: &Span, kind: Kind, instr: usize) -> Sort {
     let instr = || program.roles[role].body.code(span.block, span.pass)?.instrs.get(instr);
     match (kind, span.pass) {
         (Kind::Call, pass) if pass.is_backward() => Sort::Recomputed,
@@ -137,7 +137,7 @@ fn sort(program: &Program, role: usize, span: &Span, (kind, instr): (Kind, usize
     }
 }
 
-fn part(simulation: &Simulation, part: &TakesPart, (clock, from): (Clock, i64)) -> [i64; PART] {
+fn part(simulation: &Simulation, part: &TakesPart, clock: Clock, from: i64) -> [i64; PART] {
     let message = &simulation.messages[part.message];
     let (start, end) = (clock.ticks(message.start), clock.ticks(message.end));
     [part.instr as i64, start - from, end - start, clock.ticks(part.exposed)]

@@ -32,8 +32,8 @@ pub(super) fn sensitivity(subject: &Subject<'_>) -> Result<Value> {
             masters: &masters,
             compiled: subject.is_compiled,
         };
-        let model = (subject.graph, subject.analysis);
-        Ok(compiler::brief(model, subject.plan, subject.compiled, &setting)?.simulation.seconds)
+        let Subject { graph, analysis, plan, compiled, .. } = subject;
+        Ok(compiler::brief(graph, analysis, plan, compiled, &setting)?.simulation.seconds)
     };
     let changed = PARTS.iter().map(|(part, ..)| with(*part)).collect::<Result<Vec<f64>>>()?;
     let fits_half = fits_half(subject);

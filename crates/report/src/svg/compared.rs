@@ -108,12 +108,12 @@ impl Axes {
         let step = 2f64.powf((self.most / 6.0).log2().ceil());
         for at in (0..).map(|at| f64::from(at) * step).take_while(|at| *at <= self.most) {
             let y = self.y(at);
-            picture.line(&[[left, y], [right, y]], LINE, (1.0, None));
+            picture.line(&[[left, y], [right, y]], LINE, 1.0, None);
             picture.text([left - 8.0, y + 4.0], &bytes(at), quiet(Anchor::End));
         }
         for at in log_ticks(self.times.0.exp(), self.times.1.exp()) {
             let x = self.x(at);
-            picture.line(&[[x, self.top], [x, self.bottom]], LINE, (1.0, None));
+            picture.line(&[[x, self.top], [x, self.bottom]], LINE, 1.0, None);
             picture.text([x, self.bottom + 16.0], &time(at), quiet(Anchor::Middle));
         }
         let middle = f64::midpoint(left, right);
@@ -122,13 +122,13 @@ impl Axes {
         let there = of.candidates.iter().map(|it| it.memory.1).max().unwrap_or(0) as f64;
         if there < self.most {
             let y = self.y(there);
-            picture.line(&[[left, y], [right, y]], EXPOSED, (1.5, Some(6.0)));
+            picture.line(&[[left, y], [right, y]], EXPOSED, 1.5, Some(6.0));
             let said = format!("a device has {}", bytes(there));
             picture.text([right, y - 5.0], &said, Font { colour: EXPOSED, ..quiet(Anchor::End) });
         }
         if self.is_near {
             let x = self.x(of.bound);
-            picture.line(&[[x, self.top], [x, self.bottom]], GOOD, (2.0, None));
+            picture.line(&[[x, self.top], [x, self.bottom]], GOOD, 2.0, None);
         } else if of.bound > 0.0 {
             let said = format!("← lower bound {}", time(of.bound));
             picture.text([right, self.top - 4.0], &said, Font { colour: GOOD, ..quiet(Anchor::End) });
@@ -149,7 +149,7 @@ fn draw_plans(picture: &mut Picture, axes: &Axes, all: &[Candidate], frontier: &
         }
         steps.push([x, y]);
     }
-    picture.line(&steps, DIMS[0], (1.5, Some(4.0)));
+    picture.line(&steps, DIMS[0], 1.5, Some(4.0));
     for (number, candidate) in frontier.iter().enumerate() {
         let [x, y] = place(candidate);
         picture.circle([x, y], 8.0, DIMS[0]);

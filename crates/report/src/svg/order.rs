@@ -33,7 +33,7 @@ pub fn order(of: &OrderPicture) -> String {
     let top = picture.y + 14.0;
     for at in ticks(0.0, of.end as f64, 10.0) {
         let x = LEFT + at * scale;
-        picture.line(&[[x, top - 4.0], [x, top + of.devices as f64 * HIGH]], LINE, (1.0, None));
+        picture.line(&[[x, top - 4.0], [x, top + of.devices as f64 * HIGH]], LINE, 1.0, None);
         picture.text([x + 3.0, top - 4.0], &format!("{at}"), Font { size: 11.0, ..QUIET });
     }
     for device in 0..of.devices {
@@ -48,7 +48,7 @@ pub fn order(of: &OrderPicture) -> String {
             for device in &block.devices {
                 let y = top + *device as f64 * HIGH;
                 let (x, wide) = (LEFT + *start as f64 * scale, block.time as f64 * scale);
-                picture.rounded([x, y + 2.0, wide, HIGH - 4.0], (colour, Some(WHITE)), 2.0);
+                picture.rounded([x, y + 2.0, wide, HIGH - 4.0], colour, Some(WHITE), 2.0);
                 let (long, short) = (format!("{}{batch}", block.word), batch.to_string());
                 let fits = |text: &&String| width_of(text, 11.0) < wide - 3.0;
                 if let Some(text) = [&long, &short].into_iter().find(fits) {

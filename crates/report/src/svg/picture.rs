@@ -51,13 +51,14 @@ impl Picture {
     }
 
     pub(super) fn area(&mut self, [x, y, width, height]: Area, fill: Colour) {
-        self.rounded([x, y, width, height], (fill, None), 0.0);
+        self.rounded([x, y, width, height], fill, None, 0.0);
     }
 
     pub(super) fn rounded(
         &mut self,
         [x, y, width, height]: Area,
-        (fill, edge): (Colour, Option<Colour>),
+        fill: Colour,
+        edge: Option<Colour>,
         by: f64,
     ) {
         let [x, y, width, height] = [x, y, width, height].map(short);
@@ -85,7 +86,7 @@ impl Picture {
     }
 
     /// A line from point to point; `dashes` are lengths with gaps of the same between them.
-    pub(super) fn line(&mut self, points: &[[f64; 2]], colour: Colour, (wide, dashes): (f64, Option<f64>)) {
+    pub(super) fn line(&mut self, points: &[[f64; 2]], colour: Colour, wide: f64, dashes: Option<f64>) {
         let points: Vec<String> =
             points.iter().map(|[x, y]| format!("{},{}", short(*x), short(*y))).collect();
         let _ = write!(
@@ -123,7 +124,7 @@ impl Picture {
             if x + wide > WIDTH - EDGE && x > EDGE {
                 (x, self.y) = (EDGE, self.y + 18.0);
             }
-            self.rounded([x, self.y, 12.0, 12.0], (*colour, None), 2.0);
+            self.rounded([x, self.y, 12.0, 12.0], *colour, None, 2.0);
             self.text([x + 18.0, self.y + 10.5], word, PLAIN);
             x += wide;
         }

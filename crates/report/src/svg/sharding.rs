@@ -72,7 +72,7 @@ impl Drawing {
             if line < GRID.0 && across_at < GRID.1 {
                 let place = [DEVICES + across_at as f64 * CELL, y + 8.0 + line as f64 * CELL];
                 let fill = self.fill(ways, at);
-                self.picture.rounded([place[0], place[1], CELL - 2.0, CELL - 2.0], (fill, None), 3.0);
+                self.picture.rounded([place[0], place[1], CELL - 2.0, CELL - 2.0], fill, None, 3.0);
                 let font = Font { size: 10.0, anchor: Anchor::Middle, ..PLAIN };
                 let center = [place[0] + CELL / 2.0 - 1.0, place[1] + CELL / 2.0 + 2.5];
                 self.picture.text(center, &device.to_string(), font);
@@ -82,7 +82,7 @@ impl Drawing {
             self.picture.text([DEVICES - 16.0, middle], "…", QUIET);
         }
         self.picture.y += high;
-        self.picture.line(&[[EDGE, y + high], [WIDTH - EDGE, y + high]], LINE, (1.0, None));
+        self.picture.line(&[[EDGE, y + high], [WIDTH - EDGE, y + high]], LINE, 1.0, None);
     }
 
     fn chips(&mut self, ways: &[(String, u32)], middle: f64) {
@@ -94,7 +94,7 @@ impl Drawing {
             let colour = self.colour(dim);
             let word = format!("{dim} {parts}");
             let wide = width_of(&word, 12.0) + 16.0;
-            self.picture.rounded([x, middle - 10.0, wide, 20.0], (tint(colour, 0.25), Some(colour)), 10.0);
+            self.picture.rounded([x, middle - 10.0, wide, 20.0], tint(colour, 0.25), Some(colour), 10.0);
             self.picture.text(
                 [x + wide / 2.0, middle + 4.0],
                 &word,

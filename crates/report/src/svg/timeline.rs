@@ -77,7 +77,7 @@ impl<'d> Drawing<'d> {
         let (top, high) = (self.picture.y + 14.0, lines as f64 * LINE_HIGH);
         for at in ticks(0.0, self.seconds, 7.0) {
             let x = self.x(at / self.seconds.max(1e-12) * self.whole);
-            self.picture.line(&[[x, top - 4.0], [x, top + high]], LINE, (1.0, None));
+            self.picture.line(&[[x, top - 4.0], [x, top + high]], LINE, 1.0, None);
             if x + 40.0 < WIDTH {
                 self.picture.text([x + 3.0, top - 4.0], &time(at), Font { size: 11.0, ..QUIET });
             }
@@ -102,7 +102,8 @@ impl<'d> Drawing<'d> {
         self.picture.line(
             &[[EDGE, y + LINE_HIGH - 1.0], [WIDTH - EDGE, y + LINE_HIGH - 1.0]],
             LINE,
-            (1.0, None),
+            1.0,
+            None,
         );
     }
 

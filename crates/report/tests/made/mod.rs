@@ -18,7 +18,7 @@ pub fn page(plan: &str, batches: u32) -> (Value, SimulatedStep) {
 /// The same with a recording beside it.
 pub fn recorded(plan: &str, batches: u32, text: String) -> Result<Value> {
     let recorded = Some(RecordedFile { name: "steps.json".into(), text });
-    Ok(made(GPT, (plan, 4), ("h200:4", batches), recorded)?.0)
+    Ok(made(GPT, plan, 4, "h200:4", batches, recorded)?.0)
 }
 
 pub fn page_of(
@@ -26,13 +26,15 @@ pub fn page_of(
     (plan, devices): (&str, u32),
     (cluster, batches): (&str, u32),
 ) -> (Value, SimulatedStep) {
-    made(text, (plan, devices), (cluster, batches), None).expect("a page")
+    made(text, plan, devices, cluster, batches, None).expect("a page")
 }
 
 fn made(
     text: &str,
-    (plan, devices): (&str, u32),
-    (cluster, batches): (&str, u32),
+    plan: &str,
+    devices: u32,
+    cluster: &str,
+    batches: u32,
     recorded: Option<RecordedFile>,
 ) -> Result<(Value, SimulatedStep)> {
     let graph: Graph = text.parse().expect("a graph");
@@ -43,7 +45,7 @@ fn made(
     let (cluster, masters) = (cluster::named(cluster).expect("a cluster"), Masters::new());
     let setting =
         Setting { cluster: &cluster, batches, optimizer: "adamw", masters: &masters, compiled: false };
-    let step = compiler::step((&graph, &analysis), &plan, &compiled, &setting, false).expect("a step");
+    let step = compiler::step(&graph, &analysis, &plan, &compiled, &setting, false).expect("a step");
     let candidate = Candidate { plan: "</script><b>".into(), seconds: 1.0, ..Candidate::default() };
     let compared = Some(Compared { bound: 0.5, candidates: vec![candidate] });
     let about = About {

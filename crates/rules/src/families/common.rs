@@ -282,8 +282,11 @@ pub(super) fn wide(dtype: Dtype) -> Dtype {
 pub(super) fn finish(
     to: &mut Builder<'_>,
     index: usize,
-    (target, args, labels): (&str, Vec<Arg>, &str),
-    (work, shape): (Dtype, &[i64]),
+    target: &str,
+    args: Vec<Arg>,
+    labels: &str,
+    work: Dtype,
+    shape: &[i64],
 ) {
     let Some(dtype) = to.result_dtype(index) else { return };
     if dtype == work {

@@ -98,7 +98,7 @@ impl Space {
     fn new(op: &Op, input: &[i64], result: &[i64], window: &[i64]) -> Self {
         let mut it = Self { rows: Rows::Whole, read: vec![], made: vec![], window: vec![] };
         for (at, ((&from, &to), &size)) in input.iter().zip(result).zip(window).enumerate() {
-            let rows = match rows(op, at, window.len(), size, (from, to)) {
+            let rows = match rows(op, at, window.len(), size, from, to) {
                 // A line has no rows: where it is a sequence, its dim is cut for other reasons.
                 Rows::Blocks(_) if at > 0 || window.len() == 1 => Rows::Whole,
                 rows => rows,
@@ -114,7 +114,7 @@ impl Space {
 }
 
 /// How a dim of space is divided: the `at`th of `dims`, under a window of that size.
-fn rows(op: &Op, at: usize, dims: usize, size: i64, (from, to): (i64, i64)) -> Rows {
+fn rows(op: &Op, at: usize, dims: usize, size: i64, from: i64, to: i64) -> Rows {
     let of = |index: usize, name: &str, default: i64| each(op, index, name, &vec![default; dims])[at];
     let (step, padding) = (of(3, "stride", 1), of(4, "padding", 0));
     if is_general(op) || op.target.ends_with(".padding") {

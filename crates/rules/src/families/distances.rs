@@ -103,8 +103,8 @@ fn rewriting(op: &Op, to: &mut Builder<'_>) {
     let (args, kwargs) = unreduced(op);
     let loss = to.op(&op.target, (args, kwargs), &labels, dtype, &common);
     let wide_loss = widened(to, loss, wide(dtype), &all);
-    let step = ("aten.mean.default", vec![Arg::Tensor(wide_loss)], &format!("{all} -> scalar")[..]);
-    finish(to, 0, step, (wide(dtype), &[]));
+    let args = vec![Arg::Tensor(wide_loss)];
+    finish(to, 0, "aten.mean.default", args, &format!("{all} -> scalar"), wide(dtype), &[]);
 }
 
 /// The arguments of the same loss without a reduction, positional ones and others.

@@ -128,17 +128,17 @@ impl Blocks {
         let blocks = reshape(to, images.tensor, &divided, &labels);
         let (mut parts, mut names) = (vec![], vec![]);
         if self.above > 0 {
-            let last = self.rows_of(to, images, blocks, (self.height - self.above, self.height), "above");
-            parts.push(moved(to, images, last, (1, beyond), "above"));
+            let last = self.rows_of(to, images, blocks, self.height - self.above, self.height, "above");
+            parts.push(moved(to, images, last, 1, beyond, "above"));
             names.push("above");
         }
         let own = self.height + self.below.min(0);
         let all = own == self.height;
-        parts.push(if all { blocks } else { self.rows_of(to, images, blocks, (0, own), "own") });
+        parts.push(if all { blocks } else { self.rows_of(to, images, blocks, 0, own, "own") });
         names.push(if all { "x0" } else { "own" });
         if self.below > 0 {
-            let first = self.rows_of(to, images, blocks, (0, self.below), "below");
-            parts.push(moved(to, images, first, (-1, beyond), "below"));
+            let first = self.rows_of(to, images, blocks, 0, self.below, "below");
+            parts.push(moved(to, images, first, -1, beyond, "below"));
             names.push("below");
         }
         let joined = joined(to, images, &parts, &names);
@@ -173,7 +173,8 @@ impl Blocks {
         to: &mut Builder<'_>,
         images: &Images,
         blocks: TensorId,
-        (from, end): (i64, i64),
+        from: i64,
+        end: i64,
         name: &str,
     ) -> TensorId {
         let (mut shape, dtype) = (to.shape(blocks).to_vec(), to.dtype(blocks));
@@ -209,7 +210,8 @@ fn moved(
     to: &mut Builder<'_>,
     images: &Images,
     rows: TensorId,
-    (by, beyond): (i64, &Arg),
+    by: i64,
+    beyond: &Arg,
     name: &str,
 ) -> TensorId {
     let (shape, dtype) = (to.shape(rows).to_vec(), to.dtype(rows));

@@ -173,7 +173,7 @@ impl Loss<'_, '_> {
         let args = vec![Arg::Tensor(x), Arg::Tensor(self.target), Arg::None, reduction, ignored];
         let sum = self.to.op("aten.cross_entropy_loss.default", args, &labels, self.work, &[]);
         let args = vec![Arg::Tensor(sum), Arg::Tensor(self.count())];
-        finish(self.to, 0, ("aten.div.Tensor", args, "scalar, scalar -> scalar"), (self.work, &[]));
+        finish(self.to, 0, "aten.div.Tensor", args, "scalar, scalar -> scalar", self.work, &[]);
     }
 
     /// `log(sum(exp(x))) - x[target]`, zero where the target is ignored.
@@ -204,7 +204,7 @@ impl Loss<'_, '_> {
         }
         let (rows, shape) = (self.rows(), self.shape());
         let labels = format!("{} -> {rows}", vec![&rows[..]; operands].join(", "));
-        finish(self.to, 0, (target, args, &labels), (self.work, &shape));
+        finish(self.to, 0, target, args, &labels, self.work, &shape);
         self.target
     }
 
@@ -226,11 +226,10 @@ impl Loss<'_, '_> {
             let sum = vec![Arg::Tensor(rows)];
             let sum = self.to.op("aten.sum.default", sum, &labels, work, &[]);
             let args = [sum].into_iter().chain(count).map(Arg::Tensor).collect();
-            let step = ("aten.div.Tensor", args, "scalar, scalar -> scalar");
-            finish(self.to, 0, step, (work, &[]));
+            finish(self.to, 0, "aten.div.Tensor", args, "scalar, scalar -> scalar", work, &[]);
         } else if reduction != NONE {
-            let step = ("aten.sum.default", vec![Arg::Tensor(rows)], &labels[..]);
-            finish(self.to, 0, step, (work, &[]));
+            let args = vec![Arg::Tensor(rows)];
+            finish(self.to, 0, "aten.sum.default", args, &labels, work, &[]);
         }
         if let (Some(count), Some(total)) = (count, self.to.result_dtype(1)) {
             let args = vec![Arg::Tensor(count), Arg::Dtype(total)];

@@ -91,8 +91,8 @@ fn rewriting(op: &Op, to: &mut Builder<'_>) {
     let labels = format!("{} -> {all}", labels.join(", "));
     let loss = to.op(&op.target, args, &labels, dtype, &shapes[0][..shapes[0].len() - 1]);
     let loss = widened(to, loss, wide(dtype), &all);
-    let step = ("aten.mean.default", vec![Arg::Tensor(loss)], &format!("{all} -> scalar")[..]);
-    finish(to, 0, step, (wide(dtype), &[]));
+    let args = vec![Arg::Tensor(loss)];
+    finish(to, 0, "aten.mean.default", args, &format!("{all} -> scalar"), wide(dtype), &[]);
 }
 
 fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {

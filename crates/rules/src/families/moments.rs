@@ -96,7 +96,7 @@ impl MomentWriter<'_, '_> {
             (None, Some(bias)) => ("aten.add.Tensor", pair(x, bias), labels),
             (None, None) => ("aten.alias.default", vec![Arg::Tensor(x)], format!("{all} -> {all}")),
         };
-        finish(self.to, 0, (target, args, &labels), (self.work, shape));
+        finish(self.to, 0, target, args, &labels, self.work, shape);
     }
 }
 

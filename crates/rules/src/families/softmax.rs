@@ -51,7 +51,7 @@ fn rewriting(op: &Op, to: &mut Builder<'_>) {
     } else {
         ("aten.div.Tensor", vec![Arg::Tensor(parts.exp), Arg::Tensor(parts.sum)])
     };
-    finish(to, 0, (last.0, last.1, &labels), (work, &shape));
+    finish(to, 0, last.0, last.1, &labels, work, &shape);
 }
 
 /// `x` minus its maximum along a dim, its exponential, and the sum of that.

@@ -128,26 +128,20 @@ impl<'a> Cutter<'a> {
             if is_mean {
                 let share = self.here().len() as f64 / self.forms.analysis.op(op).loops[index].size as f64;
                 let name = self.free(&self.forms.graph.tensor(id).name, self.now.slice);
-                value = self.of_two("aten.mul.Tensor", value, Arg::Float(share), (name, id));
+                value = self.of_two("aten.mul.Tensor", value, Arg::Float(share), name, id);
             }
             if let Some(before) = self.made.get(&ValueKey::Whole(id)).copied() {
                 let name = self.forms.graph.tensor(id).name.clone();
                 let is_last = self.now.slice + 1 == self.forms.slices.count();
                 let name = if is_last { name } else { self.free(&name, self.now.slice) };
-                value = self.of_two("aten.add.Tensor", before, Arg::Tensor(value), (name, id));
+                value = self.of_two("aten.add.Tensor", before, Arg::Tensor(value), name, id);
             }
             self.made.insert(ValueKey::Whole(id), value);
         }
     }
 
     /// What has the dims and the type of a value of the whole graph.
-    fn of_two(
-        &mut self,
-        target: &str,
-        first: TensorId,
-        then: Arg,
-        (name, like): (String, TensorId),
-    ) -> TensorId {
+    fn of_two(&mut self, target: &str, first: TensorId, then: Arg, name: String, like: TensorId) -> TensorId {
         let to = Tensor { name, ..self.forms.graph.tensor(like).clone() };
         self.step(target, vec![Arg::Tensor(first), then], to, Some(like))
     }
@@ -201,7 +195,7 @@ impl<'a> Cutter<'a> {
         let all = named(self);
         let sizes = Arg::List(vec![Arg::Int(rows), Arg::Int(hi)]);
         let dtype = vec![("dtype".to_owned(), Arg::Dtype(Dtype::Bool))];
-        let all = self.step_with("aten.ones.default", (vec![sizes], dtype), all, None);
+        let all = self.step_with("aten.ones.default", vec![sizes], dtype, all, None);
         let seen = named(self);
         self.step("aten.tril.default", vec![Arg::Tensor(all), Arg::Int(lo)], seen, None)
     }
@@ -410,13 +404,14 @@ impl<'a> Cutter<'a> {
     }
 
     fn step(&mut self, target: &str, args: Vec<Arg>, to: Tensor, like: Option<TensorId>) -> TensorId {
-        self.step_with(target, (args, vec![]), to, like)
+        self.step_with(target, args, vec![], to, like)
     }
 
     fn step_with(
         &mut self,
         target: &str,
-        (args, kwargs): (Vec<Arg>, Vec<(String, Arg)>),
+        args: Vec<Arg>,
+        kwargs: Vec<(String, Arg)>,
         to: Tensor,
         like: Option<TensorId>,
     ) -> TensorId {

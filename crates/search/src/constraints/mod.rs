@@ -36,15 +36,16 @@ impl Constraints {
     pub fn read(
         text: &str,
         called: &str,
-        (graph, analysis): (&Graph, &Analysis),
+        graph: &Graph,
+        analysis: &Analysis,
         cluster: &Cluster,
         devices: u32,
     ) -> Result<Self> {
-        let mut all = read(text, called, (graph, analysis), devices)?;
+        let mut all = read(text, called, graph, analysis, devices)?;
         let nodes: Vec<usize> =
             (0..devices.min(cluster.devices())).map(|device| cluster.node(device)).collect();
         for constraint in &mut all {
-            let says = resolved(&constraint.says, (graph, analysis), &nodes);
+            let says = resolved(&constraint.says, graph, analysis, &nodes);
             constraint.says = says.map_err(|error| error.at(constraint.place.clone()))?;
         }
         Self::of(all, graph, nodes)
@@ -170,7 +171,7 @@ fn between(all: &Ways, inside: &Ways) -> Ways {
 }
 
 /// A named plan as what it demands of each operator; levels where nodes are alike.
-fn resolved(says: &Says, (graph, analysis): (&Graph, &Analysis), nodes: &[usize]) -> Result<Says> {
+fn resolved(says: &Says, graph: &Graph, analysis: &Analysis, nodes: &[usize]) -> Result<Says> {
     match says {
         Says::Ways(demands) if demands.iter().any(|it| it.level != Level::All) => {
             each(nodes)?;

@@ -67,29 +67,29 @@ impl<'c> LinkLine<'c> {
     }
 
     /// Whether devices that belong together are such along some axes.
-    pub(super) fn are(&self, (stage, set): (usize, Axes), groups: &[Vec<u32>]) -> bool {
+    pub(super) fn are(&self, stage: usize, set: Axes, groups: &[Vec<u32>]) -> bool {
         self.along[stage][set].groups.iter().all(|group| groups.contains(group))
     }
 
     /// Messages that belong together may be one, and one may be cut in two that other ranks send.
-    pub(super) fn seconds(&self, (stage, axis): (usize, usize), collective: Collective, bytes: u64) -> f64 {
+    pub(super) fn seconds(&self, stage: usize, axis: usize, collective: Collective, bytes: u64) -> f64 {
         let of = |group: &Vec<u32>| self.in_group(group, collective, bytes as f64);
         least(self.along[stage][1 << axis].groups.iter().map(of))
     }
 
     /// Of what is gathered or scattered along some axes, by all at once: in one, or along one axis after the other, in
     /// whatever order.
-    pub(super) fn scattered(&self, (stage, set): (usize, Axes), bytes: f64) -> f64 {
-        let mut found = self.in_one((stage, set), bytes);
+    pub(super) fn scattered(&self, stage: usize, set: Axes, bytes: f64) -> f64 {
+        let mut found = self.in_one(stage, set, bytes);
         for axis in (0..self.axes).map(|axis| 1 << axis).filter(|axis| set & axis != 0 && set != *axis) {
             let parts = self.along[stage][axis].groups.first().map_or(1, Vec::len) as f64;
-            let others = self.scattered((stage, set & !axis), bytes / parts);
-            found = found.min(self.in_one((stage, axis), bytes) + others);
+            let others = self.scattered(stage, set & !axis, bytes / parts);
+            found = found.min(self.in_one(stage, axis, bytes) + others);
         }
         found
     }
 
-    fn in_one(&self, (stage, set): (usize, Axes), bytes: f64) -> f64 {
+    fn in_one(&self, stage: usize, set: Axes, bytes: f64) -> f64 {
         let AxisGroups { groups, contention } = &self.along[stage][set];
         least(groups.iter().map(|group| self.scatters(group, *contention, bytes)))
     }
@@ -176,7 +176,7 @@ impl Chains<'_> {
                 }
                 let carried = matches!(on, On::Loop(at) if dims.inputs[input].contains(&Some(at)));
                 let collective = if carried { Collective::ReduceScatter } else { Collective::AllReduce };
-                before = before.max(since + self.line.seconds((stage, axis), collective, bytes));
+                before = before.max(since + self.line.seconds(stage, axis, collective, bytes));
             }
             longest[stage] = longest[stage].max(before);
             let made = self.costs[op.index()].outputs.iter().copied().min().unwrap_or(0);
@@ -201,7 +201,7 @@ impl Chains<'_> {
                 (Some(_), Some((since, bytes))) => {
                     let sums = matches!(self.kind(op, axis), Some(Kind::Reduce(_)));
                     let collective = if sums { Collective::AllReduce } else { Collective::ReduceScatter };
-                    let seconds = self.line.seconds((stage, axis), collective, bytes);
+                    let seconds = self.line.seconds(stage, axis, collective, bytes);
                     Wait { complete: own.complete.max(since + seconds), partial: None }
                 }
                 _ => own,

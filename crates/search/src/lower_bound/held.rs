@@ -40,7 +40,7 @@ pub(super) fn hold(it: On<'_>, chains: &Chains<'_>, loads: &mut [Load]) -> Resul
     let (question, ground) = it;
     for tensor in question.graph.tensor_ids() {
         if let Source::Param { frozen, .. } = question.graph.tensor(tensor).source {
-            parameter(it, chains, (tensor, !frozen), &mut all);
+            parameter(it, chains, tensor, !frozen, &mut all);
         }
     }
     let optimizer = question.optimizer;
@@ -65,11 +65,11 @@ pub(super) fn hold(it: On<'_>, chains: &Chains<'_>, loads: &mut [Load]) -> Resul
         let added = |device: &Device| least(device, SUM * all.added as f64, Sort::SUM);
         load.added = if all.added > 0 { ground.parts.least_on_any(added) } else { 0.0 };
         for (axis, bytes) in (0..chains.line.axes).map(|axis| (axis, all.sums[1 << axis][0])) {
-            load.sums.0 += chains.line.seconds((stage, axis), Collective::AllReduce, bytes);
+            load.sums.0 += chains.line.seconds(stage, axis, Collective::AllReduce, bytes);
         }
         for (set, (sums, gathers)) in all.sums.iter().zip(&all.gathers).enumerate() {
             let seconds = |bytes: u64| {
-                if bytes == 0 { 0.0 } else { chains.line.scattered((stage, set), bytes as f64) }
+                if bytes == 0 { 0.0 } else { chains.line.scattered(stage, set, bytes as f64) }
             };
             load.sums.0 += seconds(sums[1]);
             load.sums.1 += seconds(sums[2]);
@@ -83,7 +83,8 @@ pub(super) fn hold(it: On<'_>, chains: &Chains<'_>, loads: &mut [Load]) -> Resul
 fn parameter(
     (question, ground): On<'_>,
     chains: &Chains<'_>,
-    (tensor, trained): (TensorId, bool),
+    tensor: TensorId,
+    trained: bool,
     all: &mut [Totals],
 ) {
     let graph = question.graph;
@@ -120,8 +121,7 @@ fn parameter(
             None if trained && axes.is_power_of_two() => totals.sums[axes][0] += held,
             None => {}
             Some(sharding) => {
-                let within =
-                    |set: &Axes| set & !axes == 0 && chains.line.are((stage, *set), &sharding.groups);
+                let within = |set: &Axes| set & !axes == 0 && chains.line.are(stage, *set, &sharding.groups);
                 let Some(set) = (1..=axes).find(within) else { continue };
                 if trained {
                     // Those that lie along other axes are summed besides, before or after.

@@ -32,11 +32,12 @@ impl Kept {
     pub(super) fn of(
         &self,
         question: &Question<'_>,
-        (plan, costs): (&Plan, &[Rc<OperatorCost>]),
+        plan: &Plan,
+        costs: &[Rc<OperatorCost>],
         stages: &Stages<'_>,
     ) -> Vec<(u64, u32)> {
         let graph = question.graph;
-        let at_once = |stage: usize| at_once((plan, stages), stage, question.batches);
+        let at_once = |stage: usize| at_once(plan, stages, stage, question.batches);
         let mut found: Vec<(u64, u32)> = (0..stages.count).map(|stage| (0, at_once(stage))).collect();
         if !plan.offload.is_empty() || plan.tokens > 1 {
             return found;
@@ -49,7 +50,7 @@ impl Kept {
             *bytes += u64::from(*batches) * own;
             of_blocks[plan.block(op) as usize] += own;
         }
-        match most(question, (plan, stages), (&self.arriving, &of_blocks)) {
+        match most(question, plan, stages, &self.arriving, &of_blocks) {
             // Perhaps it is there only before the first backward.
             Some(all) => all.into_iter().map(|bytes| (bytes, question.batches)).collect(),
             None => found,
@@ -58,7 +59,7 @@ impl Kept {
 }
 
 /// Under `1f1b` a stage with so many behind it keeps one micro-batch more; in whatever order, one at least.
-fn at_once((plan, stages): (&Plan, &Stages<'_>), stage: usize, batches: u32) -> u32 {
+fn at_once(plan: &Plan, stages: &Stages<'_>, stage: usize, batches: u32) -> u32 {
     let is_usual = plan.timetables.is_empty() && plan.before.is_empty() && stages.is_row;
     let behind = u32::try_from(stages.count - stage).unwrap_or(u32::MAX);
     match plan.schedule {

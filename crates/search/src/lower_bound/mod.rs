@@ -151,7 +151,7 @@ impl Ground {
         let line = LinkLine::of(cluster, plan, &stages);
         let recomputed = stages.recomputed(plan, &costs, needs_grad);
         let seconds: Vec<(f64, f64)> = costs.iter().map(|cost| self.parts.seconds(cost)).collect();
-        let mut loads = busiest(&mut self.parts, of, plan, (&stages, &recomputed));
+        let mut loads = busiest(&mut self.parts, of, plan, &stages, &recomputed);
         let (costs, stages, line) = (&costs[..], &stages, &line);
         let chains = Chains { graph, analysis, plan, costs, stages, needs_grad, line, among: None };
         for (load, waits) in loads.iter_mut().zip(chains.waits()) {
@@ -165,10 +165,10 @@ impl Ground {
         let whole = plan.schedule != Schedule::ZbH1;
         let piped = piped && plan.timetables.is_empty() && plan.before.is_empty();
         let work = StageWork { loads: &loads, seconds: &seconds, recomputed: &recomputed };
-        let piped = if piped { stages.piped(&chains, &work, (batches, whole)) } else { 0.0 };
+        let piped = if piped { stages.piped(&chains, &work, batches, whole) } else { 0.0 };
         let lines = f64::from(cluster.lines(question.devices));
         let flat = loads.iter().map(|load| load.seconds(batches, lines)).fold(0.0, f64::max);
-        let kept = self.kept.of(question, (plan, costs), stages);
+        let kept = self.kept.of(question, plan, costs, stages);
         let with = |(load, (bytes, at_once)): (&Load, &(u64, u32))| {
             // There are gradients once the first backward is over, and then as much is kept again.
             let later = if *at_once < question.batches { 0 } else { load.gradients };
@@ -189,13 +189,14 @@ fn busiest(
     parts: &mut Parts,
     of: GraphFacts<'_>,
     plan: &Plan,
-    (stages, recomputed): (&Stages<'_>, &[bool]),
+    stages: &Stages<'_>,
+    recomputed: &[bool],
 ) -> Vec<Load> {
     let mut ends = vec![[Load::default(); 2]; stages.count];
     for op in of.graph.op_ids() {
         let stage = stages.of[op.index()];
         for (load, device) in ends[stage].iter_mut().zip(stages.ends[stage]) {
-            let (forward, backward) = parts.on(of, (plan, op), device);
+            let (forward, backward) = parts.on(of, plan, op, device);
             load.forward += forward;
             load.backward += backward + if recomputed[op.index()] { forward } else { 0.0 };
         }

@@ -71,7 +71,7 @@ impl Parts {
     }
 
     /// Seconds of all parts of an operator on a device, forward and backward; of one that has none, nothing.
-    pub(super) fn on(&mut self, of: GraphFacts<'_>, (plan, op): (&Plan, OpId), device: u32) -> (f64, f64) {
+    pub(super) fn on(&mut self, of: GraphFacts<'_>, plan: &Plan, op: OpId, device: u32) -> (f64, f64) {
         let own = plan.op(op);
         if of.is_own(plan, op) {
             return (0.0, 0.0);

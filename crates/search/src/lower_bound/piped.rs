@@ -23,7 +23,8 @@ impl Stages<'_> {
         &self,
         chains: &Chains<'_>,
         StageWork { loads, seconds, recomputed }: &StageWork<'_>,
-        (batches, whole): (f64, bool),
+        batches: f64,
+        whole: bool,
     ) -> f64 {
         let Some(crossing) = self.crossings().filter(|_| self.is_row && self.count > 1) else { return 0.0 };
         let after = self.after(&crossing);

@@ -13,8 +13,10 @@ use crate::Question;
 /// For each stage the most bytes, where each block keeps so many of a micro-batch. None where the order may be another one.
 pub(super) fn most(
     question: &Question<'_>,
-    (plan, stages): (&Plan, &Stages<'_>),
-    (arriving, kept): (&[bool], &[u64]),
+    plan: &Plan,
+    stages: &Stages<'_>,
+    arriving: &[bool],
+    kept: &[u64],
 ) -> Option<Vec<u64>> {
     let is_known = matches!(plan.schedule, Schedule::Gpipe | Schedule::Interleaved | Schedule::ZbV);
     let is_named = plan.timetables.is_empty() && plan.before.is_empty();

@@ -60,7 +60,7 @@ pub(super) fn begins(
     devices: (u32, u32),
 ) -> Range<usize> {
     let (first, _) = devices;
-    let is_left = |from: usize| f64::from(ask.batches) * left(costs, (from, first)) <= ask.below;
+    let is_left = |from: usize| f64::from(ask.batches) * left(costs, from, first) <= ask.below;
     let end = if first == 0 { 1 } else { first_of(1..segment, |from| !is_left(from)) };
     let mut is_quick = |from: usize| costs.busy(Run { segments: (from, segment), devices }) <= ask.below;
     match first {
@@ -81,6 +81,6 @@ fn first_of(candidate: Range<usize>, mut holds: impl FnMut(usize) -> bool) -> us
 }
 
 /// Seconds of a micro-batch in what comes before a stage, on the devices that are left for that.
-pub(super) fn left(costs: &dyn Costs, (segment, device): (usize, u32)) -> f64 {
+pub(super) fn left(costs: &dyn Costs, segment: usize, device: u32) -> f64 {
     if device == 0 { 0.0 } else { costs.least(segment, device) / f64::from(device) }
 }

@@ -25,20 +25,20 @@ impl<'a> Before<'a> {
         Self { ask, known: HashMap::new() }
     }
 
-    pub(super) fn of(&mut self, costs: &mut dyn Costs, (segment, device): (usize, u32)) -> Option<Ahead> {
+    pub(super) fn of(&mut self, costs: &mut dyn Costs, segment: usize, device: u32) -> Option<Ahead> {
         if device == 0 {
             return (segment == 0).then_some(Ahead::default());
         }
         if let Some(known) = self.known.get(&(segment, device)) {
             return *known;
         }
-        let found = self.looked_for(costs, (segment, device));
+        let found = self.looked_for(costs, segment, device);
         self.known.insert((segment, device), found);
         found
     }
 
     /// The least of each over all last stages that may be before a place.
-    fn looked_for(&mut self, costs: &mut dyn Costs, (segment, device): (usize, u32)) -> Option<Ahead> {
+    fn looked_for(&mut self, costs: &mut dyn Costs, segment: usize, device: u32) -> Option<Ahead> {
         // Where it is late nothing is made of what is found here.
         if self.ask.stop.is_late() {
             return None;
@@ -53,13 +53,13 @@ impl<'a> Before<'a> {
                 let Some(own) = costs.at_least(run, kept).filter(|own| own.busy <= self.ask.below) else {
                     continue;
                 };
-                let Some(before) = self.of(costs, (from, first)) else { continue };
+                let Some(before) = self.of(costs, from, first) else { continue };
                 let through = before.through + own.forward + own.backward;
                 let all = Ahead { forward: before.forward + own.forward, through, busy: 0.0 };
                 found = Some(found.map_or(all, |known| known.lesser(all)));
             }
         }
-        let busy = left(costs, (segment, device));
+        let busy = left(costs, segment, device);
         found.map(|found| Ahead { through: found.through.max(busy), busy, ..found })
     }
 }

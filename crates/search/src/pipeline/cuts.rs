@@ -135,7 +135,7 @@ fn longer(
             let run = Run { segments: (from, segment), devices: (first, device) };
             let Some(least) = costs.at_least(run, kept) else { continue };
             // Of what is not quick enough at best nothing more need be known.
-            let Some(left) = known.of(costs, (from, first)) else { continue };
+            let Some(left) = known.of(costs, from, first) else { continue };
             let may =
                 |after: &Option<&Stays>| is_wanted(ask, left, &flow_of(ask, &least, (0.0, 0.0), *after));
             let before: Vec<Option<&Stays>> = before.iter().copied().filter(may).collect();
@@ -147,11 +147,11 @@ fn longer(
                 let chosen = Chosen { run, kept, way };
                 for after in &before {
                     looked += 1;
-                    let flow = with(ask, costs, (run, stage), *after);
+                    let flow = with(ask, costs, run, stage, *after);
                     if is_wanted(ask, left, &flow) {
                         let made =
                             || MadeStages { flow, chosen, after: after.map(|after| Rc::clone(&after.made)) };
-                        keep(next.entry((from, first)).or_default(), (flow, run.devices), made, is_quick);
+                        keep(next.entry((from, first)).or_default(), flow, run.devices, made, is_quick);
                     }
                 }
             }
@@ -169,13 +169,13 @@ fn is_beaten(ways: &[Stage], way: usize) -> bool {
 }
 
 /// With a stage before what was made.
-fn with(ask: &Ask<'_>, costs: &dyn Costs, (run, stage): (Run, &Stage), after: Option<&Stays>) -> Flow {
+fn with(ask: &Ask<'_>, costs: &dyn Costs, run: Run, stage: &Stage, after: Option<&Stays>) -> Flow {
     let to = after.map(|after| costs.sent((run, stage), (after.made.chosen.run, &after.flow)));
     flow_of(ask, stage, to.unwrap_or_default(), after)
 }
 
 fn flow_of(ask: &Ask<'_>, stage: &Stage, sent: (f64, f64), after: Option<&Stays>) -> Flow {
-    after.map_or_else(Flow::default, |after| after.flow).after(stage, sent, ask.batches)
+    after.map_or_else(Flow::default, |after| after.flow).after(stage, sent.0, sent.1, ask.batches)
 }
 
 /// Whether it may be part of one that is quick enough: what comes before takes its time.
@@ -188,7 +188,8 @@ fn is_wanted(ask: &Ask<'_>, left: Ahead, flow: &Flow) -> bool {
 /// Beside others that begin alike: what is sent to them depends on the devices of their first stage.
 fn keep(
     all: &mut Vec<Stays>,
-    (flow, devices): (Flow, (u32, u32)),
+    flow: Flow,
+    devices: (u32, u32),
     made: impl FnOnce() -> MadeStages,
     is_quick: bool,
 ) {

@@ -55,7 +55,7 @@ pub struct Flow {
 
 impl Flow {
     /// With a stage before them, and the seconds in which a micro-batch is sent from it to the next one, and back.
-    pub fn after(&self, stage: &Stage, (on, back): (f64, f64), batches: u32) -> Self {
+    pub fn after(&self, stage: &Stage, on: f64, back: f64, batches: u32) -> Self {
         let (f, b, m) = (stage.forward, stage.backward, f64::from(batches));
         let ahead = f64::from(self.stages) + 1.0;
         // The last stage sends nothing on.

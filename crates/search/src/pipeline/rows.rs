@@ -77,7 +77,7 @@ pub fn rows(
         (asking.memory, asking.stop) = (Some(asked), question.stop.share(SHARE));
         costs.ask(&asking);
         let asking = Question { constraints: question.constraints, ..asking };
-        let plans = find((&asking, &segments), below, &mut costs, (&mut stats, &mut looked.passed_over))?;
+        let plans = find(&asking, &segments, below, &mut costs, &mut stats, &mut looked.passed_over)?;
         if question.stop.is_late() {
             break;
         }
@@ -118,10 +118,12 @@ fn busiest(candidate: &Evaluated) -> f64 {
 
 /// The plan of each number of stages that takes least, and how long it does at least: those that take least first.
 fn find(
-    (question, segments): (&Question<'_>, &Segments),
+    question: &Question<'_>,
+    segments: &Segments,
     below: f64,
     costs: &mut Found<'_>,
-    (stats, passed_over): (&mut Stats, &mut Vec<(String, String)>),
+    stats: &mut Stats,
+    passed_over: &mut Vec<(String, String)>,
 ) -> Result<Vec<Own>> {
     let start = Instant::now();
     let mut ask = Ask {
@@ -156,7 +158,7 @@ fn find(
         let of_evens = even.into_iter().map(|it| (it, Schedule::OneFOneB, true));
         let of_vs = vs_of.map(|(it, schedule)| (it, schedule, false));
         for (pipeline, schedule, is_even) in of_cuts.chain(of_evens).chain(of_vs) {
-            let written = written(question, costs, (&pipeline, schedule));
+            let written = written(question, costs, &pipeline, schedule);
             let respected = |(plan, blocks)| Ok((question.respected(plan)?, blocks));
             match written.and_then(respected) {
                 Ok(plan) if schedule == Schedule::ZbV => vs.push((pipeline.flow.busy, plan)),
@@ -250,7 +252,8 @@ type WrittenPlan = (Plan, Arc<[Claimed]>);
 fn written(
     question: &Question<'_>,
     costs: &mut Found<'_>,
-    (pipeline, schedule): (&Pipeline, Schedule),
+    pipeline: &Pipeline,
+    schedule: Schedule,
 ) -> Result<WrittenPlan> {
     let name = named(pipeline, schedule);
     let mut draft = Draft::new(question.graph, question.analysis, &name, question.devices);
@@ -258,10 +261,10 @@ fn written(
     for chosen in &pipeline.stages {
         let (ways, _) = costs.inner(chosen.run, chosen.kept)?;
         let kind = costs.kind(chosen.run.devices);
-        let way = (chosen.run.segments, &ways[chosen.way]);
-        blocks.push(costs.runs[kind].write(&mut draft, way, chosen.run.devices.0)?);
+        let way = &ways[chosen.way];
+        blocks.push(costs.runs[kind].write(&mut draft, chosen.run.segments, way, chosen.run.devices.0)?);
         let fixed = costs.runs[kind].fixed().cloned();
-        claimed.push(Claimed { run: chosen.run, way: way.1.claim(chosen.kept), fixed });
+        claimed.push(Claimed { run: chosen.run, way: way.claim(chosen.kept), fixed });
     }
     blocks.iter().for_each(|block| draft.block(block));
     draft.schedule(schedule);

@@ -43,7 +43,7 @@ impl Borders {
             let readers = uses[tensor.index()].iter().map(|(op, input)| (of[op.index()], (*op, *input)));
             let reader = readers.into_iter().find(|(bundle, _)| segments[*bundle] >= segment);
             to.push(reader.map(|(bundle, at)| (bundle, keep(bytes(space, bundle, tensor, at)))));
-            let made = made(space, of[maker.index()], tensor, (maker, output));
+            let made = made(space, of[maker.index()], tensor, maker, output);
             from.push(Some((of[maker.index()], keep(made))));
         }
         Self { to, from }
@@ -88,7 +88,7 @@ fn bytes(space: &Space<'_>, bundle: usize, tensor: TensorId, (op, input): (OpId,
     choices.map(|choice| sized(space, tensor, &lies(space.loops(op, choice)))).collect()
 }
 
-fn made(space: &Space<'_>, bundle: usize, tensor: TensorId, (op, output): (OpId, usize)) -> Vec<f64> {
+fn made(space: &Space<'_>, bundle: usize, tensor: TensorId, op: OpId, output: usize) -> Vec<f64> {
     let lies = |loops| complete(written(space.question.analysis, op, output, &loops));
     let choices = space.bundles[bundle].choices.iter();
     choices.map(|choice| sized(space, tensor, &lies(space.loops(op, choice)))).collect()

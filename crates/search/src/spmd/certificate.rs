@@ -34,7 +34,8 @@ impl Searched {
 /// Seconds of a step. What `looked` leaves out computes more again than the last of it, which was not tight.
 pub(super) fn bound(
     question: &Question<'_>,
-    (operators, digits): (&Operators<'_>, &Digits),
+    operators: &Operators<'_>,
+    digits: &Digits,
     looked: &[Searched],
     sums: &mut f64,
 ) -> Result<f64> {

@@ -25,7 +25,8 @@ const DIMS: usize = 4;
 pub(super) fn dims(
     analysis: &Analysis,
     classes: &Classes,
-    (ops, pinned): (&[OpId], &BTreeSet<usize>),
+    ops: &[OpId],
+    pinned: &BTreeSet<usize>,
     work: &[f64],
 ) -> Vec<usize> {
     let mut found: Vec<(usize, f64)> = vec![];
@@ -54,11 +55,11 @@ pub(super) fn dims(
 
 /// All choices, the whole first. What is dear is not copied along some digits only, unless it is divided along at most one
 /// dim besides. Where a dim is asked for, nodes may divide any.
-pub(super) fn choices(digits: &Digits, dims: &[usize], (is_dear, is_pinned): (bool, bool)) -> Vec<Choice> {
+pub(super) fn choices(digits: &Digits, dims: &[usize], is_dear: bool, is_pinned: bool) -> Vec<Choice> {
     let mut found = vec![vec![]];
     for at in 0..digits.len() {
         let level = if at < digits.outside { 0 } else { digits.outside };
-        found = found.iter().flat_map(|known| longer(digits, (dims, is_pinned), known, level)).collect();
+        found = found.iter().flat_map(|known| longer(digits, dims, is_pinned, known, level)).collect();
     }
     let kinds = |choice: &Choice| dims.iter().filter(|dim| choice.contains(&Some(**dim))).count();
     found.retain(|choice| !is_dear || !choice.contains(&None) || kinds(choice) <= 1);
@@ -66,7 +67,7 @@ pub(super) fn choices(digits: &Digits, dims: &[usize], (is_dear, is_pinned): (bo
     found
 }
 
-fn longer(digits: &Digits, (dims, is_pinned): (&[usize], bool), known: &Choice, level: usize) -> Vec<Choice> {
+fn longer(digits: &Digits, dims: &[usize], is_pinned: bool, known: &Choice, level: usize) -> Vec<Choice> {
     let at = known.len();
     let options = dims.iter().map(|dim| Some(*dim)).chain([None]);
     // After what the digit before it has, if that is of its size.

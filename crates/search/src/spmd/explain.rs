@@ -56,7 +56,7 @@ pub fn explain(question: &Question<'_>, found: &Claim, op: OpId, most: usize) ->
     let own = space.bundles.iter().position(|it| it.ops.contains(&op)).expect("each operator is in one");
     let bundle = space.ties.of[own];
     let totals = |values: &[usize]| Ok((objective.totals(&space.ties.expand(values)), 0.0));
-    let ways = ways(&space, &problem, (bundle, bundle), &totals, most)?;
+    let ways = ways(&space, &problem, bundle, bundle, &totals, most)?;
     Ok(ways.map(|ways| Explanation { ops: space.bundles[own].ops.clone(), ways }))
 }
 
@@ -67,7 +67,8 @@ type Coming<'t> = &'t dyn Fn(&[usize]) -> Result<(Totals, f64)>;
 pub(super) fn ways(
     space: &Space<'_>,
     problem: &Problem,
-    (bundle, variable): (usize, usize),
+    bundle: usize,
+    variable: usize,
     totals: Coming<'_>,
     most: usize,
 ) -> Result<Option<Vec<Alternative>>> {

@@ -66,7 +66,8 @@ pub(super) struct BundleTables {
 
 impl<'q> Fallback<'q> {
     pub(super) fn new(
-        (of, crossing): (&[usize], &[Option<TensorId>]),
+        of: &[usize],
+        crossing: &[Option<TensorId>],
         spans: Vec<Vec<OpId>>,
         begun: Begun<'q>,
     ) -> Result<Self> {
@@ -134,17 +135,19 @@ impl<'q> Fallback<'q> {
     pub(super) fn tight(
         &mut self,
         run: (usize, usize),
-        (look, kept): (usize, u32),
-        (nothing, fits): (f64, &dyn Fn(&Inner) -> bool),
+        look: usize,
+        kept: u32,
+        nothing: f64,
+        fits: &dyn Fn(&Inner) -> bool,
         solver: &mut Solver,
     ) -> Result<Option<Inner>> {
         let (mut low, mut high, kept) = (0, PRICES.len() - 1, kept.next_power_of_two());
-        let Some(mut best) = self.inner(run, ((look, high, kept), nothing), solver)?.filter(fits) else {
+        let Some(mut best) = self.inner(run, (look, high, kept), nothing, solver)?.filter(fits) else {
             return Ok(None);
         };
         while high > low + 1 {
             let middle = usize::midpoint(low, high);
-            match self.inner(run, ((look, middle, kept), nothing), solver)? {
+            match self.inner(run, (look, middle, kept), nothing, solver)? {
                 Some(found) if fits(&found) => (best, high) = (found, middle),
                 _ => low = middle,
             }
@@ -214,7 +217,8 @@ impl<'q> Fallback<'q> {
     pub(super) fn inner(
         &mut self,
         run: (usize, usize),
-        (asked, nothing): (InnerKey, f64),
+        asked: InnerKey,
+        nothing: f64,
         solver: &mut Solver,
     ) -> Result<Option<Inner>> {
         if !self.is_done() {
@@ -236,7 +240,7 @@ impl<'q> Fallback<'q> {
         }
         let found = match least.filter(|least| least.cost < NEVER) {
             Some(least) => {
-                let found = self.found((run, &members, &edges), least.values.into(), weights)?;
+                let found = self.found(run, &members, &edges, least.values.into(), weights)?;
                 Some(Inner { asked, ..found })
             }
             None => None,
@@ -254,9 +258,9 @@ impl<'q> Fallback<'q> {
         solver: &mut Solver,
     ) -> Result<Option<Least>> {
         if to - from > ENDS {
-            self.inner((from, from + ENDS), (asked, nothing), solver)?;
-            self.inner((to - ENDS, to), (asked, nothing), solver)?;
-            return Ok(self.minimum_of_long((members, problem), asked, solver));
+            self.inner((from, from + ENDS), asked, nothing, solver)?;
+            self.inner((to - ENDS, to), asked, nothing, solver)?;
+            return Ok(self.minimum_of_long(members, problem, asked, solver));
         }
         let is_late = || self.space.question.stop.is_late();
         let minimum = solver.solve_nearly(problem, MOST, &is_late);
@@ -269,7 +273,8 @@ impl<'q> Fallback<'q> {
 
     fn minimum_of_long(
         &mut self,
-        (members, problem): (&[usize], &Problem),
+        members: &[usize],
+        problem: &Problem,
         asked: InnerKey,
         solver: &mut Solver,
     ) -> Option<Least> {
@@ -278,7 +283,7 @@ impl<'q> Fallback<'q> {
         let best: Vec<Vec<usize>> = members.iter().map(|bundle| best(bundle).collect()).collect();
         let is_late = || self.space.question.stop.is_late();
         for count in COUNTS {
-            if let Some(minimum) = solver.solve_among(problem, (count, &best), MOST, &is_late) {
+            if let Some(minimum) = solver.solve_among(problem, count, &best, MOST, &is_late) {
                 self.is_exact &= count == COUNTS[0];
                 return Some(minimum);
             }
@@ -335,7 +340,9 @@ impl<'q> Fallback<'q> {
     /// What choices of a run come to.
     pub(super) fn found(
         &self,
-        (run, members, edges): ((usize, usize), &[usize], &[usize]),
+        run: (usize, usize),
+        members: &[usize],
+        edges: &[usize],
         values: Rc<[usize]>,
         weights: Weights,
     ) -> Result<Inner> {

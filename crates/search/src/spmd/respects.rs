@@ -28,7 +28,7 @@ use crate::constraints::{Constraints, by_digits, named_splits};
 pub(super) fn all_choices(maker: &Maker<'_>, ops: &[OpId], dims: &[usize]) -> Vec<Choice> {
     let is_pinned = !pinned(&maker.question, &maker.operators.classes, ops).is_empty();
     let is_dear = ops.iter().any(|op| maker.traits[op.index()].is_dear());
-    choices(maker.digits, dims, (is_dear && !is_pinned, is_pinned))
+    choices(maker.digits, dims, is_dear && !is_pinned, is_pinned)
 }
 
 /// Who forbids a choice of a bundle.
@@ -68,7 +68,7 @@ impl Ties {
         let Some(constraints) = maker.question.constraints else { return ties };
         let (mut same, mut others) = (Pairs::new(), Pairs::new());
         for (_, set) in constraints.ties() {
-            collect(maker, bundles, set, (&mut same, &mut others));
+            collect(maker, bundles, set, &mut same, &mut others);
         }
         for ((one, other), pairs) in same {
             let first = keys(maker, &bundles[one].choices, pairs.iter().map(|it| it.0));
@@ -80,13 +80,13 @@ impl Ties {
                 let (a, b) = (ties.of[one], ties.of[other]);
                 ties.of.iter_mut().filter(|it| **it == a.max(b)).for_each(|it| *it = a.min(b));
             } else {
-                ties.terms.push(equal((one, other), &first, &second));
+                ties.terms.push(equal(one, other, &first, &second));
             }
         }
         for ((one, other), pairs) in others {
             let first = keys(maker, &bundles[one].choices, pairs.iter().map(|it| it.0));
             let second = keys(maker, &bundles[other].choices, pairs.iter().map(|it| it.1));
-            ties.terms.push(equal((one, other), &first, &second));
+            ties.terms.push(equal(one, other, &first, &second));
         }
         ties
     }
@@ -137,7 +137,7 @@ fn pairs(maker: &Maker<'_>, set: &[OpId]) -> Pairs {
 
 /// Of operators that are tied those whose bundles have one table beside the first of them, and one of each table beside the
 /// first of all.
-fn collect(maker: &Maker<'_>, bundles: &[Bundle], set: &[OpId], (same, others): (&mut Pairs, &mut Pairs)) {
+fn collect(maker: &Maker<'_>, bundles: &[Bundle], set: &[OpId], same: &mut Pairs, others: &mut Pairs) {
     let bundle = |op: OpId| maker.bundles.of[op.index()];
     let mut firsts: Vec<OpId> = vec![];
     for op in set {
@@ -170,7 +170,7 @@ fn keys(maker: &Maker<'_>, choices: &[Choice], ops: impl Iterator<Item = OpId>) 
 }
 
 /// Nothing where two have equal keys, and never elsewhere.
-fn equal((one, other): (usize, usize), first: &[DemandKey], second: &[DemandKey]) -> Term {
+fn equal(one: usize, other: usize, first: &[DemandKey], second: &[DemandKey]) -> Term {
     let cost = |same: bool| if same { 0.0 } else { NEVER };
     if one == other {
         let costs = first.iter().zip(second).map(|(a, b)| cost(a == b)).collect();
@@ -193,7 +193,7 @@ impl Skeleton {
         let digits = Digits::of(question.cluster, question.devices);
         let messages = Messages::new(question.cluster, &digits, Count::Alone);
         let operators = Operators::of(question);
-        let maker = Maker::new(question, (&operators, &digits, &messages), (&[], &[]));
+        let maker = Maker::new(question, (&operators, &digits, &messages), &[], &[]);
         let (mut bundles, mut all) = (vec![], vec![]);
         for number in 0..maker.bundles.all.len() {
             let ops = &maker.bundles.all[number];
@@ -206,7 +206,7 @@ impl Skeleton {
             for ((one, other), pairs) in pairs(&maker, set) {
                 let first = keys(&maker, &all[one], pairs.iter().map(|it| it.0));
                 let second = keys(&maker, &all[other], pairs.iter().map(|it| it.1));
-                ties.push((who, equal((one, other), &first, &second)));
+                ties.push((who, equal(one, other, &first, &second)));
             }
         }
         let recomputed = spans(question, None).is_some_and(|spans| !spans.is_empty());

@@ -132,13 +132,13 @@ impl<'q> Runs<'q> {
             let mut is_easy = true;
             for look in 0..LOOKS.len() {
                 // What is as good as nothing is the same however many there are.
-                let first = fallback.inner(run, ((look, 0, 1), nothing), solver)?;
+                let first = fallback.inner(run, (look, 0, 1), nothing, solver)?;
                 let fits = |it: &Inner| it.bytes(kept) <= limit;
                 let first_fits = first.as_ref().is_some_and(fits);
                 is_easy &= first_fits;
                 let inner = match first {
                     Some(first) if first_fits => Some(first),
-                    _ => fallback.tight(run, (look, kept), (nothing, &fits), solver)?,
+                    _ => fallback.tight(run, look, kept, nothing, &fits, solver)?,
                 };
                 found.extend(inner.map(|inner| Inner { fallback: at, ..inner }));
             }
@@ -172,11 +172,11 @@ impl<'q> Runs<'q> {
         let Some(variable) = members.iter().position(is_own) else { return Ok(None) };
         let bundle = members[variable];
         let totals = |values: &[usize]| {
-            let found = fallback.found((run, &members, &edges), values.into(), weights)?;
+            let found = fallback.found(run, &members, &edges, values.into(), weights)?;
             let totals = Totals { bytes: found.bytes(claim.kept), ..found.totals };
             Ok((totals, found.crossing.0 + found.crossing.1))
         };
-        let ways = ways(&fallback.space, &problem, (bundle, variable), &totals, most)?;
+        let ways = ways(&fallback.space, &problem, bundle, variable, &totals, most)?;
         Ok(ways.map(|ways| Explanation { ops: fallback.space.bundles[bundle].ops.clone(), ways }))
     }
 
@@ -190,10 +190,9 @@ impl<'q> Runs<'q> {
             let spans = spans(&self.question, recompute()[self.rungs.len()]);
             let fallback = match spans.filter(|spans| may_recompute(&self.question, spans)) {
                 Some(spans) => {
-                    let cut = (&spans[..], self.segments);
-                    let begun = Begun::new(&self.question, self.ground, cut);
+                    let begun = Begun::new(&self.question, self.ground, &spans, self.segments);
                     begun
-                        .map(|begun| Fallback::new((self.segments, self.crossing), spans, begun))
+                        .map(|begun| Fallback::new(self.segments, self.crossing, spans, begun))
                         .transpose()?
                 }
                 None => None,
@@ -241,14 +240,15 @@ impl<'q> Runs<'q> {
     pub(crate) fn write(
         &self,
         draft: &mut Draft<'_>,
-        (run, inner): ((usize, usize), &Inner),
+        run: (usize, usize),
+        inner: &Inner,
         first: u32,
     ) -> Result<Vec<OpId>> {
         let fallback = self.rungs[inner.fallback].as_ref().expect("a way is of a rung that is there");
         let objective = Objective::new(&fallback.space, inner.weights)?.of_stage(1.0);
         let mut ops = BTreeSet::new();
         for (bundle, value) in fallback.members(run).into_iter().zip(inner.values.iter()) {
-            write(&objective, draft, (bundle, *value), first)?;
+            write(&objective, draft, bundle, *value, first)?;
             ops.extend(fallback.space.bundles[bundle].ops.iter().copied());
         }
         for span in &fallback.spans {

@@ -99,7 +99,7 @@ pub fn find(question: &Question<'_>) -> Result<Inside> {
         }
     }
     if is_plain(question) && !question.stop.is_late() {
-        let bound = bound(question, (&operators, &digits), &looked, &mut inside.stats.sums)?.max(floor);
+        let bound = bound(question, &operators, &digits, &looked, &mut inside.stats.sums)?.max(floor);
         // Of what was stopped on the way nothing is known.
         inside.stats.bound = if question.stop.is_late() { 0.0 } else { bound };
     }
@@ -223,7 +223,7 @@ impl Fallback<'_, '_> {
 
     fn keep(&mut self, found: &Found) -> Result<()> {
         let objective = Objective::new(self.space, found.weights)?;
-        let plan = plan(&objective, &found.least.values, (self.recomputed, self.spans))?;
+        let plan = plan(&objective, &found.least.values, self.recomputed, self.spans)?;
         let same = |other: &Candidate| {
             let other = &other.plan;
             other.ops == plan.ops
@@ -242,13 +242,14 @@ impl Fallback<'_, '_> {
 fn plan(
     objective: &Objective<'_>,
     values: &[usize],
-    (recomputed, spans): (Option<SetTerm>, &[Vec<OpId>]),
+    recomputed: Option<SetTerm>,
+    spans: &[Vec<OpId>],
 ) -> Result<Plan> {
     let question = &objective.space.question;
     let name = Title::auto(recomputed).to_string();
     let mut draft = Draft::new(question.graph, question.analysis, &name, question.devices);
     for (bundle, value) in values.iter().enumerate() {
-        write(objective, &mut draft, (bundle, *value), 0)?;
+        write(objective, &mut draft, bundle, *value, 0)?;
     }
     spans.iter().for_each(|span| draft.recompute(span.clone()));
     draft.finish()
@@ -258,7 +259,8 @@ fn plan(
 pub(super) fn write(
     objective: &Objective<'_>,
     draft: &mut Draft<'_>,
-    (bundle, value): (usize, usize),
+    bundle: usize,
+    value: usize,
     first: u32,
 ) -> Result<()> {
     let space = objective.space;
@@ -304,7 +306,7 @@ pub fn member(
     let values = space.ties.expand(&values);
     let weights = Weights { look: FIRST[1], byte };
     let objective = Objective::new(&space, weights)?;
-    let plan = plan(&objective, &values, (recomputed, &spans))?;
+    let plan = plan(&objective, &values, recomputed, &spans)?;
     let claim = Claim { totals: objective.totals(&values), recomputed, weights };
     Ok(Some(Candidate { plan, claim }))
 }

@@ -30,7 +30,7 @@ pub(super) struct Space<'q> {
 impl<'q> Space<'q> {
     /// None if constraints leave some bundle no choice, or it is late.
     pub(super) fn new(question: &Question<'q>, ground: Ground<'q>, spans: &[Vec<OpId>]) -> Option<Self> {
-        let Begun { mut space, rest } = Begun::new(question, ground, (spans, &[]))?;
+        let Begun { mut space, rest } = Begun::new(question, ground, spans, &[])?;
         space.edges = rest.edges(&space.bundles)?;
         Some(space)
     }
@@ -66,9 +66,10 @@ impl<'q> Begun<'q> {
     pub(super) fn new(
         question: &Question<'q>,
         ground: Ground<'q>,
-        cut: (&[Vec<OpId>], &[usize]),
+        spans: &[Vec<OpId>],
+        segments: &[usize],
     ) -> Option<Self> {
-        let mut maker = Maker::new(question, ground, cut);
+        let mut maker = Maker::new(question, ground, spans, segments);
         let (_, digits, messages) = ground;
         let (mut bundles, mut signatures): (Vec<Bundle>, Vec<Rc<str>>) = (vec![], vec![]);
         let mut known: HashMap<Rc<str>, usize> = HashMap::new();
@@ -76,10 +77,10 @@ impl<'q> Begun<'q> {
             let dims = maker.dims(number);
             let signature = marked(&maker, number, &dims);
             let bundle = match known.get(&signature) {
-                Some(&same) => equal(&mut maker, (number, dims), &bundles[same]),
-                None => fresh(&mut maker, (number, dims)),
+                Some(&same) => equal(&mut maker, number, dims, &bundles[same]),
+                None => fresh(&mut maker, number, dims),
             };
-            if question.stop.is_late() || bundle.choices.is_empty() && cut.1.is_empty() {
+            if question.stop.is_late() || bundle.choices.is_empty() && segments.is_empty() {
                 return None;
             }
             known.entry(Rc::clone(&signature)).or_insert(number);
@@ -109,7 +110,7 @@ fn marked(maker: &Maker<'_>, number: usize, dims: &[usize]) -> Rc<str> {
 }
 
 /// A bundle as none before it.
-fn fresh(maker: &mut Maker<'_>, (number, dims): (usize, Vec<usize>)) -> Bundle {
+fn fresh(maker: &mut Maker<'_>, number: usize, dims: Vec<usize>) -> Bundle {
     let ops = maker.bundles.all[number].clone();
     let choices = Rc::new(left(maker, &ops, &dims));
     let (graph, analysis) = (maker.question.graph, maker.question.analysis);
@@ -123,7 +124,7 @@ fn fresh(maker: &mut Maker<'_>, (number, dims): (usize, Vec<usize>)) -> Bundle {
 }
 
 /// A bundle of which all costs are known of another.
-fn equal(maker: &mut Maker<'_>, (number, dims): (usize, Vec<usize>), other: &Bundle) -> Bundle {
+fn equal(maker: &mut Maker<'_>, number: usize, dims: Vec<usize>, other: &Bundle) -> Bundle {
     let ops = maker.bundles.all[number].clone();
     for (op, same) in ops.iter().zip(&other.ops) {
         maker.loops[op.index()] = Rc::clone(&maker.loops[same.index()]);

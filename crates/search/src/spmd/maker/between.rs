@@ -66,7 +66,7 @@ impl Maker<'_> {
     }
 
     /// What it takes to bring a tensor to a bundle, and gradients back, where makers and readers have made their choices.
-    pub(super) fn moved(&self, tensor: TensorId, reader: usize, (from, to): (usize, usize)) -> MessagePrice {
+    pub(super) fn moved(&self, tensor: TensorId, reader: usize, from: usize, to: usize) -> MessagePrice {
         self.ways(tensor, self.sizes(tensor), self.written(tensor, from), &self.reads(tensor, reader, to))
     }
 
@@ -142,7 +142,7 @@ impl Maker<'_> {
     pub(super) fn share(&self, tensor: TensorId, others: usize, at: usize) -> f64 {
         let (maker, _) = self.graph().producer(tensor).expect("an operator makes it");
         let own = self.bundles.of[maker.index()];
-        let here = self.moved(tensor, own, (at, at)) != MessagePrice::default();
+        let here = self.moved(tensor, own, at, at) != MessagePrice::default();
         let leaves = self.left(tensor, at) != MessagePrice::default();
         1.0 / (others + usize::from(here) + usize::from(leaves)).max(1) as f64
     }

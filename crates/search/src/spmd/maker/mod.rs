@@ -55,12 +55,13 @@ impl<'q> Maker<'q> {
     pub(super) fn new(
         question: &Question<'q>,
         (operators, digits, messages): Ground<'q>,
-        (spans, segments): (&[Vec<OpId>], &[usize]),
+        spans: &[Vec<OpId>],
+        segments: &[usize],
     ) -> Self {
         let (graph, analysis) = (question.graph, question.analysis);
         let devices = operators.devices(messages);
         let whole: Vec<PartTimes> =
-            graph.op_ids().map(|op| operators.part(op, (devices, messages.count), vec![])).collect();
+            graph.op_ids().map(|op| operators.part(op, devices, messages.count, vec![])).collect();
         let traits: Vec<Traits> =
             graph.op_ids().zip(&whole).map(|(op, part)| traits(graph, op, &part.cost)).collect();
         let costs: Vec<Cost> = whole.iter().map(|part| (*part.cost).clone()).collect();

@@ -51,7 +51,7 @@ impl<'q> Operators<'q> {
         let mut known: HashMap<String, usize> = HashMap::new();
         let number = |op: OpId| {
             let next = known.len();
-            *known.entry(signature((graph, analysis), &needs_grad, op)).or_insert(next)
+            *known.entry(signature(graph, analysis, &needs_grad, op)).or_insert(next)
         };
         Self {
             graph,
@@ -79,7 +79,7 @@ impl<'q> Operators<'q> {
     }
 
     /// A part of an operator that is divided so.
-    pub(super) fn part(&self, op: OpId, (devices, count): (usize, Count), splits: Vec<Split>) -> PartTimes {
+    pub(super) fn part(&self, op: OpId, devices: usize, count: Count, splits: Vec<Split>) -> PartTimes {
         let key = (devices, count == Count::Least, self.signature[op.index()], splits);
         if let Some(known) = self.parts.borrow().get(&key) {
             return known.clone();

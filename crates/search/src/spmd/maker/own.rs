@@ -28,7 +28,7 @@ impl Maker<'_> {
         if pinned.is_empty() && own < SMALL * self.of_all && self.is_beside(number, ops) {
             return vec![];
         }
-        dims(self.question.analysis, &self.operators.classes, (ops, &pinned), &self.seconds)
+        dims(self.question.analysis, &self.operators.classes, ops, &pinned, &self.seconds)
     }
 
     /// Whether what a bundle makes is small beside what others read with it.
@@ -76,8 +76,8 @@ impl Maker<'_> {
         if let Some(known) = self.parts.get(&key) {
             return known.clone();
         }
-        let of = (self.devices, self.messages.count);
-        let made = self.operators.part(op, of, splits(self.digits, loops));
+        let copies = splits(self.digits, loops);
+        let made = self.operators.part(op, self.devices, self.messages.count, copies);
         self.parts.insert(key, made.clone());
         made
     }
@@ -104,7 +104,7 @@ impl Maker<'_> {
             let outputs: Vec<TensorId> = self.graph().op(*op).outputs.iter().flatten().copied().collect();
             for tensor in outputs {
                 let own = self.bundles.of[op.index()];
-                let moved = self.moved(tensor, own, (at, at)) + self.left(tensor, at);
+                let moved = self.moved(tensor, own, at, at) + self.left(tensor, at);
                 if moved != MessagePrice::default() {
                     all.price = all.price + moved.times(self.share(tensor, self.others(tensor).len(), at));
                 }

@@ -33,21 +33,21 @@ pub(super) fn part(
     let part = if count == Count::Least { costs.part(plan, 0) } else { costs.dearest(plan) };
     let cost = Rc::new(part.cost.clone());
     let pieces =
-        is_rewritten(analysis, op, plan).then(|| FirstPieces::new((graph, analysis), needs_grad, op, plan));
+        is_rewritten(analysis, op, plan).then(|| FirstPieces::new(graph, analysis, needs_grad, op, plan));
     let (forward, backward) = match pieces {
         Some(Ok(pieces)) => {
             let of = |(op, mut costs, plan): (OpId, Costs<'_>, &OpPlan)| {
-                seconds((&pieces.graph, &pieces.kinds, devices), op, &costs.part(plan, 0).cost)
+                seconds(&pieces.graph, &pieces.kinds, devices, op, &costs.part(plan, 0).cost)
             };
             pieces.each().map(of).fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1))
         }
-        _ => seconds((graph, kinds, devices), op, &cost),
+        _ => seconds(graph, kinds, devices, op, &cost),
     };
     PartTimes { forward, backward, cost }
 }
 
 /// Of a part, forward and backward.
-fn seconds((graph, kinds, devices): (&Graph, &Kinds, &[Device]), op: OpId, cost: &Cost) -> (f64, f64) {
+fn seconds(graph: &Graph, kinds: &Kinds, devices: &[Device], op: OpId, cost: &Cost) -> (f64, f64) {
     let dtype = graph.computes_in(op).unwrap_or(Dtype::F32);
     let slowest = |operations: u64, bytes: compiler::Bytes, way: Direction| {
         let op_cost = OpCost { operations: operations as f64, bytes: (bytes.read + bytes.written) as f64 };

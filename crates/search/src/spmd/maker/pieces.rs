@@ -26,7 +26,8 @@ pub(super) struct FirstPieces {
 
 impl FirstPieces {
     pub(super) fn new(
-        (graph, analysis): (&Graph, &Analysis),
+        graph: &Graph,
+        analysis: &Analysis,
         needs_grad: &[bool],
         op: OpId,
         plan: &OpPlan,

@@ -9,7 +9,7 @@ use rules::Analysis;
 use super::Maker;
 
 /// All that an operator's parts and their costs depend on, but for what its operands are.
-pub(super) fn signature((graph, analysis): (&Graph, &Analysis), needs_grad: &[bool], op: OpId) -> String {
+pub(super) fn signature(graph: &Graph, analysis: &Analysis, needs_grad: &[bool], op: OpId) -> String {
     let it = graph.op(op);
     let of = |tensor: &TensorId| {
         let held = graph.tensor(*tensor);
