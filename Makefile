@@ -33,7 +33,7 @@ endif
 
 # What the extension is made of, and what the wheel is made of. Folders stand for removed files.
 RUST := Cargo.toml Cargo.lock $(shell find crates \( -path '*/src' -o -path '*/src/*' -o -name Cargo.toml \))
-PACKAGE := docs/reference/errors.md $(shell find python/shardwright \( -name '*.py' -o -name '*.pyi' \))
+PACKAGE := docs/reference/errors.md $(shell find python/shardwright \( -name '*.py' -o -name '*.pyi' -o -name '*.json' \))
 
 # Wheels that the package index takes: for every Linux from glibc 2.28 on where there is zig, else for
 # those that are not older than this one; refused if it is too new for that.

@@ -203,7 +203,7 @@ def _parts(core: Any, row: dict[str, str]) -> list[dict[str, Any]]:
     told = core.simulate_step(plan, program, "measured", text, 1, kept=kept, traced=True)
     seconds: dict[tuple[int, str], float] = defaultdict(float)
     for event in json.loads(told.trace)["traceEvents"]:
-        if event["pid"] == 0 and event["name"].startswith(("call", "grad")):
+        if event["pid"] == 0 and event.get("args", {}).get("instruction") in ("call", "grad"):
             seconds[event["args"]["block"], event["args"]["pass"]] += event["dur"] * 1e-6
     found = []
     for block, operator in enumerate(operators):

@@ -7,11 +7,11 @@ use cluster::Cluster;
 use diag::{Error, Result};
 use graph::{Graph, OpId};
 use plan::Plan;
-use program::{Boundary, Program};
+use program::{Boundary, Instr, Program, Role};
 use rules::Analysis;
 use simulate::{
-    HeldMemory, Kinds, Lasts, ModelWork, Placing, Scene, Scope, Share, Shares, Simulation, Updates, manifest,
-    shares, simulate, simulate_briefly, symmetric, trace,
+    Functions, HeldMemory, Kinds, Lasts, ModelWork, Placing, Scene, Scope, Share, Shares, Simulation,
+    Updates, manifest, shares, simulate, simulate_briefly, symmetric, trace,
 };
 
 use crate::memory::{optimizer, with_optimizer};
@@ -106,13 +106,33 @@ pub fn step(
     let held = simulation.held(&iterations_of(&rank_traces, memory, setting.optimizer)?);
     let work =
         ModelWork { operations: estimate.operations, peak: peak(graph, setting.cluster, plan.devices) };
+    let traced = if traced { Some(functions(graph, compiled)?) } else { None };
     Ok(SimulatedStep {
         manifest: format!("{:#}", manifest(&scene, &rewritten, simulation, &work, Scope::Roles)),
-        trace: traced.then(|| trace(&scene, &rewritten, simulation, &held)),
+        trace: traced.map(|functions| trace(&scene, &rewritten, &functions, simulation, &held)),
         held,
         shares,
         estimate,
     })
+}
+
+/// What the calls of each role run, as the emitted files call it.
+fn functions(graph: &Graph, compiled: &Compiled) -> Result<Functions> {
+    let (program, lines) = emit::read_with_lines(graph, &compiled.files)?;
+    let of_role = |(at, role): (usize, &Role)| {
+        let mut functions = BTreeMap::new();
+        for code in &role.body.codes {
+            for (number, instr) in code.instrs.iter().enumerate() {
+                let line = lines.of(at, (code.block, code.pass), number);
+                if let (Instr::Call(call), Some(function)) = (instr, line.and_then(|it| it.function.clone()))
+                {
+                    functions.entry(call.id).or_insert(function);
+                }
+            }
+        }
+        functions
+    };
+    Ok(program.roles.iter().enumerate().map(of_role).collect())
 }
 
 /// Shares of the program's operators as those of the model's. Of a model in slices they are each module's as a whole.

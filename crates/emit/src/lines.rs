@@ -16,6 +16,8 @@ pub struct Line {
     pub line: u32,
     /// Of the operators that it calls.
     pub ops: Vec<u32>,
+    /// The function that a call runs.
+    pub function: Option<String>,
 }
 
 #[derive(Clone, Debug)]

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 fn recording(plan: &str, batches: u32, times: impl Fn(&Value) -> f64) -> Value {
     let (_, step) = page(plan, batches);
     let mut manifest: Value = serde_json::from_str(&step.manifest).expect("JSON");
+    manifest["format"] = json!(1);
     for role in manifest["roles"].as_array_mut().expect("roles") {
         role["measured_step_seconds"] = json!([9.0, 1e-3, 2e-3]);
         for entry in role["communications"].as_array_mut().expect("rows") {

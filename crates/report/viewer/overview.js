@@ -17,7 +17,7 @@ function overview() {
       card("Proved", null, h("pre", { class: "wrap" }, of.proof.trim())),
       h("div", {},
         card("Made by", null, h("pre", { class: "wrap", id: "command" }, of.command),
-          h("p", { class: "note" }, `Shardwright ${of.version}, graph ${of.digest.slice(0, 16)}, data of version ${DATA.schema}.`)),
+          h("p", { class: "note" }, `Shardwright ${of.version}, graph ${of.digest.slice(0, 16)}, data ${DATA.schema}.`)),
         card("The plan as text", null, h("div", { class: "scroll" }, h("pre", {}, of.plan_text.trim()))))));
 }
 

@@ -13,10 +13,12 @@
 //!
 //! Of ranks that are [`symmetric()`] those are followed that the proof followed.
 
+mod bursts;
 mod engine;
 mod fused;
 mod held;
 mod kinds;
+mod link;
 mod manifest;
 mod passes;
 mod periods;
@@ -43,7 +45,7 @@ pub use passes::Lasts;
 pub use price::SUM;
 pub use shares::{Share, Shares, shares, works_of};
 pub use symmetric::symmetric;
-pub use trace::trace;
+pub use trace::{Functions, trace};
 
 /// What is simulated.
 #[derive(Clone, Copy)]

@@ -5,13 +5,19 @@
 
 use std::collections::BTreeMap;
 
+use cluster::Cluster;
 use graph::Graph;
 use program::{Pass, RankId};
 use rules::families::makes_rows;
 use serde_json::{Value, json};
 
+use crate::bursts::links;
+use crate::link::LinkKind;
 use crate::{Scene, Simulation, TakesPart, What};
 
+/// What a manifest says first: its schema is in the Python package.
+const SCHEMA: &str = "shardwright/manifest/1";
+/// What `recorded.save` writes is made of one.
 const FORMAT: u32 = 1;
 
 /// Which ranks it lists.
@@ -50,16 +56,27 @@ pub fn manifest(
             Scope::Ranks => ranges(&[rank_trace.rank]),
         };
         let computed = computed(simulation, rank_trace.rank);
-        let messages = simulation.parts[at].iter().map(|part| message(graph, simulation, part, &computed));
-        roles.push(json!({
+        let parts = &simulation.parts[at];
+        let messages =
+            parts.iter().enumerate().map(|part| message((graph, scene.cluster), simulation, part, &computed));
+        let mut listed = json!({
             "role": rank_trace.role,
             "ranks": ranks,
             "rank": rank_trace.rank.0,
             "communications": messages.collect::<Vec<_>>(),
-        }));
+        });
+        // Whoever measures has no need of what is made of predictions.
+        if scope == Scope::Roles {
+            listed["links"] = Value::from(links(scene.cluster, simulation, parts));
+        }
+        roles.push(listed);
     }
+    let (key, version) = match scope {
+        Scope::Roles => ("schema", json!(SCHEMA)),
+        Scope::Ranks => ("format", json!(FORMAT)),
+    };
     json!({
-        "format": FORMAT,
+        key: version,
         "model": program.model,
         "plan": program.plan,
         "cluster": scene.cluster.name,
@@ -72,11 +89,18 @@ pub fn manifest(
     })
 }
 
-fn message(graph: &Graph, simulation: &Simulation, part: &TakesPart, computed: &[Computed]) -> Value {
+fn message(
+    (graph, cluster): (&Graph, &Cluster),
+    simulation: &Simulation,
+    (order, part): (usize, &TakesPart),
+    computed: &[Computed],
+) -> Value {
     let message = &simulation.messages[part.message];
     json!({
+        "order": order,
         "kind": part.kind.name(),
         "group": message.group.iter().map(|rank| rank.0).collect::<Vec<_>>(),
+        "link": LinkKind::crossed_by(cluster, &message.group).name(),
         "bytes": message.bytes,
         "bytes_expected": part.op.is_some_and(|op| makes_rows(&graph.op(op).target)),
         "dtype": message.dtype.map(graph::Dtype::short),

@@ -6,6 +6,7 @@ use program::{BufId, ExchangeId, Instr, Kind, RankId};
 use check::InstrCost;
 
 use crate::engine::Engine;
+use crate::link::LinkKind;
 use crate::rank::Tick;
 use crate::rendezvous::{Key, Rendezvous};
 use crate::{Message, TakesPart, What};
@@ -113,8 +114,7 @@ impl<'s> Engine<'s> {
             return None;
         }
         let expected = members.iter().filter(|rank| self.places.contains_key(rank)).count();
-        let node = |rank: &RankId| self.scene.cluster.node(rank.0);
-        let line = usize::from(members.iter().any(|rank| node(rank) != node(&members[0])));
+        let line = LinkKind::crossed_by(self.scene.cluster, &members) as usize;
         let message = self.notes(|| Message::of(kind, members, instr_cost));
         let rendezvous = Rendezvous { expected, line, ..Rendezvous::default() };
         self.open.insert(key, (rendezvous, message));

@@ -28,6 +28,7 @@ from . import (
     report,
     run,
     schedule,
+    schema,
     simulate,
     train,
     verify,
@@ -55,6 +56,7 @@ COMMANDS = (
     cache,
     doctor,
     explain,
+    schema,
     completion,
 )
 

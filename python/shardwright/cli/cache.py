@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from ..report.memory import size_of
+    from ..schemas import answer
     from ..support.folder_store import cache_folder, open_store
 
     cache, folder = open_store(), cache_folder()
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     entries = [] if cache is None else cache.entries()
     if arguments.json:
         named = None if folder is None else str(folder)
-        print(json.dumps({"folder": named, "entries": [vars(entry) for entry in entries]}))
+        print(answer("cache", {"folder": named, "entries": [vars(entry) for entry in entries]}))
         return
     print(f"{folder}: {size_of(sum(e.bytes for e in entries))}" if folder else "the cache is off")
     for entry in entries:

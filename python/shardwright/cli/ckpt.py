@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from .parser import Commands
+from .working import working
 
 
 def add(commands: Commands) -> None:
@@ -26,13 +26,16 @@ def add(commands: Commands) -> None:
 
 def run_info(arguments: argparse.Namespace) -> None:
     from ..checkpoint.info import info, lines_of, verified
+    from ..schemas import answer
 
-    found = (verified if arguments.verify else info)(arguments.checkpoint)
-    print(json.dumps(found) if arguments.json else "\n".join(lines_of(found, arguments.all)))
+    with working(arguments.checkpoint, "read and compare"):
+        found = (verified if arguments.verify else info)(arguments.checkpoint)
+    print(answer("ckpt-info", found) if arguments.json else "\n".join(lines_of(found, arguments.all)))
 
 
 def run_merge(arguments: argparse.Namespace) -> None:
     from ..weights.merging import merge
 
-    names = merge(arguments.checkpoint, arguments.to, arguments.max_shard_size)
+    with working(arguments.checkpoint, "merge"):
+        names = merge(arguments.checkpoint, arguments.to, arguments.max_shard_size)
     print(f"{len(names)} tensors are in {arguments.to}.")

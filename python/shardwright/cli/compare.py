@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError, ShardwrightError
 from ..report.memory import DOES_NOT_FIT
+from ..schemas import answer
 from . import candidates
 from .parser import Commands
 from .picture import add_svg, draw, lines_of_picture
+from .working import working
 
 if TYPE_CHECKING:
     from .._core import Found, Graph
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     draw(arguments, lambda: _drawn(arguments, model, found))
     if arguments.json:
-        print(json.dumps(summary))
+        print(answer("compare", summary))
         return status
     for line in _lines(summary, shown):
         print(line)
@@ -127,7 +128,8 @@ def searches_of(
         if late and many > 1 and asked is None:
             return
         try:
-            graph, _ = source.graph(many)
+            with working(arguments.model, "capture"):
+                graph, _ = source.graph(many)
         except ShardwrightError as error:
             if asked is not None or many == 1:
                 raise

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..report.computed_work import operations_of
 from ..report.summary import count_of
+from ..schemas import answer
 from .source import graph_and_python
 from .style import paint
 from .table import few
+from .working import working
 
 if TYPE_CHECKING:
     from .._core import Graph, Plan
@@ -24,14 +25,15 @@ Row = dict[str, Any]
 def run(arguments: argparse.Namespace) -> None:
     from .._core import rule_coverage
 
-    graph, as_python = graph_and_python(arguments)
+    with working(arguments.model, "capture"):
+        graph, as_python = graph_and_python(arguments)
     plan = _plan(arguments, graph)
     found = rule_coverage(graph, plan, {name: share for name, (_, share) in as_python.items()})
     for row in found["without_rule"]:
         row["reason"] = _reason(row, as_python)
         row["to_split"] = _to_split(row)
     if arguments.json:
-        print(json.dumps({"name": graph.model, **found}))
+        print(answer("ops-coverage", {"name": graph.model, **found}))
     else:
         print("\n".join(_lines(graph.model, plan, found)))
 

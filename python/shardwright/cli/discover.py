@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -13,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CaptureError
+from ..schemas import answer
 from ..shipped.table import SHIPPED
 from ..support.suggestions import did_you_mean
 from .source import called, explained, function_of, graph_of, graph_of_returned
 from .style import paint
+from .working import working
 
 if TYPE_CHECKING:
     from .._core import Graph
@@ -29,7 +30,9 @@ def run(arguments: argparse.Namespace) -> None:
     named = arguments.model
     function = _function_of(named)
     if function is None:
-        _of_model(graph_of(arguments), arguments.json)
+        with working(named, "capture"):
+            graph = graph_of(arguments)
+        _of_model(graph, arguments.json)
         return
     if _takes_arguments(function):
         raise _no_example(f"{named} is a function that takes arguments, and not yet an example", _name(named))
@@ -39,8 +42,12 @@ def run(arguments: argparse.Namespace) -> None:
         return
     from ..discovering import discover
 
-    one = discover(*_example_of(found, named))
-    print(json.dumps([_plain(one)]) if arguments.json else "\n".join(_lines(one)))
+    with working(named, "run on parts"):
+        one = discover(*_example_of(found, named))
+    if arguments.json:
+        print(answer("ops-discover", {"functions": [_plain(one)]}))
+    else:
+        print("\n".join(_lines(one)))
 
 
 def _function_of(named: str) -> Callable[..., Any] | None:
@@ -133,7 +140,7 @@ def _of_model(graph: Graph, as_json: bool) -> None:
         else:
             print("\n".join([*_lines(one), f"  in       {place}", ""]))
     if as_json:
-        print(json.dumps(rows))
+        print(answer("ops-discover", {"functions": rows}))
     elif not found:
         print(f"all operators of {graph.model} have a rule")
     else:

@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ..report.progress import Progress, verbose, wanted
     from ..report.summary import lines_of, seconds_of, summary_of
     from ..runtime.programs.program import GRAPH
+    from ..schemas import answer
     from ..start.edited_program import MADE_OF, PLAN
     from .model import limit_of, plan_of, require_cluster
     from .parts import chosen
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
         write_files(files, arguments.to)
     summary = summary_of(graph.model, plan, compiled, optimizer=arguments.optimizer)
     if arguments.json:
-        print(json.dumps(_numbers(compiled) | {"summary": summary}))
+        print(answer("emit", _numbers(compiled) | {"summary": summary}))
         return
     print(compiled.proof.rstrip())
     _draw(compiled)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from .parser import Commands
@@ -14,20 +16,52 @@ def add(commands: Commands) -> None:
 
     manifest = commands.add_parser("manifest", help="list what ranks communicate in a step, for tuning")
     add_arguments(manifest)
+    manifest.add_argument(
+        "--trace",
+        dest="series",
+        metavar="FILE",
+        help="write them there by time, as lines of JSON that a tuner can replay",
+    )
     manifest.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from ..report.memory import status_of
+    from .cluster import write
     from .step import simulated
 
     _, _, found, _ = simulated(arguments)
+    manifest = json.loads(found.manifest)
+    if arguments.series:
+        text = "".join(f"{json.dumps(line)}\n" for line in series_of(manifest))
+        write("SW0913", "the series", Path(arguments.series), text)
     if arguments.json:
         print(found.manifest)
         return status_of(found)
-    for line in lines_of_manifest(json.loads(found.manifest)):
+    for line in lines_of_manifest(manifest):
         print(line)
+    if arguments.series:
+        print(f"\nThe series is in {arguments.series}.")
     return status_of(found)
+
+
+def series_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """The communications of all listed ranks by time; each names its entry by rank and order."""
+    series = [
+        {
+            "time": one["start_seconds"],
+            "duration": one["expected_seconds"],
+            "kind": one["kind"],
+            "group": one["group"],
+            "bytes": one["bytes"],
+            "dtype": one["dtype"],
+            "rank": role["rank"],
+            "order": one["order"],
+        }
+        for role in manifest["roles"]
+        for one in role["communications"]
+    ]
+    return sorted(series, key=lambda one: (one["time"], one["rank"], one["order"]))
 
 
 def lines_of_manifest(manifest: dict[str, Any]) -> list[str]:
@@ -46,11 +80,28 @@ def lines_of_manifest(manifest: dict[str, Any]) -> list[str]:
             last, count = rows.pop() if rows else ([], 0)
             rows += [(row, count + 1)] if last == row else [(last, count), (row, 1)]
         lines += _table([[*row[:7], str(count), row[7]] for row, count in rows if count])
+        lines += _lines_of_links(role["links"], manifest["step_seconds"])
     return [
         *lines,
         "",
         "`bytes`, `takes` and `waits` are of one communication; `--json` has all of it, for tools",
     ]
+
+
+def _lines_of_links(links: list[dict[str, Any]], step: float) -> Iterator[str]:
+    """How a rank's communications are spread over the step."""
+    from ..report.memory import size_of
+    from ..report.summary import count_of, time_of
+
+    for link in links:
+        bursts = link["bursts"]
+        sizes = sorted(burst["bytes"] for burst in bursts)
+        each = f"{size_of(sizes[0])} to {size_of(sizes[-1])}" if sizes[0] != sizes[-1] else size_of(sizes[0])
+        share = link["busy_seconds"] / step if step > 0 else 0.0
+        many = count_of(len(bursts), "burst")
+        yield f"  {link['link']}: busy for {share:.1%} of the step, in {many} of {each}"
+        if link["period_seconds"] is not None:
+            yield f"    one every {time_of(link['period_seconds'])}, {link['regular']:.0%} of them regularly"
 
 
 HEAD = ["pass", "batch", "kind", "bytes", "takes", "link", "waits", "times", "group"]

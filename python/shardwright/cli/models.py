@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 
+from ..schemas import answer
 from ..shipped.table import SHIPPED, Shipped
 from .parser import Commands
 
@@ -17,7 +17,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
-        print(json.dumps([_plain(model) for model in SHIPPED.values()]))
+        print(answer("models", {"models": [_plain(model) for model in SHIPPED.values()]}))
         return
     print(f"{'name':<16} {'parameters':>15} {'batch':>6} {'sequence':>9}  {'dtype':<9} class")
     for model in SHIPPED.values():

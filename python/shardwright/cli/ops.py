@@ -13,6 +13,7 @@ from .model import add_model, add_sizes
 from .parser import Commands
 from .style import paint
 from .targets import graph_of_examples, targets_of
+from .working import working
 
 if TYPE_CHECKING:
     from .._core import Graph, Operator
@@ -114,7 +115,8 @@ def run_coverage(arguments: argparse.Namespace) -> None:
 
 def run_show(arguments: argparse.Namespace) -> None:
     targets = targets_of(arguments.name)
-    graph = graph_of_examples(arguments)
+    with working(arguments.model or "demo", "capture"):
+        graph = graph_of_examples(arguments)
     for target, (family, rewritten) in targets.items():
         print(paint(target, "bold", sys.stdout) + f": of the family {family}")
         if rewritten:

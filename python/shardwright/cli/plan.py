@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ShardwrightError
+from ..schemas import answer
 from .cluster import write
 from .costs import kept_tensors
 from .parser import Commands
 from .picture import add_svg, draw, lines_of_picture
 from .style import paint
+from .working import working
 
 if TYPE_CHECKING:
     from .._core import Found, Graph, Operator, Plan, Simulated
@@ -57,9 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
     from .source import graph_of
 
     if arguments.diff:
-        graph = graph_of(arguments)
+        with working(arguments.model, "capture"):
+            graph = graph_of(arguments)
         a, b = (plan_of(arguments, graph, plan) for plan in arguments.diff)
-        print(json.dumps(_differences(a, b)) if arguments.json else "\n".join(_changes(a, b, arguments.all)))
+        print(
+            answer("plan-diff", _differences(a, b))
+            if arguments.json
+            else "\n".join(_changes(a, b, arguments.all))
+        )
         return 0
     require_cluster(arguments)
     with Progress(wanted(None)).phases(arguments.model) as phases:
@@ -69,8 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
         if path is not None:
             asked = asked_for(found, arguments.plan), graph, path, lambda: _others(arguments, graph)
-            lines = [json.dumps(explained_in_numbers(*asked))] if arguments.json else explained(*asked)
-            print("\n".join(lines))
+            print(
+                answer("plan-explain", explained_in_numbers(*asked))
+                if arguments.json
+                else "\n".join(explained(*asked))
+            )
             return 0
         plan = plan_of(arguments, graph) if found is None else found.plan(0)
         told = _Told.of(arguments, plan, graph, (found, cut), phases.begin)
@@ -78,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         write("SW0928", "the plan", Path(arguments.to), plan.folded)
     draw(arguments, lambda: sharding_svg(plan))
     if arguments.json:
-        print(json.dumps(told.numbers(graph.model)))
+        print(answer("plan", told.numbers(graph.model)))
         return told.exit
     for line in told.text(arguments.all) if arguments.all or arguments.text else told.table(graph.model):
         print(line)

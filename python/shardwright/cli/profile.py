@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import ClusterError
 from .parser import Commands
+from .working import working
 
 
 def add(commands: Commands) -> None:
@@ -54,4 +55,5 @@ def _measured(devices: int, device: str | None) -> str | None:
     if is_started():
         return profile_joined(joined(device))
     print(f"measuring on {devices} processes ...", file=sys.stderr)
-    return profile(devices, device)
+    with working("profile", "measure"):
+        return profile(devices, device)

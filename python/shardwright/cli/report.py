@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ClusterError
 from .parser import Commands
+from .working import working
 
 if TYPE_CHECKING:
     from .._core import Found
@@ -55,22 +56,23 @@ def run(arguments: argparse.Namespace) -> int:
     kept = _keep(asked, compared)
     if not compared and step.search is not None:
         compared = [(step.batches, step.search)]
-    data, page = report_page(
-        step.plan,
-        step.compiled,
-        step.simulated,
-        step.choice.cluster,
-        step.choice.text,
-        batches=step.batches,
-        optimizer=arguments.optimizer,
-        command=command,
-        version=__version__,
-        compared=compared,
-        recorded=recorded,
-        others=(words_of_others(arguments.words), asked.batches is None, kept),
-        compile=arguments.compile,
-        sources=source_lines(step.graph, arguments.model),
-    )
+    with working(arguments.model, "page"):
+        data, page = report_page(
+            step.plan,
+            step.compiled,
+            step.simulated,
+            step.choice.cluster,
+            step.choice.text,
+            batches=step.batches,
+            optimizer=arguments.optimizer,
+            command=command,
+            version=__version__,
+            compared=compared,
+            recorded=recorded,
+            others=(words_of_others(arguments.words), asked.batches is None, kept),
+            compile=arguments.compile,
+            sources=source_lines(step.graph, arguments.model),
+        )
     path = Path(arguments.to or PAGE)
     if arguments.to or not arguments.json:
         write("SW0930", "the page", path, page)

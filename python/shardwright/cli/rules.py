@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Iterable
@@ -11,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CaptureError
+from ..schemas import answer
 from ..shipped.table import SHIPPED
 from .style import paint
 from .targets import graph_of_examples, targets_of
+from .working import working
 
 if TYPE_CHECKING:
     from ..rules.verifying import Verified
@@ -32,7 +33,8 @@ def run(arguments: argparse.Namespace) -> None:
     arguments.model = models[0] if models else None
     if arguments.model is None:
         _targets(names)  # what is misspelt is told before the demo's model is captured
-    graph = graph_of_examples(arguments)
+    with working(arguments.model or "demo", "capture"):
+        graph = graph_of_examples(arguments)
     wanted = _targets(names)
     found = []
     for one in verify_rules(graph, lambda target: not wanted or target in wanted):
@@ -40,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
         if not arguments.json:
             print("\n".join(_lines(one)), flush=True)
     if arguments.json:
-        print(json.dumps([_plain(one) for one in found]))
+        print(answer("ops-verify", {"model": graph.model, "calls": [_plain(one) for one in found]}))
     else:
         print(_count(found, graph.model, wanted))
     wrong = [one for one in found if one.problem is not None]

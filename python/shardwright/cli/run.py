@@ -36,10 +36,9 @@ def add(commands: Commands) -> None:
 
 
 def run_program(arguments: argparse.Namespace) -> int:
-    import json
-
     from ..report.progress import Progress, wanted
     from ..running import losses_of
+    from ..schemas import answer
     from ..start.edited_program import Edited
     from .source import known_inputs_of
     from .valued import module_and_example
@@ -61,7 +60,7 @@ def run_program(arguments: argparse.Namespace) -> int:
             discover=asked.discover,
             known_inputs=known_inputs_of(asked),
         )
-    print(json.dumps(losses.plain()) if arguments.json else "\n".join(_lines(losses, edited.folder)))
+    print(answer("run", losses.plain()) if arguments.json else "\n".join(_lines(losses, edited.folder)))
     return 0 if losses.equal is not False else 1
 
 

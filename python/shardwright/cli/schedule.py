@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError
+from ..schemas import answer
 from .parser import Commands, suggest
 from .picture import add_svg, draw, lines_of_picture
 from .style import paint
+from .working import working
 
 if TYPE_CHECKING:
     from .._core import FoundOrder
@@ -47,19 +48,20 @@ def run(arguments: argparse.Namespace) -> None:
     batches = 4 * _devices(text) if arguments.micro_batches is None else arguments.micro_batches
     start = time.perf_counter()
     try:
-        found = search_order(
-            text,
-            batches,
-            memory=arguments.memory,
-            in_flight=arguments.in_flight,
-            seconds=arguments.deadline,
-        )
+        with working(arguments.shape, "search"):
+            found = search_order(
+                text,
+                batches,
+                memory=arguments.memory,
+                in_flight=arguments.in_flight,
+                seconds=arguments.deadline,
+            )
     except PlanError as error:
         raise _in_file(error, arguments.shape) from None
     seconds = time.perf_counter() - start
     draw(arguments, lambda: found.svg(_title(text, arguments.shape)))
     if arguments.json:
-        print(json.dumps(_numbers(found, seconds)))
+        print(answer("schedule", _numbers(found, seconds)))
     elif arguments.timetable:
         print(_timetable(found), end="")
     else:

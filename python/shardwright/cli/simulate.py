@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from ..report.memory import status_of
+    from ..schemas import answer
     from .cluster import write
     from .step import step_of
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         write("SW0913", "the timeline", Path(arguments.trace), found.trace)
     draw(arguments, lambda: _drawn(step))
     if arguments.json:
-        print(json.dumps(_numbers(graph, plan, found, batches)))
+        print(answer("simulate", _numbers(graph, plan, found, batches)))
         return status_of(found)
     for line in lines_of_step(graph, plan, found, batches, arguments.cluster):
         print(line)

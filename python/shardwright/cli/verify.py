@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
+from ..schemas import answer
 from .parser import Commands, suggest
 from .style import paint
 
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
             known_inputs=known_inputs_of(arguments),
         )
     if arguments.json:
-        print(json.dumps(found.plain()))
+        print(answer("verify", found.plain()))
     else:
         print("\n".join(map(_coloured, str(found).splitlines())))
     return 0 if found.equal else 1

@@ -6,7 +6,6 @@ Each check is a function that gives findings; none may hang, and one that fails 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -27,6 +26,7 @@ import torch.distributed as dist
 from ..cache import cache_folder, open_cache
 from ..cli.style import paint
 from ..report.memory import size_of
+from ..schemas import answer
 from . import gpus
 from .finding import Finding
 
@@ -43,18 +43,29 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def main(as_json: bool = False) -> int:
-    found = examine()
+    found = examine(_say)
+    _say("")
     if as_json:
-        print(json.dumps({"ok": not _failed(found), "findings": [asdict(one) for one in found]}))
+        print(answer("doctor", {"ok": not _failed(found), "findings": [asdict(one) for one in found]}))
     else:
         print(_verdict(found))
         print("\n".join(["", *map(_line, found)]))
     return 1 if _failed(found) else 0
 
 
-def examine() -> list[Finding]:
-    """All findings, in the order of the checks."""
-    return [finding for check in CHECKS for finding in _within_limit(check)]
+def examine(watch: Callable[[str], object] = lambda name: None) -> list[Finding]:
+    """All findings, in the order of the checks; `watch` is told the name of each."""
+    findings = []
+    for check in CHECKS:
+        watch(_name(check))
+        findings += _within_limit(check)
+    return findings
+
+
+def _say(name: str) -> None:
+    """What is checked, for who watches a terminal: without the packages that bars are drawn with."""
+    if sys.stderr.isatty():
+        print(f"\r{f'checking {name} ...' if name else '':30}\r", end="", file=sys.stderr, flush=True)
 
 
 def _verdict(found: list[Finding]) -> str:

@@ -196,7 +196,7 @@ def test_the_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in lines[1:]] == list(SHIPPED)
     assert lines[1].split() == ["llama-3-8b", "8,030,261,248", "64", "8192", "bfloat16", "LlamaForCausalLM"]
     assert main(["models", "--json"]) == 0
-    found = {model["name"]: model for model in json.loads(capsys.readouterr().out)}
+    found = {model["name"]: model for model in json.loads(capsys.readouterr().out)["models"]}
     assert found["swin-5b"]["sequence"] is None and found["gpt2-48l"]["longest"] == 1024
 
 

@@ -111,7 +111,7 @@ def test_the_command_takes_modules_that_python_finds(
 ) -> None:
     monkeypatch.chdir(FILE.parent)
     assert main(["ops", "discover", "discovering_examples:numbered", "--json"]) == 0
-    row = json.loads(capsys.readouterr().out)[0]
+    row = json.loads(capsys.readouterr().out)["functions"][0]
     assert row["rule"] == "a b^ -> a b^ ; linear 0" and row["dims"][0]["name"] == "a"
 
 
@@ -119,7 +119,7 @@ def test_operators_of_a_model_that_have_no_rule_are_tried(capsys: pytest.Capture
     said = told(capsys, "net")
     assert "wrong_rules:Mixing" in said and '@sw.register_op("a^ b -> a^ b ; linear 0")' in said
     assert "calls of Net have no rule: one was found for" in said
-    rows: list[dict[str, Any]] = json.loads(told(capsys, "net", "--json"))
+    rows: list[dict[str, Any]] = json.loads(told(capsys, "net", "--json"))["functions"]
     assert [row["rule"] for row in rows if row["name"] == "wrong_rules:Mixing"] == ["a^ b -> a^ b ; linear 0"]
 
 

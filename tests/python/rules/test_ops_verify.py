@@ -46,7 +46,7 @@ def model(tmp_path: Path) -> str:
 
 def verified(capsys: pytest.CaptureFixture[str], *words: str, fails: bool = False) -> list[dict[str, Any]]:
     assert main(["ops", "verify", *words, "--json"]) == int(fails)
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["calls"]
     return found
 
 

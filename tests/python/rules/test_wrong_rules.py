@@ -62,7 +62,7 @@ def test_it_is_caught(
     sw.register_op(wrong.right, **wrong.options)(wrong.function)
     graph = captured(wrong)
     assert verified(graph, tmp_path) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(capsys.readouterr().out)["calls"]
     assert told[0]["splits"] and not any(tried["problem"] for tried in told[0]["splits"])
 
     sw.register_op(wrong.wrong, **wrong.options)(wrong.function)
@@ -75,7 +75,9 @@ def test_it_is_caught(
     # Where nobody compared it before.
     assert verified(graph.replace(f'"{wrong.right}"', f'"{wrong.wrong}"'), tmp_path) == 1
     said_here = capsys.readouterr()
-    problems = [tried["problem"] for tried in json.loads(said_here.out)[0]["splits"] if tried["problem"]]
+    problems = [
+        tried["problem"] for tried in json.loads(said_here.out)["calls"][0]["splits"] if tried["problem"]
+    ]
     assert problems and re.search(wrong.differs, problems[0])
     assert "error[SW0138]" in said_here.err and re.search(said, said_here.err)
 

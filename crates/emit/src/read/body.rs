@@ -48,6 +48,7 @@ pub(super) fn read(
         texts: vec![],
         lines: vec![],
         lines_of_ops: vec![],
+        called: None,
         kept: HashMap::new(),
         in_loop: false,
     };
@@ -316,7 +317,8 @@ impl<'a> Reader<'a> {
         let mut methods = Methods { reader: self, scope, sizes, line: stmt.line, last: last_or_end };
         let instr = methods.instr(targets, unpack, value)?;
         let ops = std::mem::take(&mut self.lines_of_ops);
-        self.lines.push(Line { line: stmt.line, ops });
+        let function = self.called.take().map(str::to_owned);
+        self.lines.push(Line { line: stmt.line, ops, function });
         if instr.settles() != last && self.pass != Pass::End {
             let stands = if last { "may not stand" } else { "must stand" };
             let what = format!("`run.{}` {stands} below `if last:`", instr.kind().name());

@@ -230,6 +230,7 @@ impl<'a> Methods<'a, '_> {
         let mut code = Code::new(self.reader);
         let outputs = code.call(name, values, usize::MAX, false, line)?;
         let ops = code.ops;
+        self.reader.called = Some(name);
         seen.clear();
         let read = ops.iter().flat_map(program::LocalOp::inputs).chain(outputs.iter().copied());
         inputs.extend(read.filter(|buf| self.reader.is_leaf(*buf) && seen.insert(*buf)));

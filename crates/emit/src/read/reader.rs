@@ -39,6 +39,8 @@ pub(super) struct Reader<'a> {
     /// The lines of the instructions of this code that were read so far, and of the operators of the last call.
     pub(super) lines: Vec<Line>,
     pub(super) lines_of_ops: Vec<u32>,
+    /// The function of the last call.
+    pub(super) called: Option<&'a str>,
 }
 
 /// The names of one function's bufs.

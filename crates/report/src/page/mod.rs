@@ -40,8 +40,8 @@ pub(crate) use patterns::{PART, SLICE, Sort};
 pub use recorded::RecordedFile;
 pub(crate) use tracks::{Track, Tracks, tracks};
 
-/// Raised when a reader of an older version would misread the JSON.
-pub const SCHEMA: u32 = 1;
+/// Its number is raised when a reader of an older version would misread the JSON.
+pub const SCHEMA: &str = "shardwright/report/1";
 
 /// Whose page it is.
 #[derive(Clone, Copy)]
