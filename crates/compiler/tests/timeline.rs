@@ -40,7 +40,7 @@ fn traced(&(plan, devices, cluster, batches): &(&str, u32, &str, u32)) -> Traced
     let (cluster, masters) = (cluster::named(cluster).expect("a cluster"), Masters::new());
     let setting =
         Setting { cluster: &cluster, batches, optimizer: "adamw", masters: &masters, compiled: false };
-    let step = compiler::step((&graph, &analysis), &plan, &compiled, &setting, true).expect("a step");
+    let step = compiler::step(&graph, &analysis, &plan, &compiled, &setting, true).expect("a step");
     let trace: Value = serde_json::from_str(step.trace.as_ref().expect("a timeline")).expect("JSON");
     let events = trace["traceEvents"].as_array().expect("events").clone();
     Traced { compiled, step, events }
