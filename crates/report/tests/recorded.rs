@@ -145,5 +145,5 @@ fn what_is_no_recording_is_refused() {
     assert_eq!(refusal("steps").0, "SW0932");
     assert_eq!(refusal("{}"), ("SW0932", "it has no valid `format`".into()));
     let (_, step) = page("data", 1);
-    assert_eq!(refusal(&step.manifest), ("SW0932", "it has no valid `measured_step_seconds`".into()));
+    assert_eq!(refusal(&step.manifest), ("SW0932", "it has no valid `format`".into()));
 }
