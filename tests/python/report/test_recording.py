@@ -127,7 +127,7 @@ def test_without_a_cluster_nothing_is_expected(tmp_path: Path) -> None:
     row = found["roles"][1]["communications"][0]
     assert set(row) == {
         *("kind", "group", "bytes", "dtype", "pass", "block", "micro_batch", "instruction", "operator"),
-        *("bytes_expected", "measured"),
+        *("order", "link", "bytes_expected", "measured"),
     }
 
 
