@@ -4,10 +4,10 @@ use program::{Arg, BufId, LocalOp, Own};
 use rules::LocalArg;
 
 /// An integer argument, holes filled.
-pub(crate) fn integer(arg: &Arg, own: Own<'_>) -> Option<i64> {
+pub(crate) fn integer(arg: &Arg, rank_table: Own<'_>) -> Option<i64> {
     match arg {
         Arg::Int(value) => Some(*value),
-        Arg::Hole(hole) => own.constant(*hole),
+        Arg::Hole(hole) => rank_table.constant(*hole),
         _ => None,
     }
 }
@@ -15,28 +15,33 @@ pub(crate) fn integer(arg: &Arg, own: Own<'_>) -> Option<i64> {
 /// Which buffer is which operand, if the two are the same operator with the same arguments.
 pub(crate) fn compare(
     expected: &rules::LocalOp,
-    found: &LocalOp,
-    own: Own<'_>,
+    actual: &LocalOp,
+    rank_table: Own<'_>,
 ) -> Option<Vec<(BufId, usize)>> {
-    let same = expected.target == found.target
-        && expected.args.len() == found.args.len()
-        && expected.kwargs.len() == found.kwargs.len();
+    let same = expected.target == actual.target
+        && expected.args.len() == actual.args.len()
+        && expected.kwargs.len() == actual.kwargs.len();
     let mut binding = vec![];
-    let args = expected.args.iter().zip(&found.args);
+    let args = expected.args.iter().zip(&actual.args);
     let all = same
-        && { args }.all(|(a, b)| same_arg(a, b, own, &mut binding))
+        && { args }.all(|(a, b)| same_arg(a, b, rank_table, &mut binding))
         && expected.kwargs.iter().all(|(name, a)| {
-            let found = found.kwargs.iter().find(|(other, _)| other == name);
-            found.is_some_and(|(_, b)| same_arg(a, b, own, &mut binding))
+            let kwarg = actual.kwargs.iter().find(|(other, _)| other == name);
+            kwarg.is_some_and(|(_, b)| same_arg(a, b, rank_table, &mut binding))
         });
     all.then_some(binding)
 }
 
-fn same_arg(expected: &LocalArg, found: &Arg, own: Own<'_>, binding: &mut Vec<(BufId, usize)>) -> bool {
-    match (expected, found) {
+fn same_arg(
+    expected: &LocalArg,
+    actual: &Arg,
+    rank_table: Own<'_>,
+    binding: &mut Vec<(BufId, usize)>,
+) -> bool {
+    match (expected, actual) {
         (LocalArg::None, Arg::None) => true,
         (LocalArg::Bool(a), Arg::Bool(b)) => a == b,
-        (LocalArg::Int(a), Arg::Int(_) | Arg::Hole(_)) => integer(found, own) == Some(*a),
+        (LocalArg::Int(a), Arg::Int(_) | Arg::Hole(_)) => integer(actual, rank_table) == Some(*a),
         // What is divided by the one zero is not what is divided by the other.
         (LocalArg::Float(a), Arg::Float(b)) => a.to_bits() == b.to_bits(),
         (LocalArg::Str(a), Arg::Str(b)) => a == b,
@@ -46,7 +51,7 @@ fn same_arg(expected: &LocalArg, found: &Arg, own: Own<'_>, binding: &mut Vec<(B
             true
         }
         (LocalArg::List(a), Arg::List(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_arg(a, b, own, binding))
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_arg(a, b, rank_table, binding))
         }
         _ => false,
     }
@@ -78,16 +83,16 @@ pub(crate) fn expected_ints(op: &rules::LocalOp) -> Vec<i64> {
 }
 
 /// The integers of the program's arguments, in order, holes filled.
-pub(crate) fn found_ints(op: &LocalOp, own: Own<'_>) -> Vec<i64> {
-    fn collect(arg: &Arg, own: Own<'_>, ints: &mut Vec<i64>) {
+pub(crate) fn found_ints(op: &LocalOp, rank_table: Own<'_>) -> Vec<i64> {
+    fn collect(arg: &Arg, rank_table: Own<'_>, ints: &mut Vec<i64>) {
         match arg {
-            Arg::List(items) => items.iter().for_each(|item| collect(item, own, ints)),
-            other => ints.extend(integer(other, own)),
+            Arg::List(items) => items.iter().for_each(|item| collect(item, rank_table, ints)),
+            other => ints.extend(integer(other, rank_table)),
         }
     }
     let mut ints = vec![];
     let all = op.args.iter().chain(op.kwargs.iter().map(|(_, arg)| arg));
-    all.for_each(|arg| collect(arg, own, &mut ints));
+    all.for_each(|arg| collect(arg, rank_table, &mut ints));
     ints
 }
 
@@ -107,23 +112,23 @@ pub(crate) fn expected_text(op: &rules::LocalOp) -> String {
     call(&op.target, op.args.iter().map(text), op.kwargs.iter().map(|(name, arg)| (name, text(arg))))
 }
 
-pub(crate) fn found_text(op: &LocalOp, own: Own<'_>) -> String {
-    fn text(arg: &Arg, own: Own<'_>) -> String {
+pub(crate) fn found_text(op: &LocalOp, rank_table: Own<'_>) -> String {
+    fn text(arg: &Arg, rank_table: Own<'_>) -> String {
         match arg {
             Arg::None => "None".into(),
             Arg::Bool(value) => if *value { "True" } else { "False" }.into(),
             Arg::Int(_) | Arg::Hole(_) => {
-                integer(arg, own).map_or_else(|| "?".into(), |value| value.to_string())
+                integer(arg, rank_table).map_or_else(|| "?".into(), |value| value.to_string())
             }
             Arg::Float(value) => format!("{value:?}"),
             Arg::Str(value) => format!("{value:?}"),
             Arg::Dtype(value) => value.short().into(),
             Arg::Buf(_) => "_".into(),
-            Arg::List(items) => bracket(items.iter().map(|item| text(item, own)).collect()),
+            Arg::List(items) => bracket(items.iter().map(|item| text(item, rank_table)).collect()),
         }
     }
-    let args = op.args.iter().map(|arg| text(arg, own));
-    call(&op.target, args, op.kwargs.iter().map(|(name, arg)| (name, text(arg, own))))
+    let args = op.args.iter().map(|arg| text(arg, rank_table));
+    call(&op.target, args, op.kwargs.iter().map(|(name, arg)| (name, text(arg, rank_table))))
 }
 
 fn bracket(items: Vec<String>) -> String {

@@ -52,10 +52,10 @@ impl Fold {
     /// Where ranks are in a group along the axis, all of whose ranks count, and how many these are.
     pub(crate) fn places(&self, grouping: GroupingId, ranks: &[RankId]) -> Option<(Vec<usize>, usize)> {
         let known = self.places[grouping.index()].as_ref()?;
-        let found: Vec<(usize, usize)> =
+        let places: Vec<(usize, usize)> =
             ranks.iter().map(|rank| known.get(rank).copied()).collect::<Option<_>>()?;
-        let (_, size) = *found.first()?;
-        Some((found.into_iter().map(|(place, _)| place).collect(), size))
+        let (_, size) = *places.first()?;
+        Some((places.into_iter().map(|(place, _)| place).collect(), size))
     }
 }
 
@@ -138,7 +138,7 @@ pub(crate) struct Lines(Vec<Vec<usize>>);
 
 impl Lines {
     /// `None` if a role has a part of a line only.
-    pub(crate) fn of(role: &Role, axis: RankAxis) -> Option<Lines> {
+    pub(crate) fn new(role: &Role, axis: RankAxis) -> Option<Lines> {
         let lines = axis.lines(role.ranks.iter().copied());
         let whole = |line: &Vec<usize>| line.iter().map(|at| axis.position(role.ranks[*at])).eq(0..axis.size);
         lines.iter().all(whole).then_some(Lines(lines))
@@ -177,16 +177,16 @@ pub(crate) fn along(grouping: &Grouping, axis: RankAxis) -> bool {
 /// Where the followed ranks are in groups along the axis, of how many; none where it is not one step from each rank of a
 /// line to the next.
 fn places(grouping: &Grouping, axis: RankAxis) -> Option<Map<RankId, (usize, usize)>> {
-    let mut found = Map::default();
+    let mut places = Map::default();
     for group in grouping {
         for line in axis.lines(group.iter().copied()) {
             if line.windows(2).any(|two| two[1] - two[0] != line[1] - line[0]) {
                 return None;
             }
-            found.extend(line.iter().take(FOLLOWED as usize).map(|at| (group[*at], (*at, group.len()))));
+            places.extend(line.iter().take(FOLLOWED as usize).map(|at| (group[*at], (*at, group.len()))));
         }
     }
-    Some(found)
+    Some(places)
 }
 
 /// The ranks that are followed, as a program of their own.
@@ -234,17 +234,17 @@ fn only(table: &Table, at: &[usize]) -> Table {
             .or_insert_with(|| PerRank::of(at.iter().map(|at| regions[*at].clone()).collect()))
             .clone(),
     };
-    let mut own = table.clone();
-    own.shards.iter_mut().for_each(|shard| shard.region = regions(&shard.region));
-    own.copies.iter_mut().for_each(|copy| copy.region = regions(&copy.region));
-    own.leaves.iter_mut().for_each(|(_, region)| *region = regions(region));
-    own.inputs.iter_mut().for_each(|region| *region = regions(region));
-    own.outputs.iter_mut().flatten().for_each(|region| *region = regions(region));
-    own.random.iter_mut().flat_map(|(_, slots)| slots).for_each(|region| *region = regions(region));
-    for constant in &mut own.constants {
+    let mut subset = table.clone();
+    subset.shards.iter_mut().for_each(|shard| shard.region = regions(&shard.region));
+    subset.copies.iter_mut().for_each(|copy| copy.region = regions(&copy.region));
+    subset.leaves.iter_mut().for_each(|(_, region)| *region = regions(region));
+    subset.inputs.iter_mut().for_each(|region| *region = regions(region));
+    subset.outputs.iter_mut().flatten().for_each(|region| *region = regions(region));
+    subset.random.iter_mut().flat_map(|(_, slots)| slots).for_each(|region| *region = regions(region));
+    for constant in &mut subset.constants {
         *constant = PerRank::of(at.iter().map(|at| *constant.get(*at)).collect());
     }
-    own
+    subset
 }
 
 #[cfg(test)]

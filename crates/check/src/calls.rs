@@ -31,8 +31,8 @@ pub(crate) fn call(cx: &mut Context<'_>, rank: &mut Rank<'_>, index: usize, call
             continue;
         }
         let site = base + u32::try_from(number).expect("fewer than 2^32 operators");
-        let (facts, role, own) = (cx.facts, rank.role, rank.own);
-        let scene = Scene { facts, local, site, role, bufs: &rank.bufs, inputs: &inputs, own };
+        let (facts, role, rank_table) = (cx.facts, rank.role, rank.own);
+        let scene = Scene { facts, local, site, role, bufs: &rank.bufs, inputs: &inputs, own: rank_table };
         match cx.finder.find(&mut cx.store, &scene) {
             Ok(part) => {
                 for (buf, held) in local.outputs.iter().zip(&cx.finder.outputs) {
@@ -96,14 +96,14 @@ pub(crate) fn needing(
     rank: &Rank<'_>,
     bufs: impl Iterator<Item = BufId>,
 ) -> Option<Vec<BufId>> {
-    let mut found = vec![];
+    let mut needing = vec![];
     for buf in bufs {
         let held = rank.held(buf)?;
         if cx.facts.needs(rank.body.buf(buf).tensor, held.of.tensor) {
-            found.push(buf);
+            needing.push(buf);
         }
     }
-    Some(found)
+    Some(needing)
 }
 
 fn follow(
@@ -128,8 +128,8 @@ fn follow(
     for (buf, from) in outputs.iter().zip(&grad.from) {
         let Some(from) = from else { continue };
         let (Some(value), Some(given)) = (rank.held(*buf), rank.held(*from)) else { return Ok(false) };
-        let (own, theirs) = (cx.store.region(value.region), cx.store.region(given.region));
-        let region = agree(cx.facts, value.of.tensor, own, theirs);
+        let (value_region, given_region) = (cx.store.region(value.region), cx.store.region(given.region));
+        let region = agree(cx.facts, value.of.tensor, value_region, given_region);
         let wanted = Held { of: Quantity { grad: true, ..value.of }, ..value };
         if given.of != wanted.of || region.is_none() {
             let (wanted, given) = (cx.text(wanted), cx.text(given));
@@ -160,10 +160,10 @@ fn given_again(cx: &Context<'_>, rank: &Rank<'_>, call: &Call, grad: &Grad) -> R
     }
     for (buf, recomputed) in read.iter().zip(&grad.recomputed) {
         let (Some(value), Some(given)) = (rank.held(*buf), rank.held(*recomputed)) else { return Ok(false) };
-        let (own, theirs) = (cx.store.region(value.region), cx.store.region(given.region));
+        let (value_region, given_region) = (cx.store.region(value.region), cx.store.region(given.region));
         // A share that lies in some of a region only would lie elsewhere in another one. No operator reads such.
         let same = given.of == value.of && given.share == value.share;
-        if !same || agree(cx.facts, value.of.tensor, own, theirs).is_none() {
+        if !same || agree(cx.facts, value.of.tensor, value_region, given_region).is_none() {
             let (wanted, given) = (cx.text(value), cx.text(given));
             return Err(Fault::new("SW0509", "a call gets back something else than it dropped")
                 .why(format!("expected {wanted}, found {given}")));
@@ -201,8 +201,8 @@ fn add(
         }
         None => (region, vec![share]),
     };
-    let of = Quantity { grad: true, ..held.of };
-    let share = sum(cx, of, region, &shares)?;
+    let quantity = Quantity { grad: true, ..held.of };
+    let share = sum(cx, quantity, region, &shares)?;
     sums.set(buf, (region, share));
     Ok(())
 }
@@ -399,8 +399,8 @@ fn give(
     for (buf, to) in inputs.iter().zip(&grad.to) {
         let (Some(to), Some(held)) = (to, rank.held(*buf)) else { continue };
         let (region, share) = sums.get(*buf).unwrap_or((held.region, EMPTY));
-        let of = Quantity { grad: true, ..held.of };
-        rank.bufs[to.index()] = Some(Held { of, region, share });
+        let quantity = Quantity { grad: true, ..held.of };
+        rank.bufs[to.index()] = Some(Held { of: quantity, region, share });
     }
     Ok(())
 }
@@ -422,7 +422,7 @@ fn give_leaf(
         )
         .why("expected the reduction after every backward that contributes, found one before this"));
     }
-    let of = Quantity { tensor: state.tensor, grad: true };
-    rank.leaves[leaf].gradient = sum(cx, of, region, &[state.gradient, share])?;
+    let quantity = Quantity { tensor: state.tensor, grad: true };
+    rank.leaves[leaf].gradient = sum(cx, quantity, region, &[state.gradient, share])?;
     Ok(())
 }

@@ -28,8 +28,8 @@ enum There {
 /// Copies are gathered before they are read and released after it; what a code gathers it releases, since between two
 /// codes of a micro-batch those of others may run, which release it too, and since the next step would read what is old.
 /// Nothing else than gathering happens once a step.
-pub(crate) fn in_time(body: &Body, own: Own<'_>) -> Option<Wrong> {
-    let mut watch = Watch::new(body, own);
+pub(crate) fn in_time(body: &Body, rank_table: Own<'_>) -> Option<Wrong> {
+    let mut watch = Watch::new(body, rank_table);
     let mut at = 0;
     for code in &body.codes {
         for instr in &code.instrs {
@@ -60,13 +60,13 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(body: &'a Body, own: Own<'_>) -> Self {
-        let copy = |(number, leaf): (usize, &program::Leaf)| match own.leaf(number).0 {
+    fn new(body: &'a Body, rank_table: Own<'_>) -> Self {
+        let copy = |(number, leaf): (usize, &program::Leaf)| match rank_table.leaf(number).0 {
             Of::Copy(copy) => Some((leaf.buf, copy)),
             Of::Shard(_) => None,
         };
         Self {
-            there: vec![There::No; own.table.copies.len()],
+            there: vec![There::No; rank_table.table.copies.len()],
             copies: body.leaves.iter().enumerate().filter_map(copy).collect(),
             calls: body.calls().map(|call| (call.id.0, call)).collect(),
         }
@@ -126,15 +126,15 @@ pub(crate) fn gather(
     (group, members): (GroupingId, &[usize]),
     lists: &[&[usize]],
 ) -> Result<(), Fault> {
-    for own in positions(lists, "gather different numbers of parameters")? {
-        joined(cx, ranks, group, members, &own)?;
+    for copies in positions(lists, "gather different numbers of parameters")? {
+        joined(cx, ranks, group, members, &copies)?;
     }
     for (&member, list) in members.iter().zip(lists) {
         let rank = &mut ranks[member];
         for leaf in cx.codes[rank.role].leaves_of(list) {
-            let (of, region) =
+            let (quantity, region) =
                 (Quantity { tensor: rank.body.leaves[leaf].tensor, grad: false }, rank.leaves[leaf].region);
-            rank.bufs[rank.body.leaves[leaf].buf.index()] = Some(Held { of, region, share: WHOLE });
+            rank.bufs[rank.body.leaves[leaf].buf.index()] = Some(Held { of: quantity, region, share: WHOLE });
         }
     }
     Ok(())
@@ -146,10 +146,10 @@ fn joined(
     ranks: &[Rank<'_>],
     group: GroupingId,
     members: &[usize],
-    own: &[usize],
+    copies: &[usize],
 ) -> Result<(), Fault> {
-    let first = &ranks[members[0]].own.table.copies[own[0]];
-    let whole = ranks[members[0]].own.copy(own[0]);
+    let first = &ranks[members[0]].own.table.copies[copies[0]];
+    let whole = ranks[members[0]].own.copy(copies[0]);
     let (places, count) = places(cx, ranks, group, members).ok_or_else(|| irregular(cx, "a gather"))?;
     let tensor = ranks[members[0]].own.table.shards[first.shard].tensor;
     let tiled = first.parts as usize == count && first.factor < whole.0.len();
@@ -163,13 +163,13 @@ fn joined(
             && rank.own.table.shards[it.shard].tensor == tensor
             && *rank.own.shard(it.shard) == part(whole, first.factor, first.parts, *at)
     };
-    if symmetric && places.iter().zip(members.iter().zip(own)).all(fits) {
+    if symmetric && places.iter().zip(members.iter().zip(copies)).all(fits) {
         return Ok(());
     }
     let factors = &cx.facts.analysis.factors[tensor.index()];
     let parts: Vec<String> = members
         .iter()
-        .zip(own)
+        .zip(copies)
         .map(|(&member, &copy)| {
             let rank = &ranks[member];
             region_text(factors, &rank.own.shard(rank.own.table.copies[copy].shard).0)
@@ -197,9 +197,9 @@ fn places(
 }
 
 fn part(whole: &Region, factor: usize, parts: u32, at: usize) -> Region {
-    let mut own = whole.clone();
-    own.0[factor] = own.0[factor].part(u32::try_from(at).unwrap_or(u32::MAX), parts);
-    own
+    let mut region = whole.clone();
+    region.0[factor] = region.0[factor].part(u32::try_from(at).unwrap_or(u32::MAX), parts);
+    region
 }
 
 /// The sum of the gradients of a copy's leaves; each member's shard gets its part.
@@ -209,9 +209,9 @@ pub(crate) fn scatter(
     (group, members): (GroupingId, &[usize]),
     lists: &[&[LeafId]],
 ) -> Result<(), Fault> {
-    for own in positions(lists, "reduce different numbers of gradients")? {
-        let own: Vec<usize> = own.iter().map(|leaf| leaf.index()).collect();
-        scattered(cx, ranks, group, members, &own)?;
+    for leaf_ids in positions(lists, "reduce different numbers of gradients")? {
+        let leaves: Vec<usize> = leaf_ids.iter().map(|leaf| leaf.index()).collect();
+        scattered(cx, ranks, group, members, &leaves)?;
     }
     Ok(())
 }
@@ -221,17 +221,18 @@ fn scattered(
     ranks: &mut [Rank<'_>],
     group: GroupingId,
     members: &[usize],
-    own: &[usize],
+    leaves: &[usize],
 ) -> Result<(), Fault> {
-    let pairs = || members.iter().copied().zip(own.iter().copied());
+    let pairs = || members.iter().copied().zip(leaves.iter().copied());
     let mut copies = vec![];
     for (member, leaf) in pairs() {
         copies.push(open(cx, &ranks[member], leaf)?);
     }
     joined(cx, ranks, group, members, &copies)?;
-    let of = Quantity { tensor: ranks[members[0]].leaves[own[0]].tensor, grad: true };
+    let quantity = Quantity { tensor: ranks[members[0]].leaves[leaves[0]].tensor, grad: true };
     let given = pairs().map(|(member, leaf)| ranks[member].leaves[leaf]);
-    let held = given.map(|state| Held { of, region: state.region, share: state.gradient }).collect();
+    let held =
+        given.map(|state| Held { of: quantity, region: state.region, share: state.gradient }).collect();
     let total = summed(cx, ranks, group, members, held)?;
     pairs().try_for_each(|(member, leaf)| take(cx, &mut ranks[member], leaf, total))
 }
@@ -239,9 +240,9 @@ fn scattered(
 /// Each rank takes its part of gradients that it has.
 pub(crate) fn part_gradients(cx: &mut Context<'_>, rank: &mut Rank<'_>, leaves: &[LeafId]) {
     for leaf in leaves {
-        let found = open(cx, rank, leaf.index());
-        let own = rank.leaves[leaf.index()].gradient;
-        if let Err(fault) = found.and_then(|_| take(cx, rank, leaf.index(), own)) {
+        let copy = open(cx, rank, leaf.index());
+        let gradient = rank.leaves[leaf.index()].gradient;
+        if let Err(fault) = copy.and_then(|_| take(cx, rank, leaf.index(), gradient)) {
             cx.refuse(rank, fault);
         }
     }
@@ -268,8 +269,8 @@ fn take(cx: &mut Context<'_>, rank: &mut Rank<'_>, leaf: usize, gradient: ShareI
     let state = rank.leaves[leaf];
     let region = cx.store.intervals.number(&rank.own.shard(state.shard).0);
     let part = cx.store.within(gradient, region);
-    let of = Quantity { tensor: state.tensor, grad: true };
-    rank.shards[state.shard] = sum(cx, of, region, &[rank.shards[state.shard], part])?;
+    let quantity = Quantity { tensor: state.tensor, grad: true };
+    rank.shards[state.shard] = sum(cx, quantity, region, &[rank.shards[state.shard], part])?;
     let state = &mut rank.leaves[leaf];
     (state.gradient, state.sealed, state.exchanged) = (EMPTY, true, true);
     Ok(())
@@ -282,23 +283,27 @@ pub(crate) fn reduce_shards(
     (group, members): (GroupingId, &[usize]),
     lists: &[&[usize]],
 ) -> Result<(), Fault> {
-    for own in positions(lists, "reduce different numbers of gradients")? {
-        let own: Vec<(usize, usize)> = members.iter().copied().zip(own).collect();
+    for shards in positions(lists, "reduce different numbers of gradients")? {
+        let pairs: Vec<(usize, usize)> = members.iter().copied().zip(shards).collect();
         let what = |(member, shard): (usize, usize)| {
-            let own = ranks[member].own;
-            (own.table.shards[shard].tensor, own.shard(shard).clone())
+            let rank_table = ranks[member].own;
+            (rank_table.table.shards[shard].tensor, rank_table.shard(shard).clone())
         };
-        let (tensor, region) = what(own[0]);
-        if own.iter().any(|it| what(*it) != (tensor, region.clone())) {
+        let (tensor, region) = what(pairs[0]);
+        if pairs.iter().any(|it| what(*it) != (tensor, region.clone())) {
             return Err(Fault::new("SW0508", "gradients of different things are reduced")
                 .why(format!("expected the same part of {} on every rank of the group", cx.name(tensor))));
         }
         let region: ListId = cx.store.intervals.number(&region.0);
-        let of = Quantity { tensor, grad: true };
-        let held = own.iter().map(|&(member, shard)| Held { of, region, share: ranks[member].shards[shard] });
+        let quantity = Quantity { tensor, grad: true };
+        let held = pairs.iter().map(|&(member, shard)| Held {
+            of: quantity,
+            region,
+            share: ranks[member].shards[shard],
+        });
         let held = held.collect();
         let total = summed(cx, ranks, group, members, held)?;
-        own.iter().for_each(|&(member, shard)| ranks[member].shards[shard] = total);
+        pairs.iter().for_each(|&(member, shard)| ranks[member].shards[shard] = total);
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize])
         return;
     }
     let sent = first.exchange().map(|id| sent(cx, id)).unwrap_or_default();
-    let mut found = vec![];
+    let mut traffic = vec![];
     for &member in members {
         let rank = &ranks[member];
         let instr = cx.codes[rank.role].instrs[rank.next];
@@ -43,9 +43,9 @@ pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize])
             }
         };
         let pass = rank.body.pass_at(rank.next);
-        found.push((rank.id, (pass.name(), instr.kind().name()), given));
+        traffic.push((rank.id, (pass.name(), instr.kind().name()), given));
     }
-    for (rank, what, given) in found {
+    for (rank, what, given) in traffic {
         cx.tally.issued(rank, what, given);
     }
 }

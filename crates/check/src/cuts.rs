@@ -18,7 +18,7 @@ pub(crate) fn lengths(factors: &[Vec<i64>], region: &[Interval]) -> Vec<Vec<i64>
 /// Extents as the program gives them, holes filled; none if they are those of no tensor.
 pub(crate) fn extents(rank: &Rank<'_>, extents: &[Vec<Arg>]) -> Option<Vec<Vec<i64>>> {
     let dim = |dim: &Vec<Arg>| dim.iter().map(|arg| rank.integer(arg)).collect::<Option<Vec<i64>>>();
-    extents.iter().map(|own| dim(own).filter(|own| is_counted(own))).collect()
+    extents.iter().map(|factors| dim(factors).filter(|lens| is_counted(lens))).collect()
 }
 
 /// Whether all of a dim, and what any of its factors make together, is a number.
@@ -61,9 +61,9 @@ pub(crate) fn locate(
     let block = stride * given[dim][inner];
     let (lo, hi) = (interval.lo * stride, interval.hi * stride);
     let fits = |(index, &len): (usize, &i64)| {
-        let own: i64 = known[dim][index + 1..].iter().product();
-        let aligned = own > 0 && own * len == block && lo % own == 0 && hi % own == 0;
-        aligned.then(|| (before + index, Interval { lo: lo / own, hi: hi / own }))
+        let step: i64 = known[dim][index + 1..].iter().product();
+        let aligned = step > 0 && step * len == block && lo % step == 0 && hi % step == 0;
+        aligned.then(|| (before + index, Interval { lo: lo / step, hi: hi / step }))
     };
     known[dim].iter().enumerate().filter_map(fits).collect()
 }
@@ -89,11 +89,11 @@ pub(crate) fn piece(cut: &Cut, position: usize) -> Option<Interval> {
 
 /// The extents of one piece of what has these extents.
 pub(crate) fn of_piece(extents: &[Vec<i64>], cut: &Cut, position: usize) -> Vec<Vec<i64>> {
-    let mut own = extents.to_vec();
+    let mut piece = extents.to_vec();
     if let (Some((dim, inner)), Some(size)) = (find(extents, cut.factor), cut.sizes.get(position)) {
-        own[dim][inner] = *size;
+        piece[dim][inner] = *size;
     }
-    own
+    piece
 }
 
 /// Whether the pieces are all of the factor that is cut.
@@ -144,11 +144,11 @@ pub(crate) fn gathered(
         let known = lengths(factors, &joined.whole);
         let mut next = 0;
         let fits = same_shape(&known, &given)
-            && pieces.iter().zip(&cut.sizes).all(|(own, size)| {
+            && pieces.iter().zip(&cut.sizes).all(|(piece, size)| {
                 let interval = Interval { lo: next, hi: next + size };
                 next += size;
-                let found = locate(&known, &given, cut.factor, interval);
-                found.iter().any(|(at, i)| *at == index && i.len() == own[index].len())
+                let located = locate(&known, &given, cut.factor, interval);
+                located.iter().any(|(at, i)| *at == index && i.len() == piece[index].len())
             });
         fits.then_some(joined)
     })
@@ -180,10 +180,10 @@ fn joined(pieces: &[&[Interval]], factors: &[i64], index: usize) -> Option<Joine
     let mut next = begin;
     let mut placed = vec![];
     for piece in pieces {
-        let mut own = whole.clone();
-        own[index] = unify(piece[index], Interval { lo: next, hi: next + piece[index].len() })?;
-        next = own[index].hi;
-        placed.push(own);
+        let mut region = whole.clone();
+        region[index] = unify(piece[index], Interval { lo: next, hi: next + piece[index].len() })?;
+        next = region[index].hi;
+        placed.push(region);
     }
     whole[index] = Interval { lo: begin, hi: next };
     (begin >= 0 && next <= factors[index]).then_some(Joined { whole, pieces: placed })
@@ -213,20 +213,20 @@ mod tests {
 
     #[test]
     fn a_factor_of_the_program_is_found_by_its_stride() {
-        let found = |known: &[Vec<i64>], given: &[Vec<i64>], factor: usize, lo: i64, hi: i64| {
+        let located = |known: &[Vec<i64>], given: &[Vec<i64>], factor: usize, lo: i64, hi: i64| {
             locate(known, given, factor, at(lo, hi))
         };
-        assert_eq!(found(&[vec![8]], &[vec![2, 4]], 0, 1, 2), [(0, at(4, 8))]);
-        assert_eq!(found(&[vec![2, 4]], &[vec![8]], 0, 4, 8), [(0, at(1, 2))]);
-        assert_eq!(found(&[vec![2, 4]], &[vec![8]], 0, 2, 4), []);
+        assert_eq!(located(&[vec![8]], &[vec![2, 4]], 0, 1, 2), [(0, at(4, 8))]);
+        assert_eq!(located(&[vec![2, 4]], &[vec![8]], 0, 4, 8), [(0, at(1, 2))]);
+        assert_eq!(located(&[vec![2, 4]], &[vec![8]], 0, 2, 4), []);
         let known = [vec![3], vec![2, 4]];
-        assert_eq!(found(&known, &[vec![3], vec![8]], 1, 4, 8), [(1, at(1, 2))]);
-        assert_eq!(found(&known, &[vec![3], vec![2, 2, 2]], 2, 1, 2), [(2, at(2, 4))]);
-        assert_eq!(found(&known, &known, 2, 1, 2), [(2, at(1, 2))]);
-        assert_eq!(found(&known, &known, 3, 0, 1), []);
+        assert_eq!(located(&known, &[vec![3], vec![8]], 1, 4, 8), [(1, at(1, 2))]);
+        assert_eq!(located(&known, &[vec![3], vec![2, 2, 2]], 2, 1, 2), [(2, at(2, 4))]);
+        assert_eq!(located(&known, &known, 2, 1, 2), [(2, at(1, 2))]);
+        assert_eq!(located(&known, &known, 3, 0, 1), []);
         let none = [vec![2, 0]];
-        assert_eq!(found(&none, &none, 0, 0, 1), [(0, at(0, 1))]);
-        assert_eq!(found(&none, &[vec![0]], 0, 0, 0), [(1, at(0, 0))]);
+        assert_eq!(located(&none, &none, 0, 0, 1), [(0, at(0, 1))]);
+        assert_eq!(located(&none, &[vec![0]], 0, 0, 0), [(1, at(0, 0))]);
     }
 
     #[test]

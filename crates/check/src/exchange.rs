@@ -18,10 +18,10 @@ use crate::symmetry::agree;
 struct OwnEntries(Map<u32, Vec<usize>>);
 
 impl OwnEntries {
-    fn of(list: &[(RankId, Region)]) -> Self {
-        let mut own: Map<u32, Vec<usize>> = Map::default();
-        list.iter().enumerate().for_each(|(i, (rank, _))| own.entry(rank.0).or_default().push(i));
-        Self(own)
+    fn new(list: &[(RankId, Region)]) -> Self {
+        let mut entries: Map<u32, Vec<usize>> = Map::default();
+        list.iter().enumerate().for_each(|(i, (rank, _))| entries.entry(rank.0).or_default().push(i));
+        Self(entries)
     }
 
     fn get(&self, rank: RankId) -> &[usize] {
@@ -58,22 +58,22 @@ pub(crate) fn arrivals(
     grad: bool,
     sources: &[ShareId],
 ) -> Result<Vec<Held>, Fault> {
-    let of = Quantity { tensor: cx.facts.class(exchange.tensor), grad };
+    let quantity = Quantity { tensor: cx.facts.class(exchange.tensor), grad };
     let mut pieces: Vec<Vec<&Piece>> = vec![vec![]; exchange.targets.len()];
     exchange.pieces.iter().for_each(|piece| pieces[piece.to].push(piece));
     let mut made = vec![];
     for ((_, region), pieces) in exchange.targets.iter().zip(pieces) {
         let region = cx.store.intervals.number(&region.0);
-        rests(cx, Held { of, region, share: EMPTY })?;
-        let share = arrival(cx, of, region, &pieces, exchange, sources)?;
-        made.push(Held { of, region, share });
+        rests(cx, Held { of: quantity, region, share: EMPTY })?;
+        let share = arrival(cx, quantity, region, &pieces, exchange, sources)?;
+        made.push(Held { of: quantity, region, share });
     }
     Ok(made)
 }
 
 fn arrival(
     cx: &mut Context<'_>,
-    of: Quantity,
+    quantity: Quantity,
     region: u32,
     pieces: &[&Piece],
     exchange: &Exchange,
@@ -93,8 +93,8 @@ fn arrival(
         }
     }
     let given: Vec<ShareId> = shares.iter().map(|(_, share)| *share).collect();
-    if overlapping || (!covered && !of.grad) {
-        let held = Held { of, region, share: EMPTY };
+    if overlapping || (!covered && !quantity.grad) {
+        let held = Held { of: quantity, region, share: EMPTY };
         let by = if overlapping { exchange.reduction } else { needed(cx, &given) };
         let mut given = given;
         if !covered && by != Reduction::Sum {
@@ -104,7 +104,7 @@ fn arrival(
     }
     let placed: Vec<ShareId> =
         shares.into_iter().map(|(part, share)| cx.store.placed(share, part, region)).collect();
-    sum(cx, of, region, &placed)
+    sum(cx, quantity, region, &placed)
 }
 
 /// The reduction that completes these shares.
@@ -138,7 +138,7 @@ pub(crate) fn buffers(
 ) -> Result<(), Fault> {
     let exchange = &cx.program.exchanges[id.index()];
     let mut shares = vec![EMPTY; exchange.sources.len()];
-    let (all_sources, all_targets) = (OwnEntries::of(&exchange.sources), OwnEntries::of(&exchange.targets));
+    let (all_sources, all_targets) = (OwnEntries::new(&exchange.sources), OwnEntries::new(&exchange.targets));
     let mut grad = None;
     for (member, from, to) in members {
         let rank = &ranks[*member];
@@ -165,11 +165,11 @@ pub(crate) fn buffers(
     Ok(())
 }
 
-fn numbers(rank: RankId, expected: (usize, usize), found: (usize, usize)) -> Fault {
+fn numbers(rank: RankId, expected: (usize, usize), actual: (usize, usize)) -> Fault {
     Fault::new("SW0507", "the buffers of an exchange are not those of its table")
         .why(format!(
             "expected {} sources and {} targets, found {} and {}",
-            expected.0, expected.1, found.0, found.1
+            expected.0, expected.1, actual.0, actual.1
         ))
         .at(rank, None)
 }
@@ -181,13 +181,13 @@ fn source_fits(
     held: Held,
     grad: Option<bool>,
 ) -> Result<(), Fault> {
-    let (region, own) = (&exchange.sources[source].1, cx.store.region(held.region));
+    let (region, held_region) = (&exchange.sources[source].1, cx.store.region(held.region));
     let tensor = cx.facts.class(exchange.tensor);
     // What lies in some of a region would lie elsewhere in another.
     let there = || match (cx.store.is_everywhere(held.share), held.of.grad) {
-        (false, _) => (own[..] == *region.0).then(|| own.to_vec()),
-        (true, true) => unify_all(own, &region.0),
-        (true, false) => agree(cx.facts, tensor, own, &region.0),
+        (false, _) => (held_region[..] == *region.0).then(|| held_region.to_vec()),
+        (true, true) => unify_all(held_region, &region.0),
+        (true, false) => agree(cx.facts, tensor, held_region, &region.0),
     };
     let same = held.of.tensor == tensor && there().is_some() && grad.is_none_or(|grad| grad == held.of.grad);
     if same {
@@ -209,13 +209,13 @@ pub(crate) fn gradients(
 ) -> Result<(), Fault> {
     let exchange = &cx.program.exchanges[id.index()];
     let mut shares = vec![EMPTY; exchange.sources.len()];
-    let (all_sources, all_targets) = (OwnEntries::of(&exchange.sources), OwnEntries::of(&exchange.targets));
+    let (all_sources, all_targets) = (OwnEntries::new(&exchange.sources), OwnEntries::new(&exchange.targets));
     for (member, leaves, shards) in members {
         let rank = &mut ranks[*member];
         let (sources, targets) = (all_sources.get(rank.id), all_targets.get(rank.id));
         if sources.len() != leaves.len() || targets.len() != shards.len() {
-            let (expected, found) = ((sources.len(), targets.len()), (leaves.len(), shards.len()));
-            return Err(numbers(rank.id, expected, found));
+            let (expected, actual) = ((sources.len(), targets.len()), (leaves.len(), shards.len()));
+            return Err(numbers(rank.id, expected, actual));
         }
         for (&source, leaf) in sources.iter().zip(*leaves) {
             if when == GradSync::Each && matches!(rank.own.leaf(leaf.index()).0, Of::Shard(_)) {
@@ -224,8 +224,8 @@ pub(crate) fn gradients(
             }
             let state = &mut rank.leaves[leaf.index()];
             (state.sealed, state.exchanged) = (true, true);
-            let of = Quantity { tensor: state.tensor, grad: false };
-            let held = Held { of, region: state.region, share: state.gradient };
+            let quantity = Quantity { tensor: state.tensor, grad: false };
+            let held = Held { of: quantity, region: state.region, share: state.gradient };
             shares[source] = state.gradient;
             source_fits(cx, exchange, source, held, None).map_err(|fault| fault.at(rank.id, None))?;
         }

@@ -197,9 +197,9 @@ impl<'g> Facts<'g> {
     pub(crate) fn reduction(&self, op: OpId) -> Reduction {
         let loops = &self.analysis.op(op).loops;
         let kinds = self.op(op).reduced.iter().map(|&l| loops[l].kind);
-        kinds.fold(Reduction::Sum, |found, kind| match kind {
+        kinds.fold(Reduction::Sum, |chosen, kind| match kind {
             Kind::Reduce(reduction) if reduction != Reduction::Sum => reduction,
-            _ => found,
+            _ => chosen,
         })
     }
 
@@ -213,9 +213,9 @@ impl<'g> Facts<'g> {
             let canon = *known.entry(key).or_insert(id);
             self.canon[id.index()] = canon;
             let pairs = self.graph.op(id).outputs.iter().zip(&self.graph.op(canon).outputs);
-            for (own, other) in pairs {
-                if let (Some(own), Some(other)) = (own, other) {
-                    self.class[own.index()] = *other;
+            for (output, other) in pairs {
+                if let (Some(output), Some(other)) = (output, other) {
+                    self.class[output.index()] = *other;
                 }
             }
             let facts = OpFacts { random, creates, ..self.op_facts(id) };

@@ -29,8 +29,8 @@ pub(crate) fn reduce_gradients(
         return Err(Fault::new("SW0508", "the ranks of one group reduce different numbers of gradients"));
     }
     for position in 0..lists[0].len() {
-        let own: Vec<usize> = lists.iter().map(|list| list[position].index()).collect();
-        reduce_leaf(cx, ranks, group, members, &own)?;
+        let leaves: Vec<usize> = lists.iter().map(|list| list[position].index()).collect();
+        reduce_leaf(cx, ranks, group, members, &leaves)?;
     }
     Ok(())
 }
@@ -47,21 +47,21 @@ fn reduce_leaf(
     ranks: &mut [Rank<'_>],
     group: GroupingId,
     members: &[usize],
-    own: &[usize],
+    leaves: &[usize],
 ) -> Result<(), Fault> {
-    let states: Vec<_> = members.iter().zip(own).map(|(&m, &leaf)| ranks[m].leaves[leaf]).collect();
+    let states: Vec<_> = members.iter().zip(leaves).map(|(&m, &leaf)| ranks[m].leaves[leaf]).collect();
     let first = states[0];
     if let Some(other) = states.iter().find(|s| s.tensor != first.tensor || s.region != first.region) {
         let text =
             |tensor: TensorId, region| format!("{}{}", cx.name(tensor), cx.region_text(tensor, region));
-        let (expected, found) = (text(first.tensor, first.region), text(other.tensor, other.region));
+        let (expected, actual) = (text(first.tensor, first.region), text(other.tensor, other.region));
         return Err(Fault::new("SW0508", "gradients of different things are reduced")
-            .why(format!("expected {expected} on every rank of the group, found {found}")));
+            .why(format!("expected {expected} on every rank of the group, found {actual}")));
     }
-    let of = Quantity { tensor: first.tensor, grad: true };
-    let held = states.iter().map(|state| Held { of, region: state.region, share: state.gradient });
+    let quantity = Quantity { tensor: first.tensor, grad: true };
+    let held = states.iter().map(|state| Held { of: quantity, region: state.region, share: state.gradient });
     let gradient = summed(cx, ranks, group, members, held.collect())?;
-    for (&member, &leaf) in members.iter().zip(own) {
+    for (&member, &leaf) in members.iter().zip(leaves) {
         let state = &mut ranks[member].leaves[leaf];
         (state.gradient, state.sealed) = (gradient, true);
     }
@@ -161,13 +161,13 @@ fn gradients(cx: &mut Context<'_>, rank: &Rank<'_>) {
             continue;
         }
         let region = cx.store.intervals.number(&rank.own.shard(index).0);
-        let of = Quantity { tensor: shard.tensor, grad: true };
+        let quantity = Quantity { tensor: shard.tensor, grad: true };
         let mut shares = vec![rank.shards[index]];
         for &leaf in &leaves[index] {
             let state = rank.leaves[leaf];
             shares.push(cx.store.placed(state.gradient, state.region, region));
         }
-        if let Err(fault) = complete(cx, of, region, &shares) {
+        if let Err(fault) = complete(cx, quantity, region, &shares) {
             cx.faults.push(fault.at(rank.id, None));
         }
     }

@@ -50,9 +50,9 @@ fn join(
     region: &[Interval],
     at: &mut [Option<Interval>],
 ) -> Result<(), Fault> {
-    for (carried, found) in carried.iter().zip(region) {
+    for (carried, interval) in carried.iter().zip(region) {
         let Some(l) = *carried else { continue };
-        let joined = at[l].map_or(Some(*found), |known| unify(known, *found));
+        let joined = at[l].map_or(Some(*interval), |known| unify(known, *interval));
         let Some(joined) = joined else {
             let known = at[l].map(text).unwrap_or_default();
             let name = &scene.facts.analysis.op(op).loops[l].name;
@@ -63,7 +63,7 @@ fn join(
             .why(format!(
                 "expected {known} of %{} as of the operands before it, found {}",
                 scene.facts.graph.tensor(held.of.tensor).name,
-                text(*found)
+                text(*interval)
             ))
             .operator(scene.facts.graph.describe(op)));
         };
@@ -96,14 +96,14 @@ impl Symmetry {
             return vec![at.to_vec()];
         }
         let sizes: Vec<_> = self.loops.iter().map(|&l| (loops[l].size, at[l].map(Interval::len))).collect();
-        let own: Vec<i64> = self.found.iter().map(|i| i.len()).collect();
-        let mut ways = symmetry::divisions(own.iter().product(), &sizes);
-        ways.sort_by_key(|way| *way != own);
+        let lens: Vec<i64> = self.found.iter().map(|i| i.len()).collect();
+        let mut ways = symmetry::divisions(lens.iter().product(), &sizes);
+        ways.sort_by_key(|way| *way != lens);
         let with = |way: Vec<i64>| {
             let mut at = at.to_vec();
-            for (found, (&l, len)) in self.found.iter().zip(self.loops.iter().zip(way)) {
-                let same = found.len() == len;
-                at[l] = at[l].or(Some(if same { *found } else { any(len, loops[l].size) }));
+            for (interval, (&l, len)) in self.found.iter().zip(self.loops.iter().zip(way)) {
+                let same = interval.len() == len;
+                at[l] = at[l].or(Some(if same { *interval } else { any(len, loops[l].size) }));
             }
             at
         };
@@ -119,8 +119,8 @@ fn text(i: Interval) -> String {
 /// part is given may be absent.
 fn positions(scene: &Scene<'_>, op: OpId) -> Option<Vec<usize>> {
     let expected = &scene.facts.op(op).inputs;
-    let found = scene.inputs.iter().map(|held| held.of.tensor);
-    if expected.len() == scene.inputs.len() && found.clone().eq(expected.iter().copied()) {
+    let tensors = scene.inputs.iter().map(|held| held.of.tensor);
+    if expected.len() == scene.inputs.len() && tensors.clone().eq(expected.iter().copied()) {
         return Some((0..expected.len()).collect());
     }
     let rule = scene.facts.analysis.rules[op.index()].as_ref();
@@ -128,7 +128,7 @@ fn positions(scene: &Scene<'_>, op: OpId) -> Option<Vec<usize>> {
     let mut order: Vec<usize> = (0..expected.len()).filter(|p| !optional(p)).collect();
     order.extend((0..expected.len()).filter(optional));
     let mut taken = vec![false; expected.len()];
-    found
+    tensors
         .map(|tensor| {
             let position = order.iter().copied().find(|&p| !taken[p] && expected[p] == tensor)?;
             taken[position] = true;
@@ -141,9 +141,9 @@ fn other_tensors(scene: &Scene<'_>, op: OpId) -> Fault {
     let facts = scene.facts;
     let name = |t: graph::TensorId| format!("%{}", facts.graph.tensor(t).name);
     let expected: Vec<String> = facts.op(op).inputs.iter().map(|t| name(*t)).collect();
-    let found: Vec<String> = scene.inputs.iter().map(|held| name(held.of.tensor)).collect();
+    let actual: Vec<String> = scene.inputs.iter().map(|held| name(held.of.tensor)).collect();
     Fault::new("SW0504", "a local operator reads other tensors than its operator in the model")
-        .why(format!("expected {}, found {}", expected.join(", "), found.join(", ")))
+        .why(format!("expected {}, found {}", expected.join(", "), actual.join(", ")))
         .operator(facts.graph.describe(op))
 }
 

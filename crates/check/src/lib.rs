@@ -309,13 +309,13 @@ fn folded(
     let (memory, offloaded) = memory::of_all(&mut cx, &ranks, wanted.masters, wanted.batches);
     let rank_traces = wanted.courses_of(&mut cx, &ranks, &offloaded);
     let mut proof = cx.tally.proof(facts, program.world);
-    let of: Map<program::RankId, &Memory> = ranks.iter().map(|rank| rank.id).zip(&memory).collect();
+    let memory_of: Map<program::RankId, &Memory> = ranks.iter().map(|rank| rank.id).zip(&memory).collect();
     proof.local_operators = axis.times(proof.local_operators);
     for rank in 0..program.world as usize {
         let stands = axis.standing_for(program::RankId::new(rank));
         proof.traffic[rank] = proof.traffic[stands.index()].clone();
         proof.computed[rank] = proof.computed[stands.index()];
-        proof.memory.push(of[&stands].clone());
+        proof.memory.push(memory_of[&stands].clone());
     }
     proof.folded = Some(axis.size);
     Some(Report { proof, rank_traces })
@@ -370,16 +370,16 @@ fn ranks<'a>(cx: &mut Context<'a>) -> Vec<Rank<'a>> {
 fn given(cx: &mut Context<'_>, rank: &mut Rank<'_>) {
     let inputs = rank.body.inputs.iter().zip(rank.own.inputs());
     for ((&tensor, region), buf) in inputs.zip(rank.body.takes(Pass::Forward)) {
-        let of = Quantity { tensor, grad: false };
+        let quantity = Quantity { tensor, grad: false };
         let region = cx.store.intervals.number(&region.0);
-        rank.bufs[buf.index()] = Some(Held { of, region, share: WHOLE });
+        rank.bufs[buf.index()] = Some(Held { of: quantity, region, share: WHOLE });
     }
     for (number, (leaf, state)) in rank.body.leaves.iter().zip(&rank.leaves).enumerate() {
         if matches!(rank.own.leaf(number).0, program::Of::Copy(_)) {
             continue;
         }
-        let of = Quantity { tensor: leaf.tensor, grad: false };
-        rank.bufs[leaf.buf.index()] = Some(Held { of, region: state.region, share: WHOLE });
+        let quantity = Quantity { tensor: leaf.tensor, grad: false };
+        rank.bufs[leaf.buf.index()] = Some(Held { of: quantity, region: state.region, share: WHOLE });
     }
     for forward in rank.body.codes_of(Pass::Forward) {
         seeds(cx, rank, forward);
@@ -409,10 +409,10 @@ fn seeds(cx: &mut Context<'_>, rank: &mut Rank<'_>, forward: &program::Code) {
 }
 
 /// The gradient of what leaves. Ranks to which the same part leaves give the same: it counts once.
-fn seed(cx: &mut Context<'_>, own: Own<'_>, output: usize) -> Option<Held> {
+fn seed(cx: &mut Context<'_>, rank_table: Own<'_>, output: usize) -> Option<Held> {
     let tensor = cx.facts.class(cx.facts.graph.outputs[output]?);
-    let of = Quantity { tensor, grad: true };
-    let region = cx.store.intervals.number(&own.output(output)?.0);
+    let quantity = Quantity { tensor, grad: true };
+    let region = cx.store.intervals.number(&rank_table.output(output)?.0);
     let share = match cx.facts.seed(output) {
         Some(number) => {
             let term = Term {
@@ -427,5 +427,5 @@ fn seed(cx: &mut Context<'_>, own: Own<'_>, output: usize) -> Option<Held> {
         }
         None => EMPTY,
     };
-    Some(Held { of, region, share })
+    Some(Held { of: quantity, region, share })
 }

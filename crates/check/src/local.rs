@@ -86,17 +86,17 @@ impl Finder {
             return Err(Fault::new("SW0504", format!("forward code reads the gradient of %{name}")));
         }
         if let Some(op) = self.last[scene.site as usize] {
-            if let Ok(found) = self.attempt(store, scene, op) {
-                return Ok(found);
+            if let Ok(part) = self.attempt(store, scene, op) {
+                return Ok(part);
             }
         }
         // The refusal of the operator that came closest is reported.
         let mut closest: Option<Refusal> = None;
         for op in candidates(scene) {
             match self.attempt(store, scene, op) {
-                Ok(found) => {
+                Ok(part) => {
                     self.last[scene.site as usize] = Some(op);
-                    return Ok(found);
+                    return Ok(part);
                 }
                 Err(refusal) if closest.as_ref().is_some_and(|best| best.0 >= refusal.0) => {}
                 Err(refusal) => closest = Some(refusal),
@@ -110,7 +110,7 @@ impl Finder {
         let mut closest: Option<Refusal> = None;
         for at in inferred.candidates(scene.facts, op) {
             match self.attempt_at(store, scene, op, &at, &inferred.positions) {
-                Ok(found) => return Ok(found),
+                Ok(part) => return Ok(part),
                 Err(refusal) if closest.as_ref().is_some_and(|best| best.0 >= refusal.0) => {}
                 Err(refusal) => closest = Some(refusal),
             }
@@ -138,11 +138,11 @@ impl Finder {
         let mut mismatch = None;
         for application in ways.into_iter().flatten() {
             match self.same(scene, op, &at, application) {
-                Ok(found) => {
-                    let fit = self.operands_fit(store, scene, op, &at, application.clause, found.binding);
+                Ok(same) => {
+                    let fit = self.operands_fit(store, scene, op, &at, application.clause, same.binding);
                     fit.map_err(|fault| (2, fault))?;
                     return self
-                        .outcome(store, scene, op, &at, application, found)
+                        .outcome(store, scene, op, &at, application, same)
                         .map_err(|fault| (3, fault));
                 }
                 Err(fault) => mismatch = mismatch.or(Some((1, fault))),
@@ -211,14 +211,14 @@ impl Finder {
         if let Some(Some(binding)) = self.compared.get(&(scene.site, number)).filter(|_| !holes) {
             return Ok(Same { binding: *binding, executes: number });
         }
-        let own = scene.own;
-        let mut binding = compare(&self.expected[number], scene.local, own);
+        let rank_table = scene.own;
+        let mut binding = compare(&self.expected[number], scene.local, rank_table);
         if binding.is_none()
             && application.first
             && is_whole(scene.facts.analysis, op, at)
             && !scene.facts.op(op).random
         {
-            binding = compare(&unchanged(scene.facts.graph.op(op)), scene.local, own);
+            binding = compare(&unchanged(scene.facts.graph.op(op)), scene.local, rank_table);
         }
         let binding = binding.map(|binding| self.bindings.number(&binding));
         if !holes {
@@ -226,9 +226,9 @@ impl Finder {
         }
         binding.map(|binding| Same { binding, executes: number }).ok_or_else(|| {
             let expected = expected_text(&self.expected[number]);
-            let found = found_text(scene.local, own);
+            let actual = found_text(scene.local, rank_table);
             Fault::new("SW0504", "a local operator is no part of an operator of the model")
-                .why(format!("expected `{expected}` for {}, found `{found}`", describe(scene.facts, op, at)))
+                .why(format!("expected `{expected}` for {}, found `{actual}`", describe(scene.facts, op, at)))
                 .operator(scene.facts.graph.describe(op))
         })
     }
@@ -255,12 +255,12 @@ impl Finder {
             let expected = facts.op(op).inputs[*position];
             let name = &facts.graph.tensor(expected).name;
             if held.of.tensor != expected {
-                let found = &facts.graph.tensor(held.of.tensor).name;
+                let actual = &facts.graph.tensor(held.of.tensor).name;
                 return Err(Fault::new(
                     "SW0504",
                     "a local operator reads another tensor than its operator in the model",
                 )
-                .why(format!("expected operand {position} to be %{name}, found %{found}"))
+                .why(format!("expected operand {position} to be %{name}, found %{actual}"))
                 .operator(facts.graph.describe(op)));
             }
             let region = store.region(held.region);
@@ -268,12 +268,12 @@ impl Finder {
             let fits = agree(facts, expected, &wanted.0, region).is_some();
             if !fits {
                 let factors = &facts.analysis.factors[expected.index()];
-                let (wanted, found) = (region_text(factors, &wanted.0), region_text(factors, region));
+                let (wanted, actual) = (region_text(factors, &wanted.0), region_text(factors, region));
                 return Err(Fault::new(
                     "SW0504",
                     "a local operator reads another part of a tensor than it needs",
                 )
-                .why(format!("expected %{name}{wanted}, found %{name}{found}"))
+                .why(format!("expected %{name}{wanted}, found %{name}{actual}"))
                 .operator(facts.graph.describe(op)));
             }
         }
@@ -301,12 +301,12 @@ impl Finder {
             }));
         }
         if scene.local.outputs.len() != outputs.len() {
-            let (expected, found) = (outputs.len(), scene.local.outputs.len());
+            let (expected, actual) = (outputs.len(), scene.local.outputs.len());
             return Err(Fault::new(
                 "SW0504",
                 "a local operator has a different number of outputs than its operator in the model",
             )
-            .why(format!("expected {expected}, found {found}"))
+            .why(format!("expected {expected}, found {actual}"))
             .operator(facts.graph.describe(op)));
         }
         if facts.op(op).random {
@@ -388,14 +388,14 @@ impl Finder {
         let entry = table_region(scene, op);
         let region = store.region(held.region);
         let factors = &scene.facts.analysis.factors[held.of.tensor.index()];
-        let found = entry.map_or_else(|| "none".into(), |region| region_text(factors, &region.0));
+        let actual = entry.map_or_else(|| "none".into(), |region| region_text(factors, &region.0));
         if entry.is_none_or(|entry| entry.0[..] != *region) {
             return Err(Fault::new(
                 "SW0515",
                 "random numbers are drawn for another region than the one that is computed",
             )
             .why(format!(
-                "expected the region {} in the rank's table, found {found}",
+                "expected the region {} in the rank's table, found {actual}",
                 region_text(factors, region)
             ))
             .operator(scene.facts.graph.describe(op)));
@@ -497,9 +497,9 @@ fn nothing_reads(scene: &Scene<'_>) -> Fault {
         .iter()
         .map(|held| format!("%{}", scene.facts.graph.tensor(held.of.tensor).name))
         .collect();
-    let found = found_text(scene.local, scene.own);
+    let actual = found_text(scene.local, scene.own);
     Fault::new("SW0504", "a local operator is no part of an operator of the model")
-        .why(format!("found `{found}`; no operator reads {}", names.join(", ")))
+        .why(format!("found `{actual}`; no operator reads {}", names.join(", ")))
 }
 
 /// Loops that may not be split must not be.
@@ -567,8 +567,8 @@ fn ways(
         let named = partial.iter().all(|(position, _)| passes.operands.contains(position));
         passes.through.gives(kind?).filter(|_| named)
     };
-    let found = (0_u32..).zip(clauses).find_map(|(clause, passes)| Some((clause, fits(passes)?)));
-    match found {
+    let fitting = (0_u32..).zip(clauses).find_map(|(clause, passes)| Some((clause, fits(passes)?)));
+    match fitting {
         Some((clause, made)) => {
             Ok([true, false].map(|first| Some(Application { clause: Some(clause), made, first })))
         }
@@ -592,12 +592,12 @@ fn must_be_whole(store: &Store, facts: &Facts<'_>, op: OpId, position: usize, sh
 
 fn check_grad_mode(scene: &Scene<'_>, op: OpId) -> Result<(), Fault> {
     let matters = scene.facts.op(op).inputs.iter().any(|t| scene.facts.depends(*t));
-    let (expected, found) = (scene.facts.graph.op(op).no_grad, scene.local.no_grad);
-    if expected == found || !matters {
+    let (expected, actual) = (scene.facts.graph.op(op).no_grad, scene.local.no_grad);
+    if expected == actual || !matters {
         return Ok(());
     }
     let text = |off| if off { "off" } else { "on" };
     Err(Fault::new("SW0504", "gradients are on where the model has them off, or the other way round")
-        .why(format!("expected gradients {}, found them {}", text(expected), text(found)))
+        .why(format!("expected gradients {}, found them {}", text(expected), text(actual)))
         .operator(scene.facts.graph.describe(op)))
 }

@@ -43,7 +43,7 @@ struct End {
 type Ends = BTreeMap<ExchangeId, Vec<End>>;
 
 impl<'c> Lockstep<'c> {
-    pub(crate) fn of(ranks: &[Rank<'c>], communications: &Communications) -> Option<Self> {
+    pub(crate) fn new(ranks: &[Rank<'c>], communications: &Communications) -> Option<Self> {
         let mut classes: Vec<LockstepClass<'c>> = vec![];
         let mut of_role: BTreeMap<usize, usize> = BTreeMap::new();
         let class = |rank: &Rank<'c>| *of_role.entry(rank.role).or_insert_with(|| class(&mut classes, rank));
@@ -76,16 +76,17 @@ impl<'c> Lockstep<'c> {
         let mut sent: HashSet<(usize, ExchangeId, (u32, Pass), u32)> = HashSet::new();
         loop {
             let before = next.clone();
-            for (own, step) in steps.iter().enumerate() {
+            for (current, step) in steps.iter().enumerate() {
                 let there = |(code, batch): &&((u32, Pass), u32)| {
                     let is_sent =
                         |&(class, exchange, sender)| sent.contains(&(class, exchange, sender, *batch));
-                    self.awaited(own, *code).iter().all(is_sent)
+                    self.awaited(current, *code).iter().all(is_sent)
                 };
-                if let Some((code, batch)) = step.get(next[own]).filter(there) {
-                    let sends = self.classes[own].codes.get(code).into_iter().flat_map(|code| &code.sends);
-                    sent.extend(sends.map(|exchange| (own, *exchange, *code, *batch)));
-                    next[own] += 1;
+                if let Some((code, batch)) = step.get(next[current]).filter(there) {
+                    let sends =
+                        self.classes[current].codes.get(code).into_iter().flat_map(|code| &code.sends);
+                    sent.extend(sends.map(|exchange| (current, *exchange, *code, *batch)));
+                    next[current] += 1;
                 }
             }
             if next == before {
@@ -97,14 +98,14 @@ impl<'c> Lockstep<'c> {
     /// What has to be sent for a code: by which class, and in which of its codes.
     fn awaited(&self, class: usize, code: (u32, Pass)) -> Vec<(usize, ExchangeId, (u32, Pass))> {
         let receives = self.classes[class].codes.get(&code).into_iter().flat_map(|code| &code.receives);
-        let mut found = vec![];
+        let mut awaited = vec![];
         for exchange in receives {
-            for (class, own) in self.classes.iter().enumerate() {
-                let sends = own.codes.iter().filter(|(_, code)| code.sends.contains(exchange));
-                found.extend(sends.map(|(sender, _)| (class, *exchange, *sender)));
+            for (class, candidate) in self.classes.iter().enumerate() {
+                let sends = candidate.codes.iter().filter(|(_, code)| code.sends.contains(exchange));
+                awaited.extend(sends.map(|(sender, _)| (class, *exchange, *sender)));
             }
         }
-        found
+        awaited
     }
 
     fn goes_on(&self) -> bool {
@@ -163,7 +164,7 @@ fn meet_their_own(ranks: &[Rank<'_>], communications: &Communications, class_of:
     let mut places: BTreeMap<Where, Vec<(u32, Pass)>> = BTreeMap::new();
     let mut seen: HashSet<usize> = HashSet::new();
     for (member, rank) in ranks.iter().enumerate() {
-        let mut own = BTreeMap::new();
+        let mut meetings = BTreeMap::new();
         for code in rank.body.codes.iter().filter(|code| code.pass != Pass::End) {
             for instr in code.instrs.iter().filter(|instr| !crosses(instr)) {
                 let Some(rendezvous) = communications.of_instr(member, instr) else { continue };
@@ -172,14 +173,14 @@ fn meet_their_own(ranks: &[Rank<'_>], communications: &Communications, class_of:
                     return false;
                 }
                 let key = (class_of[member], instr.group(), instr.exchange());
-                own.entry(key).or_insert_with(Vec::new).push((code.block, code.pass));
+                meetings.entry(key).or_insert_with(Vec::new).push((code.block, code.pass));
             }
         }
         if !seen.insert(rank.role) {
             continue;
         }
-        for (key, own) in own {
-            if *places.entry(key).or_insert_with(|| own.clone()) != own {
+        for (key, codes) in meetings {
+            if *places.entry(key).or_insert_with(|| codes.clone()) != codes {
                 return false;
             }
         }
@@ -199,11 +200,11 @@ impl LockstepClass<'_> {
     /// What a role of the class receives and sends.
     fn add(&mut self, body: &Body) {
         for code in &body.codes {
-            let own = self.codes.entry((code.block, code.pass)).or_default();
+            let entry = self.codes.entry((code.block, code.pass)).or_default();
             for instr in &code.instrs {
                 match instr {
-                    Instr::Send { exchange, .. } => drop(own.sends.insert(*exchange)),
-                    Instr::Receive { exchange, .. } => drop(own.receives.insert(*exchange)),
+                    Instr::Send { exchange, .. } => drop(entry.sends.insert(*exchange)),
+                    Instr::Receive { exchange, .. } => drop(entry.receives.insert(*exchange)),
                     _ => {}
                 }
             }

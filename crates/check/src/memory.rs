@@ -76,7 +76,7 @@ fn walked<'a, T>(
     masters: &Masters,
     ask: impl Fn(Walk<'_, 'a>, bool) -> T,
 ) -> Vec<T> {
-    let lives: Vec<Lives> = cx.program.roles.iter().map(|role| Lives::of(&role.body)).collect();
+    let lives: Vec<Lives> = cx.program.roles.iter().map(|role| Lives::new(&role.body)).collect();
     let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
     let mut roles = BTreeSet::new();
     let mut closely = |role: usize| roles.insert(role) || ranks.len() <= CLOSE;

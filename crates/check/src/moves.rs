@@ -25,10 +25,10 @@ pub(crate) fn slice(cx: &mut Context<'_>, rank: &mut Rank<'_>, slice: &Slice) {
             rank.bufs[slice.to.index()] = Some(Held { region, share, ..held });
         }
         None => {
-            let found = cx.text(held);
+            let actual = cx.text(held);
             cx.refuse(
                 rank,
-                Fault::new("SW0507", "a slice does not fit what it slices").why(format!("found {found}")),
+                Fault::new("SW0507", "a slice does not fit what it slices").why(format!("found {actual}")),
             );
         }
     }
@@ -66,8 +66,8 @@ fn divided(cx: &Context<'_>, held: Held, region: u32, extents: &[Vec<i64>]) -> V
 }
 
 /// A share, or all of it if it is.
-fn settled(cx: &mut Context<'_>, of: Quantity, region: u32, share: ShareId) -> ShareId {
-    cx.store.sum(cx.facts, of, region, &[share]).unwrap_or(share)
+fn settled(cx: &mut Context<'_>, quantity: Quantity, region: u32, share: ShareId) -> ShareId {
+    cx.store.sum(cx.facts, quantity, region, &[share]).unwrap_or(share)
 }
 
 pub(crate) fn add(cx: &mut Context<'_>, rank: &mut Rank<'_>, from: &[BufId], to: BufId) {
@@ -105,9 +105,9 @@ fn combined(cx: &mut Context<'_>, held: &[Held], reduction: Reduction) -> Result
         let joined =
             if first.of.grad { unify_all(one, two) } else { agree(cx.facts, first.of.tensor, one, two) };
         let Some(joined) = joined.filter(|_| moves && other.of == first.of) else {
-            let (expected, found) = (cx.text(first), cx.text(*other));
+            let (expected, actual) = (cx.text(first), cx.text(*other));
             return Err(Fault::new("SW0507", "different things are added")
-                .why(format!("expected {expected} everywhere, found {found}")));
+                .why(format!("expected {expected} everywhere, found {actual}")));
         };
         region = cx.store.intervals.number(&joined);
     }
@@ -161,7 +161,7 @@ pub(crate) struct Group<'g> {
 
 impl<'g> Group<'g> {
     /// `None` if something is unknown, because of an earlier fault.
-    pub(crate) fn of(ranks: &[Rank<'_>], members: &'g [usize], from: &[BufId]) -> Option<Self> {
+    pub(crate) fn new(ranks: &[Rank<'_>], members: &'g [usize], from: &[BufId]) -> Option<Self> {
         let held = members.iter().zip(from).map(|(&member, buf)| ranks[member].held(*buf));
         Some(Self { members, held: held.collect::<Option<_>>()? })
     }
@@ -212,8 +212,8 @@ fn joined(
     group: &Group<'_>,
     pieces: &[u32],
 ) -> Result<(u32, Vec<u32>), Fault> {
-    let of = group.held[0].of;
-    let factors = &cx.facts.analysis.factors[of.tensor.index()];
+    let quantity = group.held[0].of;
+    let factors = &cx.facts.analysis.factors[quantity.tensor.index()];
     let given = extents(rank, &cut.extents).unwrap_or_default();
     let piece = |(position, region): (usize, &u32)| {
         let given = of_piece(&given, cut, position);

@@ -48,21 +48,21 @@ pub(crate) fn steps(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
     if roles().all(|role| is_one_block(&role.body) && role.body.timetable.is_one_by_one()) {
         return;
     }
-    let communications = Communications::of(cx, ranks);
+    let communications = Communications::new(cx, ranks);
     let most = roles().filter_map(|role| enough(&role.body.timetable)).max().unwrap_or(1);
     let follow = |net: &Net<'_>| (1..=most).find_map(|batches| net.follow(batches).err());
     if roles().any(|role| role.body.timetable.goes_on()) {
         let apart = roles().all(|role| !role.body.timetable.ends);
-        let lockstep = Lockstep::of(ranks, &communications).filter(|_| apart);
-        let found = no_flush(&Net::of(cx, ranks, &communications), lockstep.as_ref(), cx.program);
-        found.into_iter().for_each(|fault| cx.faults.push(fault));
+        let lockstep = Lockstep::new(ranks, &communications).filter(|_| apart);
+        let refusal = no_flush(&Net::new(cx, ranks, &communications), lockstep.as_ref(), cx.program);
+        refusal.into_iter().for_each(|fault| cx.faults.push(fault));
         return;
     }
-    if Lockstep::of(ranks, &communications).is_some_and(|it| it.comes_to_its_end()) {
-        debug_assert!(ranks.len() > 8 || follow(&Net::of(cx, ranks, &communications)).is_none());
+    if Lockstep::new(ranks, &communications).is_some_and(|it| it.comes_to_its_end()) {
+        debug_assert!(ranks.len() > 8 || follow(&Net::new(cx, ranks, &communications)).is_none());
         return;
     }
-    let net = Net::of(cx, ranks, &communications);
+    let net = Net::new(cx, ranks, &communications);
     if net.comes_to_its_end() {
         debug_assert!(ranks.len() > 8 || follow(&net).is_none());
         return;
@@ -71,8 +71,8 @@ pub(crate) fn steps(cx: &mut Context<'_>, ranks: &[Rank<'_>]) {
     // others there: what seems to wait for itself may not. Beyond these numbers only more of the same turns follow,
     // unless the first micro-batches run in loops of their own.
     let early = roles().find(|role| role.body.timetable.loops.iter().any(|it| it.iterations.is_some()));
-    let found = follow(&net).or_else(|| early.map(|role| unproved().at(role.ranks[0], None)));
-    found.into_iter().for_each(|fault| cx.faults.push(fault));
+    let refusal = follow(&net).or_else(|| early.map(|role| unproved().at(role.ranks[0], None)));
+    refusal.into_iter().for_each(|fault| cx.faults.push(fault));
 }
 
 /// Steps that follow each other are one in which gradients are communicated now and then, and steps end: nothing waits
@@ -82,9 +82,9 @@ fn no_flush(net: &Net<'_>, lockstep: Option<&Lockstep<'_>>, program: &Program) -
     let batches = blocks.unwrap_or(1);
     let few = net.ranks.len() <= FEW;
     let followed = || (batches..batches + 2).find_map(|batches| net.follow_on(batches).err());
-    let found = few.then(followed).flatten();
+    let refusal = few.then(followed).flatten();
     let goes_on = || lockstep.is_some_and(Lockstep::comes_to_its_end) || net.goes_on();
-    found.or_else(|| (!goes_on()).then(|| unproved_on().at(net.ranks[0], None)))
+    refusal.or_else(|| (!goes_on()).then(|| unproved_on().at(net.ranks[0], None)))
 }
 
 /// So many ranks are followed through some steps.
@@ -113,7 +113,7 @@ struct Net<'n> {
 }
 
 impl<'n> Net<'n> {
-    fn of(cx: &'n Context<'_>, ranks: &'n [Rank<'_>], communications: &'n Communications) -> Self {
+    fn new(cx: &'n Context<'_>, ranks: &'n [Rank<'_>], communications: &'n Communications) -> Self {
         let mut givers: HashMap<(ExchangeId, usize), Vec<usize>> = HashMap::new();
         let place: HashMap<RankId, usize> =
             ranks.iter().enumerate().map(|(at, rank)| (rank.id, at)).collect();
@@ -138,31 +138,31 @@ impl<'n> Net<'n> {
     fn step(&self, member: usize, batches: u32) -> Vec<At> {
         let code = |block: u32, pass: Pass| self.of_code(member, block, pass);
         let settles = |task: &Task, batch: u32| task.settles().is(batch, batches);
-        let mut found: Vec<At> = code(0, Pass::Begin).iter().map(|event| (*event, None)).collect();
+        let mut events: Vec<At> = code(0, Pass::Begin).iter().map(|event| (*event, None)).collect();
         for (task, batch) in self.bodies[member].timetable.tasks(batches) {
             let settles = settles(task, batch);
-            let own = code(task.block, task.pass()).iter().filter(|event| settles || !event.settles);
-            found.extend(own.map(|event| (*event, Some(batch))));
+            let task_events = code(task.block, task.pass()).iter().filter(|event| settles || !event.settles);
+            events.extend(task_events.map(|event| (*event, Some(batch))));
         }
-        found.extend(code(0, Pass::End).iter().map(|event| (*event, None)));
-        found
+        events.extend(code(0, Pass::End).iter().map(|event| (*event, None)));
+        events
     }
 
     /// All that a rank communicates in a few steps that go on, and in the end after them. Micro-batches are counted through, and
     /// so are ends.
     fn steps_on(&self, member: usize, batches: u32) -> Vec<At> {
-        let mut found: Vec<At> = vec![];
+        let mut events: Vec<At> = vec![];
         for step in 0..=STEPS {
             for run in self.bodies[member].timetable.no_flush(step, batches, step == STEPS) {
                 let settles = run.task.settles().is(run.batch, batches);
-                let own = self.of_code(member, run.task.block, run.task.pass());
-                let own = own.iter().filter(|event| settles || !event.settles);
-                found.extend(own.map(|event| (*event, Some(run.of * batches + run.batch))));
+                let code_events = self.of_code(member, run.task.block, run.task.pass());
+                let task_events = code_events.iter().filter(|event| settles || !event.settles);
+                events.extend(task_events.map(|event| (*event, Some(run.of * batches + run.batch))));
             }
             let last = if step > 0 { self.of_code(member, 0, Pass::End) } else { &[] };
-            found.extend(last.iter().map(|event| (*event, Some(step))));
+            events.extend(last.iter().map(|event| (*event, Some(step))));
         }
-        found
+        events
     }
 
     fn follow_on(&self, batches: u32) -> Result<(), Fault> {
@@ -182,8 +182,8 @@ impl<'n> Net<'n> {
     /// What a rank communicates in loops for the first micro-batches.
     fn early(&self, member: usize) -> Vec<At> {
         let events = |(task, batch): (&Task, u32)| {
-            let own = self.of_code(member, task.block, task.pass());
-            own.iter().map(move |event| (*event, Some(batch)))
+            let code_events = self.of_code(member, task.block, task.pass());
+            code_events.iter().map(move |event| (*event, Some(batch)))
         };
         self.bodies[member].timetable.early_tasks().flat_map(events).collect()
     }
@@ -278,7 +278,12 @@ impl<'n> Net<'n> {
         let Some(other) = there.iter().find(|member| is(**member) != is(there[0])) else { return Ok(()) };
         let said = |member: usize| {
             let (event, batch) = steps[member][next[member]];
-            format!("rank {} is in {} of {}", self.ranks[member].0, self.code(member, event), of(batch))
+            format!(
+                "rank {} is in {} of {}",
+                self.ranks[member].0,
+                self.code(member, event),
+                batch_name(batch)
+            )
         };
         let what = "ranks that communicate with each other do so for different micro-batches";
         let why = format!("{}, {}", said(there[0]), said(*other));
@@ -293,7 +298,7 @@ impl<'n> Net<'n> {
             let (event, batch) = steps[*member][next[*member]];
             let instr = self.bodies[*member].instrs().nth(event.at).map_or(String::new(), named);
             let code = self.code(*member, event);
-            format!("rank {} waits in {code} of {} in {instr}", self.ranks[*member].0, of(batch))
+            format!("rank {} waits in {code} of {} in {instr}", self.ranks[*member].0, batch_name(batch))
         };
         let what = format!("in a step of {batches} micro-batches ranks wait for each other for ever");
         let why = all.iter().take(4).map(said).collect::<Vec<_>>().join("; ");
@@ -307,7 +312,7 @@ impl<'n> Net<'n> {
     }
 }
 
-fn of(batch: Option<u32>) -> String {
+fn batch_name(batch: Option<u32>) -> String {
     batch.map_or_else(|| "the step".into(), |batch| format!("micro-batch {batch}"))
 }
 
@@ -345,10 +350,10 @@ impl Ends {
 /// What each code of a rank communicates.
 fn events(body: &Body, member: usize, communications: &Communications) -> Vec<Vec<Event>> {
     let mut met: BTreeMap<Rendezvous, usize> = BTreeMap::new();
-    let mut found = vec![];
+    let mut by_code = vec![];
     let mut at = 0;
     for code in &body.codes {
-        let mut own = vec![];
+        let mut events = vec![];
         for instr in &code.instrs {
             let does = match instr {
                 Instr::Send { exchange, .. } => Some(Doing::Send(*exchange)),
@@ -359,10 +364,14 @@ fn events(body: &Body, member: usize, communications: &Communications) -> Vec<Ve
                     Doing::Meet(rendezvous, *number)
                 }),
             };
-            own.extend(does.map(|does| Event { at, settles: code.pass.settles() && instr.settles(), does }));
+            events.extend(does.map(|does| Event {
+                at,
+                settles: code.pass.settles() && instr.settles(),
+                does,
+            }));
             at += 1;
         }
-        found.push(own);
+        by_code.push(events);
     }
-    found
+    by_code
 }

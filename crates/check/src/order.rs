@@ -23,7 +23,7 @@ use crate::state::{Context, Rank, place};
 
 /// Runs the program to its end, or to a fault after which nothing can be said.
 pub(crate) fn run(cx: &mut Context<'_>, ranks: &mut [Rank<'_>]) -> bool {
-    let mut communications = Communications::of(cx, ranks);
+    let mut communications = Communications::new(cx, ranks);
     for member in 0..ranks.len() {
         if !advance(cx, ranks, member, &mut communications) {
             return false;
@@ -143,7 +143,7 @@ pub(crate) struct Communications {
 }
 
 impl Communications {
-    pub(crate) fn of(cx: &Context<'_>, ranks: &[Rank<'_>]) -> Self {
+    pub(crate) fn new(cx: &Context<'_>, ranks: &[Rank<'_>]) -> Self {
         let index: BTreeMap<RankId, usize> = ranks.iter().enumerate().map(|(i, rank)| (rank.id, i)).collect();
         let numbers = |list: &Vec<RankId>| list.iter().map(|rank| index[rank]).collect::<Vec<usize>>();
         let groupings = &cx.program.groupings;
@@ -258,13 +258,13 @@ impl Communications {
         let missing = missing.expect("somebody is missing");
         let first = &ranks[there[0]];
         let (waits_at, missing) = (named(cx.codes[first.role].instrs[first.next]), &ranks[*missing]);
-        let found = match cx.codes[missing.role].instrs.get(missing.next) {
+        let state = match cx.codes[missing.role].instrs.get(missing.next) {
             Some(instr) => format!("found it waiting in {}", named(instr)),
             None => "found it at its end".into(),
         };
         let fault =
             Fault::new("SW0506", format!("the ranks of {waits_at} wait for rank {} for ever", missing.id.0))
-                .why(format!("expected rank {} to take part, {found}", missing.id.0));
+                .why(format!("expected rank {} to take part, {state}", missing.id.0));
         cx.refuse(first, fault);
         false
     }
@@ -337,8 +337,8 @@ pub(crate) fn named(instr: &Instr) -> String {
     }
 }
 
-fn each<'i, T>(instrs: &[&'i Instr], of: impl Fn(&'i Instr) -> &'i [T]) -> Vec<&'i [T]> {
-    instrs.iter().map(|instr| of(instr)).collect()
+fn each<'i, T>(instrs: &[&'i Instr], list_of: impl Fn(&'i Instr) -> &'i [T]) -> Vec<&'i [T]> {
+    instrs.iter().map(|instr| list_of(instr)).collect()
 }
 
 /// Ranks that communicate gradients do so in the same micro-batches.
@@ -368,17 +368,17 @@ fn in_group<'i>(
         }
         _ => {}
     }
-    let own = |instr: &&'i Instr| match instr {
+    let as_collective = |instr: &&'i Instr| match instr {
         Instr::Collective(collective) => Some(collective),
         _ => None,
     };
-    let all: Vec<&Collective> = instrs.iter().filter_map(own).collect();
+    let all: Vec<&Collective> = instrs.iter().filter_map(as_collective).collect();
     if all.iter().any(|c| c.from.len() != all[0].from.len()) {
         return Err(Fault::new("SW0506", "the ranks of one group communicate different numbers of values"));
     }
     for value in 0..all[0].from.len() {
         let from: Vec<BufId> = all.iter().map(|c| c.from[value]).collect();
-        let Some(mut group) = Group::of(ranks, members, &from) else { continue };
+        let Some(mut group) = Group::new(ranks, members, &from) else { continue };
         if matches!(all[0].how, How::AllReduce(_)) {
             group.held = others_too(cx, ranks, grouping, members, group.held);
         } else {

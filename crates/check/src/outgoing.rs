@@ -38,7 +38,7 @@ fn output_fits(
         return Ok(());
     }
     let part = if held.share == WHOLE { "" } else { "a part of the sum of " };
-    let (name, found) = (cx.name(tensor), cx.text(held));
+    let (name, actual) = (cx.name(tensor), cx.text(held));
     let (what, expected) = if whole {
         (format!("the output {name} is not whole"), format!("all of {name}"))
     } else {
@@ -49,7 +49,7 @@ fn output_fits(
             format!("{name}{text}"),
         )
     };
-    Err(Fault::new("SW0512", what).why(format!("expected {expected}, found {part}{found}")))
+    Err(Fault::new("SW0512", what).why(format!("expected {expected}, found {part}{actual}")))
 }
 
 /// The ranks' parts of an output are all of it.
@@ -75,8 +75,8 @@ pub(crate) fn gradients(cx: &mut Context<'_>, rank: &Rank<'_>) {
         let expected = wanted(cx, rank, tensor);
         let given = rank.body.gradients.iter().zip(rank.body.given_gradients());
         let listed = given.filter(|(listed, _)| **listed == tensor);
-        let found: Vec<Held> = listed.filter_map(|(_, buf)| rank.held(buf?)).collect();
-        if let Err(fault) = gradient_fits(cx, tensor, expected, &found) {
+        let held: Vec<Held> = listed.filter_map(|(_, buf)| rank.held(buf?)).collect();
+        if let Err(fault) = gradient_fits(cx, tensor, expected, &held) {
             cx.faults.push(fault.at(rank.id, None));
         }
     }
@@ -105,13 +105,13 @@ fn gradient_fits(
     cx: &mut Context<'_>,
     tensor: TensorId,
     expected: Option<ListId>,
-    found: &[Held],
+    given: &[Held],
 ) -> Result<(), Fault> {
-    let of = Quantity { tensor, grad: true };
-    match (expected, found) {
+    let quantity = Quantity { tensor, grad: true };
+    match (expected, given) {
         (None, []) => Ok(()),
-        (Some(region), [held]) if held.of == of && held.region == region => {
-            complete(cx, of, region, &[held.share])
+        (Some(region), [held]) if held.of == quantity && held.region == region => {
+            complete(cx, quantity, region, &[held.share])
         }
         (Some(region), [held]) => {
             let text = cx.region_text(tensor, region);
@@ -128,7 +128,7 @@ fn gradient_fits(
                 "SW0511",
                 format!("the gradient of the input {name} is given the wrong number of times"),
             )
-            .why(format!("expected {wanted}, found {}", found.len())))
+            .why(format!("expected {wanted}, found {}", given.len())))
         }
     }
 }

@@ -70,29 +70,29 @@ impl Periodic {
         count: impl Fn(&Task) -> usize,
         ends: usize,
     ) -> (Vec<PlacedTask<'t>>, Vec<usize>) {
-        let mut found = vec![];
+        let mut placed = vec![];
         let ends: Vec<usize> = (0..ends).map(|_| self.node()).collect();
         let mut before: Option<usize> = None;
         for it in timetable.loops.iter().filter(|it| it.iterations.is_none()) {
-            let first = found.len();
+            let first = placed.len();
             for task in &it.tasks {
                 let nodes: Vec<usize> = (0..count(task)).map(|_| self.node()).collect();
-                found.push((task, it.every, nodes));
+                placed.push((task, it.every, nodes));
             }
             let places = |(task, _, nodes): &PlacedTask<'t>| {
                 let at = i64::from(task.at);
                 nodes.iter().map(|node| (*node, at)).collect::<Vec<_>>()
             };
             let last = ends.iter().map(|node| (*node, 0));
-            let turn: Vec<(usize, i64)> = found[first..].iter().flat_map(places).chain(last).collect();
-            let (Some(begin), Some(end)) = (turn.first(), turn.last()) else { continue };
-            turn.windows(2).for_each(|two| self.before(two[0].0, two[1].0, two[1].1 - two[0].1));
+            let iteration: Vec<(usize, i64)> = placed[first..].iter().flat_map(places).chain(last).collect();
+            let (Some(begin), Some(end)) = (iteration.first(), iteration.last()) else { continue };
+            iteration.windows(2).for_each(|two| self.before(two[0].0, two[1].0, two[1].1 - two[0].1));
             self.before(end.0, begin.0, begin.1 + i64::from(it.every) - end.1);
             if let Some(before) = before.replace(end.0) {
                 self.all_before(before, begin.0);
             }
         }
-        (found, ends)
+        (placed, ends)
     }
 
     /// Whether nothing waits for itself: no circle is without length, by Bellman and Ford. An edge is a little shorter than

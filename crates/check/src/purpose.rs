@@ -143,15 +143,15 @@ mod tests {
 
     /// Three parameters of 100 bytes, of which the states are here, come from the host, and stay there.
     fn memory(working: u64) -> Memory {
-        let of = |bytes: u64| {
+        let with_working = |bytes: u64| {
             let mut all = [0; Purpose::COUNT];
             (all[Purpose::Parameters as usize], all[Purpose::Working as usize]) = (300, bytes);
             all
         };
         Memory {
-            peak: of(working),
-            most: of(working),
-            end: of(0),
+            peak: with_working(working),
+            most: with_working(working),
+            end: with_working(0),
             offloaded: 7,
             at: Some(Moment { pass: "backward", ..Moment::default() }),
             trained: (1, 100),

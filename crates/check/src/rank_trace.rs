@@ -174,23 +174,24 @@ impl<'a> Watch<'_, 'a> {
     }
 
     /// The bytes of the leaves of which gradients arise in this half, by where they are.
-    fn leaves(&self, part: &LocalPart, which: Which, found: &mut BTreeMap<u32, u64>) {
+    fn leaves(&self, part: &LocalPart, which: Which, bytes: &mut BTreeMap<u32, u64>) {
         let code = &self.cx.codes[self.rank.role];
         let uses = &self.cx.facts.op(part.op).uses;
         for (buf, input) in self.cx.finder.bindings.get(part.binding).iter() {
             let Some(leaf) = code.leaf_of.get(buf).filter(|_| which != Which::Inputs) else { continue };
             if uses[*input].is_some() && !self.leaving.contains(leaf) {
-                found.insert(buf.0, self.rank.bytes_of_gradient(*leaf, self.held));
+                bytes.insert(buf.0, self.rank.bytes_of_gradient(*leaf, self.held));
             }
         }
     }
 
     /// With the gradients of shards that are there then, and what of them goes to the host.
     fn arriving(&self, instr: &Instr, shards: &[usize], instr_cost: InstrCost) -> InstrCost {
-        let own = self.rank.own;
+        let rank_table = self.rank.own;
         let bytes = |on_host: bool| -> u64 {
-            let is =
-                |shard: &&usize| self.cx.program.lives_on_host(own.table.shards[**shard].tensor) == on_host;
+            let is = |shard: &&usize| {
+                self.cx.program.lives_on_host(rank_table.table.shards[**shard].tensor) == on_host
+            };
             shards.iter().filter(is).map(|shard| self.rank.bytes_of_shard(*shard, self.held)).sum()
         };
         let (here, there) = (bytes(false), bytes(true));
@@ -229,8 +230,8 @@ impl<'a> Watch<'_, 'a> {
     }
 
     fn moved(&self, moved: u64, buf: BufId) -> InstrCost {
-        let of = self.tensor(buf);
-        let op = self.cx.facts.graph.producer(of).map(|(op, _)| op);
+        let tensor = self.tensor(buf);
+        let op = self.cx.facts.graph.producer(tensor).map(|(op, _)| op);
         InstrCost { moved, dtype: Some(self.dtype(buf)), op, ..InstrCost::default() }
     }
 
@@ -241,11 +242,11 @@ impl<'a> Watch<'_, 'a> {
     }
 
     fn of_exchange(&self, id: ExchangeId, instr_cost: InstrCost) -> InstrCost {
-        let of = self.cx.program.exchanges[id.index()].tensor;
+        let tensor = self.cx.program.exchanges[id.index()].tensor;
         let graph = self.cx.facts.graph;
         InstrCost {
-            dtype: Some(graph.tensor(of).dtype),
-            op: graph.producer(of).map(|(op, _)| op),
+            dtype: Some(graph.tensor(tensor).dtype),
+            op: graph.producer(tensor).map(|(op, _)| op),
             ..instr_cost
         }
     }
@@ -273,11 +274,16 @@ impl<'a> Watch<'_, 'a> {
             copies.iter().map(|copy| self.bytes_of(tensor(*copy), &self.rank.own.copy(*copy).0)).sum();
         let dtype = copies.first().map(|copy| self.cx.facts.graph.tensor(tensor(*copy)).dtype);
         let host = |copy: &&usize| self.cx.program.lives_on_host(tensor(**copy));
-        let own = |copy: &usize| {
+        let shard_bytes = |copy: &usize| {
             let shard = self.rank.own.table.copies[*copy].shard;
             self.bytes_of(tensor(*copy), &self.rank.own.shard(shard).0)
         };
-        InstrCost { moved, dtype, to_host: copies.iter().filter(host).map(own).sum(), ..InstrCost::default() }
+        InstrCost {
+            moved,
+            dtype,
+            to_host: copies.iter().filter(host).map(shard_bytes).sum(),
+            ..InstrCost::default()
+        }
     }
 
     fn copied(&self, count: u64, bytes: u64, dtype: Dtype) -> InstrCost {

@@ -253,7 +253,7 @@ impl Store {
     pub(crate) fn sum(
         &mut self,
         facts: &Facts<'_>,
-        of: Quantity,
+        quantity: Quantity,
         region: ListId,
         shares: &[ShareId],
     ) -> Result<ShareId, Verdict> {
@@ -263,7 +263,7 @@ impl Store {
             (Some(only), None) => only,
             _ => self.union(shares),
         };
-        match self.verdict(facts, of, region, joined) {
+        match self.verdict(facts, quantity, region, joined) {
             Verdict::Complete => Ok(WHOLE),
             Verdict::Missing(..) => Ok(self.joined_up(region, joined)),
             twice => Err(twice),
@@ -417,7 +417,7 @@ impl Store {
     pub(crate) fn verdict(
         &mut self,
         facts: &Facts<'_>,
-        of: Quantity,
+        quantity: Quantity,
         region: ListId,
         share: ShareId,
     ) -> Verdict {
@@ -425,7 +425,7 @@ impl Store {
             return Verdict::Complete;
         }
         if self.is_everywhere(share) {
-            return self.flat(facts, of, share);
+            return self.flat(facts, quantity, share);
         }
         let entries = self.shares.get(share).clone();
         let frame = self.intervals.get(region).clone();
@@ -439,7 +439,7 @@ impl Store {
                 inside.iter().map(|&i| Entry { support: EVERYWHERE, ..entries[i] }).collect();
             left.sort_unstable();
             let share = self.shares.number(&left);
-            match self.flat(facts, of, share) {
+            match self.flat(facts, quantity, share) {
                 Verdict::Complete => None,
                 lack @ Verdict::Missing(..) => {
                     missing = lack;
@@ -451,15 +451,15 @@ impl Store {
         twice.unwrap_or(missing)
     }
 
-    fn flat(&mut self, facts: &Facts<'_>, of: Quantity, share: ShareId) -> Verdict {
+    fn flat(&mut self, facts: &Facts<'_>, quantity: Quantity, share: ShareId) -> Verdict {
         // However often zeros are added, the sum is the same.
-        if of.grad && facts.has_zero_gradient(of.tensor) {
+        if quantity.grad && facts.has_zero_gradient(quantity.tensor) {
             return Verdict::Complete;
         }
         if let Some(Some(known)) = self.verdicts.get(share as usize).filter(|_| share != EMPTY) {
             return *known;
         }
-        let verdict = self.judge(facts, of, share);
+        let verdict = self.judge(facts, quantity, share);
         if self.verdicts.len() <= share as usize {
             self.verdicts.resize(share as usize + 1, None);
         }
@@ -467,7 +467,7 @@ impl Store {
         verdict
     }
 
-    fn judge(&mut self, facts: &Facts<'_>, of: Quantity, share: ShareId) -> Verdict {
+    fn judge(&mut self, facts: &Facts<'_>, quantity: Quantity, share: ShareId) -> Verdict {
         let entries = self.shares.get(share).clone();
         let mut terms: Vec<Term> = entries.iter().map(|e| self.terms[e.term as usize]).collect();
         terms.sort_by_key(|term| term.owner);
@@ -475,8 +475,8 @@ impl Store {
             let last = terms[terms.len() - 1];
             return if terms.len() == 1 { Verdict::Complete } else { Verdict::Twice(last.owner, last.cut) };
         }
-        let owners: Vec<Owner> = match (of.grad, facts.producer(of.tensor)) {
-            (true, _) => facts.uses_of(of.tensor).iter().map(|&u| Owner::Use(u)).collect(),
+        let owners: Vec<Owner> = match (quantity.grad, facts.producer(quantity.tensor)) {
+            (true, _) => facts.uses_of(quantity.tensor).iter().map(|&u| Owner::Use(u)).collect(),
             (false, Some(op)) => vec![Owner::LocalPart(op)],
             (false, None) => return Verdict::Missing(Owner::Whole, FULL),
         };
@@ -615,10 +615,10 @@ impl Store {
     }
 
     fn subs_complete(&mut self, facts: &Facts<'_>, owner: Owner, mode: Mode, terms: &[Term]) -> Verdict {
-        for (index, of) in parts_of(facts, owner, mode).into_iter().enumerate() {
+        for (index, quantity) in parts_of(facts, owner, mode).into_iter().enumerate() {
             let shares: Vec<ShareId> = terms.iter().map(|term| self.subs.get(term.subs)[index]).collect();
             let joined = self.union(&shares);
-            match self.flat(facts, of, joined) {
+            match self.flat(facts, quantity, joined) {
                 Verdict::Complete => {}
                 other => return other,
             }

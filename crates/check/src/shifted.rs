@@ -56,10 +56,10 @@ impl Numbers<'_> {
         let at = |rank: usize| Some(Interval { lo: self.get(lo, rank)?, hi: self.get(hi, rank)? });
         let (first, second, size) = (at(line[0])?, at(line[1])?, self.get(size, line[0])?);
         for (position, rank) in (0_i64..).zip(line) {
-            let own = at(*rank)?;
+            let interval = at(*rank)?;
             // Of nothing it cannot be said where it lies.
-            let is_part = own.lo >= 0 && own.lo < own.hi && own.hi <= size;
-            if !is_part || own != moved(first, second.lo.wrapping_sub(first.lo), position) {
+            let is_part = interval.lo >= 0 && interval.lo < interval.hi && interval.hi <= size;
+            if !is_part || interval != moved(first, second.lo.wrapping_sub(first.lo), position) {
                 return Some(false);
             }
         }

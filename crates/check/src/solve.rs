@@ -26,8 +26,8 @@ pub(crate) fn solve(scene: &Scene<'_>, op: OpId, at: &[Option<Interval>], ints: 
         next = dim.end;
         match at[dim.start] {
             None if loops[dim.start].kind == Kind::Map => {
-                if let Some(found) = solve_dim(scene, op, &known, dim.clone(), ints) {
-                    known[dim].copy_from_slice(&found);
+                if let Some(solved) = solve_dim(scene, op, &known, dim.clone(), ints) {
+                    known[dim].copy_from_slice(&solved);
                 }
             }
             Some(open) if is_any(open) && is_contiguous(scene, op, dim.start) => {
@@ -52,14 +52,14 @@ fn place(scene: &Scene<'_>, op: OpId, at: &[Interval], l: usize, ints: Ints<'_>)
         ints(&at)
     };
     let (first, second) = (with(0), with(1));
-    let found = found_ints(scene.local, scene.own);
+    let actual = found_ints(scene.local, scene.own);
     // Numbers of the program are any numbers.
     let tell = |j: usize| {
         let slope = second.get(j)?.checked_sub(*first.get(j)?).filter(|slope| *slope != 0)?;
-        found[j].checked_sub(first[j])?.checked_div(slope)
+        actual[j].checked_sub(first[j])?.checked_div(slope)
     };
     let last = scene.facts.analysis.op(op).loops[l].size - at[l].len();
-    let lo = (0..found.len()).find_map(tell).filter(|lo| (0..=last).contains(lo))?;
+    let lo = (0..actual.len()).find_map(tell).filter(|lo| (0..=last).contains(lo))?;
     Some(Interval { lo, hi: lo + at[l].len() })
 }
 
@@ -81,22 +81,22 @@ fn solve_dim(
         ints(&at)
     };
     let (full, less) = (with(0, size), with(0, size - 1));
-    let found = found_ints(scene.local, scene.own);
+    let actual = found_ints(scene.local, scene.own);
     let contiguous = is_contiguous(scene, op, dim.start);
     let moved = if contiguous { with(1, size) } else { less.clone() };
-    if [&full, &less, &moved].iter().any(|ints| ints.len() != found.len()) {
+    if [&full, &less, &moved].iter().any(|ints| ints.len() != actual.len()) {
         return None;
     }
     // Each argument is linear in where the part begins and in its length: in steps of the outermost loop if
     // the dim is contiguous, else in elements.
     let step = if contiguous { 1 } else { inner.iter().product() };
     let row = |j: usize| {
-        let change = found[j].checked_sub(full[j])?.checked_mul(step)?;
+        let change = actual[j].checked_sub(full[j])?.checked_mul(step)?;
         Some((moved[j] - less[j], full[j] - less[j], change))
     };
-    let mut rows: Vec<Equation> = (0..found.len()).map(row).collect::<Option<_>>()?;
-    rows.retain(|row| row.0 != 0 || row.1 != 0);
-    let (lo, change) = solve_rows(&rows)?;
+    let mut equations: Vec<Equation> = (0..actual.len()).map(row).collect::<Option<_>>()?;
+    equations.retain(|row| row.0 != 0 || row.1 != 0);
+    let (lo, change) = solve_rows(&equations)?;
     let len = change.checked_add(size * step)?;
     if !(0..=size * step).contains(&len) || lo < 0 || (contiguous && lo > size - len) {
         return None;

@@ -51,8 +51,8 @@ impl<'a> RoleCode<'a> {
         }
         let leaf_of = body.leaves.iter().enumerate().map(|(index, leaf)| (leaf.buf, index)).collect();
         let mut leaves_of: Map<usize, Vec<usize>> = Map::default();
-        for (index, (of, _)) in role.table.leaves.iter().enumerate() {
-            if let Of::Copy(copy) = of {
+        for (index, (storage, _)) in role.table.leaves.iter().enumerate() {
+            if let Of::Copy(copy) = storage {
                 leaves_of.entry(*copy).or_default().push(index);
             }
         }
@@ -138,10 +138,10 @@ impl<'a> Rank<'a> {
 
     pub(crate) fn new(cx: &mut Context<'a>, role: usize, index: usize) -> Self {
         let code = &cx.codes[role];
-        let (body, own) = (&code.role.body, code.role.own(index));
+        let (body, rank_table) = (&code.role.body, code.role.own(index));
         let (bufs, parts) = (vec![None; body.bufs.len()], vec![None; code.reads.len()]);
         let leaves = (body.leaves.iter().enumerate())
-            .map(|(number, leaf)| (leaf, own.shard_of(number), own.leaf(number).1))
+            .map(|(number, leaf)| (leaf, rank_table.shard_of(number), rank_table.leaf(number).1))
             .map(|(leaf, shard, region)| LeafState {
                 shard,
                 tensor: leaf.tensor,
@@ -155,12 +155,12 @@ impl<'a> Rank<'a> {
             id: code.role.ranks[index],
             role,
             body,
-            own,
+            own: rank_table,
             bufs,
             parts,
             leaves,
-            shards: vec![EMPTY; own.table.shards.len()],
-            updated: vec![false; own.table.shards.len()],
+            shards: vec![EMPTY; rank_table.table.shards.len()],
+            updated: vec![false; rank_table.table.shards.len()],
             owed: Map::default(),
             kept: vec![],
             next: 0,

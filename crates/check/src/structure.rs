@@ -248,13 +248,13 @@ impl Roles<'_> {
             }
         }
         for copy in &table.copies {
-            let of = table.shards.get(copy.shard).map(|shard| self.graph.tensor(shard.tensor));
-            if of.is_none_or(|tensor| !matches!(tensor.source, Source::Param { .. })) {
+            let gathered = table.shards.get(copy.shard).map(|shard| self.graph.tensor(shard.tensor));
+            if gathered.is_none_or(|tensor| !matches!(tensor.source, Source::Param { .. })) {
                 return Err("something that is gathered is not a parameter".into());
             }
         }
-        for (leaf, (of, _)) in body.leaves.iter().zip(&table.leaves) {
-            let shard = match of {
+        for (leaf, (storage, _)) in body.leaves.iter().zip(&table.leaves) {
+            let shard = match storage {
                 Of::Shard(shard) => Some(*shard),
                 Of::Copy(copy) => table.copies.get(*copy).map(|copy| copy.shard),
             };
@@ -262,7 +262,7 @@ impl Roles<'_> {
             if shard.is_none_or(|shard| shard.tensor != leaf.tensor) {
                 return Err(no_leaf(leaf));
             }
-            if matches!(of, Of::Shard(_)) && self.program.lives_on_host(leaf.tensor) {
+            if matches!(storage, Of::Shard(_)) && self.program.lives_on_host(leaf.tensor) {
                 let name = &self.graph.tensor(leaf.tensor).name;
                 return Err(format!("%{name} lives on the host, and is read without having been gathered"));
             }
@@ -284,17 +284,19 @@ impl Roles<'_> {
     }
 
     /// The regions of one rank are parts of what they are of.
-    fn table(&self, own: Own<'_>) -> Result<(), String> {
+    fn table(&self, rank_table: Own<'_>) -> Result<(), String> {
         let (body, table) = (&self.role.body, &self.role.table);
         let part = |region: &Region, tensor: TensorId| fits(region, &self.flat[tensor.index()]);
         for (number, shard) in table.shards.iter().enumerate() {
-            if !part(own.shard(number), shard.tensor) {
+            if !part(rank_table.shard(number), shard.tensor) {
                 return Err(self.no_part(shard.tensor));
             }
         }
         for (number, copy) in table.copies.iter().enumerate() {
             let tensor = table.shards[copy.shard].tensor;
-            if !part(own.copy(number), tensor) || !own.copy(number).contains(own.shard(copy.shard)) {
+            if !part(rank_table.copy(number), tensor)
+                || !rank_table.copy(number).contains(rank_table.shard(copy.shard))
+            {
                 return Err(format!(
                     "what is gathered of tensor {} does not include the rank's shard",
                     tensor.0
@@ -302,18 +304,18 @@ impl Roles<'_> {
             }
         }
         for (number, leaf) in body.leaves.iter().enumerate() {
-            let (of, region) = own.leaf(number);
-            let around = match of {
-                Of::Shard(shard) => own.shard(shard),
-                Of::Copy(copy) => own.copy(copy),
+            let (storage, region) = rank_table.leaf(number);
+            let around = match storage {
+                Of::Shard(shard) => rank_table.shard(shard),
+                Of::Copy(copy) => rank_table.copy(copy),
             };
             // Of what is gathered all is read, or nothing.
-            let is_read = matches!(of, Of::Shard(_)) || around == region || region.numel() == 0;
+            let is_read = matches!(storage, Of::Shard(_)) || around == region || region.numel() == 0;
             if !part(region, leaf.tensor) || !around.contains(region) || !is_read {
                 return Err(no_leaf(leaf));
             }
         }
-        let parts = || body.inputs.iter().zip(own.inputs());
+        let parts = || body.inputs.iter().zip(rank_table.inputs());
         if let Some((input, _)) = parts().find(|(input, region)| !part(region, **input)) {
             return Err(no_input(*input));
         }
@@ -322,8 +324,9 @@ impl Roles<'_> {
             return Err("a rank is given two parts of one input".into());
         }
         let mut outputs = self.graph.outputs.iter().enumerate();
-        let leaves =
-            |number: usize, tensor: TensorId| own.output(number).is_none_or(|region| part(region, tensor));
+        let leaves = |number: usize, tensor: TensorId| {
+            rank_table.output(number).is_none_or(|region| part(region, tensor))
+        };
         let fit = outputs.all(|(number, tensor)| tensor.is_none_or(|tensor| leaves(number, tensor)));
         if fit { Ok(()) } else { Err(NO_OUTPUT.into()) }
     }
@@ -512,7 +515,7 @@ impl Roles<'_> {
         let mut open: BTreeMap<CallId, &Call> = BTreeMap::new();
         let mut halved: BTreeMap<CallId, usize> = BTreeMap::new();
         for (at, instr) in body.instrs().enumerate() {
-            let found = match instr {
+            let problem = match instr {
                 Instr::Call(call) => {
                     open.insert(call.id, call);
                     continue;
@@ -530,7 +533,7 @@ impl Roles<'_> {
                 Instr::Collective(message) if message.overlaps => overlapping(body, at),
                 _ => continue,
             };
-            if let Some(what) = found {
+            if let Some(what) = problem {
                 self.unmirrored(at, what);
             }
         }

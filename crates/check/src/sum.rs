@@ -9,12 +9,12 @@ use crate::state::Context;
 /// The sum of shares, or the fault of summing something twice.
 pub(crate) fn sum(
     cx: &mut Context<'_>,
-    of: Quantity,
+    quantity: Quantity,
     region: ListId,
     shares: &[ShareId],
 ) -> Result<ShareId, Fault> {
-    cx.store.sum(cx.facts, of, region, shares).map_err(|verdict| {
-        let held = Held { of, region, share: WHOLE };
+    cx.store.sum(cx.facts, quantity, region, shares).map_err(|verdict| {
+        let held = Held { of: quantity, region, share: WHOLE };
         let fault = Fault::new("SW0508", format!("something is summed twice into {}", cx.text(held)));
         explain(cx, fault, verdict)
     })
@@ -22,7 +22,7 @@ pub(crate) fn sum(
 
 /// Adds to a fault which contribution is missing, or there twice.
 pub(crate) fn explain(cx: &Context<'_>, fault: Fault, verdict: Verdict) -> Fault {
-    let (owner, cell, expected, found) = match verdict {
+    let (owner, cell, expected, actual) = match verdict {
         Verdict::Complete => return fault,
         Verdict::Missing(owner, cell) => (owner, cell, "expected", "found nothing"),
         Verdict::Twice(owner, cell) => (owner, cell, "expected once", "found more than once"),
@@ -33,7 +33,7 @@ pub(crate) fn explain(cx: &Context<'_>, fault: Fault, verdict: Verdict) -> Fault
         let parts: Vec<String> = parts.collect();
         if parts.is_empty() { String::new() } else { format!("the part {} of ", parts.join(", ")) }
     });
-    let (of, operator) = match owner {
+    let (subject, operator) = match owner {
         Owner::Whole => ("the whole value".to_string(), None),
         Owner::LocalPart(op) => ("the operator's result".into(), Some(op)),
         Owner::Use(number) => match cx.facts.uses[number as usize] {
@@ -44,7 +44,7 @@ pub(crate) fn explain(cx: &Context<'_>, fault: Fault, verdict: Verdict) -> Fault
             Use::Seed { output } => (format!("the caller's gradient of output {output}"), None),
         },
     };
-    let fault = fault.why(format!("{expected} {part}{of}, {found}"));
+    let fault = fault.why(format!("{expected} {part}{subject}, {actual}"));
     match operator {
         Some(op) if fault.operator.is_none() => fault.operator(cx.facts.graph.describe(op)),
         _ => fault,
@@ -54,16 +54,16 @@ pub(crate) fn explain(cx: &Context<'_>, fault: Fault, verdict: Verdict) -> Fault
 /// Whether these shares are all of a gradient, in its region.
 pub(crate) fn complete(
     cx: &mut Context<'_>,
-    of: Quantity,
+    quantity: Quantity,
     region: u32,
     shares: &[ShareId],
 ) -> Result<(), Fault> {
-    let share = sum(cx, of, region, shares)?;
+    let share = sum(cx, quantity, region, shares)?;
     if share == WHOLE {
         return Ok(());
     }
-    let held = Held { of, region, share };
+    let held = Held { of: quantity, region, share };
     let fault = Fault::new("SW0511", format!("{} is not complete", cx.text(held)));
-    let verdict = cx.store.verdict(cx.facts, of, region, share);
+    let verdict = cx.store.verdict(cx.facts, quantity, region, share);
     Err(explain(cx, fault, verdict))
 }

@@ -37,10 +37,10 @@ fn along<T>(
             next += 1;
         }
         cell.push(step);
-        let found = along(space, boxes, &active, cell, visit);
+        let result = along(space, boxes, &active, cell, visit);
         cell.pop();
-        if found.is_some() {
-            return found;
+        if result.is_some() {
+            return result;
         }
     }
     None
@@ -66,12 +66,12 @@ mod tests {
     /// Each cell of a space of one dim, with the boxes that cover it.
     fn cells(space: Interval, boxes: &[Interval]) -> Vec<(Interval, Vec<usize>)> {
         let boxes: Vec<&[Interval]> = boxes.iter().map(std::slice::from_ref).collect();
-        let mut found = vec![];
+        let mut cells = vec![];
         sweep::<()>(&[space], &boxes, &mut |inside, cell| {
-            found.push((cell[0], inside.to_vec()));
+            cells.push((cell[0], inside.to_vec()));
             None
         });
-        found
+        cells
     }
 
     #[test]

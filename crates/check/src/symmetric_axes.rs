@@ -17,11 +17,11 @@ pub(crate) fn all<'p>(program: &'p Program, folding: Folding<'p>) -> impl Iterat
             .filter(divides)
             .map(move |by| RankAxis { size: axis.size / by, stride: axis.stride * by })
     };
-    let mut found: Vec<RankAxis> = program.groupings.iter().filter_map(step).flat_map(parts).collect();
-    found.sort_by_key(|axis| std::cmp::Reverse((axis.size, axis.stride)));
-    found.dedup();
-    found.retain(|axis| axis.size >= folding.least.max(FOLLOWED + 1));
-    found.into_iter().filter(move |axis| symmetric(program, *axis) && (folding.may)(*axis))
+    let mut axes: Vec<RankAxis> = program.groupings.iter().filter_map(step).flat_map(parts).collect();
+    axes.sort_by_key(|axis| std::cmp::Reverse((axis.size, axis.stride)));
+    axes.dedup();
+    axes.retain(|axis| axis.size >= folding.least.max(FOLLOWED + 1));
+    axes.into_iter().filter(move |axis| symmetric(program, *axis) && (folding.may)(*axis))
 }
 
 /// The axis along which a grouping's groups lie, if it is one.
@@ -36,7 +36,7 @@ fn symmetric(program: &Program, axis: RankAxis) -> bool {
     let mut seen = HashSet::new();
     let is_symmetric = |role: &Role| {
         // Of a line of which the ranks are too few no role has all.
-        let Some(lines) = Lines::of(role, axis) else { return false };
+        let Some(lines) = Lines::new(role, axis) else { return false };
         let mut fresh = |per_rank: &PerRank<Region>| match per_rank {
             PerRank::Same(_) => false,
             PerRank::Each(regions) => seen.insert((regions.as_ptr(), role.ranks[0])),
@@ -59,7 +59,7 @@ struct Section<'e> {
 
 /// The sections at all positions; `None` if a piece goes from one to another.
 fn sections(exchange: &Exchange, axis: RankAxis) -> Option<Vec<Section<'_>>> {
-    let mut found: Vec<Section<'_>> = (0..axis.size).map(|_| Section::default()).collect();
+    let mut sections: Vec<Section<'_>> = (0..axis.size).map(|_| Section::default()).collect();
     let at = |ends: &[(RankId, Region)]| {
         let mut counts = vec![0; axis.size as usize];
         let number = |(rank, _): &(RankId, Region)| {
@@ -71,19 +71,19 @@ fn sections(exchange: &Exchange, axis: RankAxis) -> Option<Vec<Section<'_>>> {
     };
     let (from, to) = (at(&exchange.sources), at(&exchange.targets));
     for (end, (position, _)) in exchange.sources.iter().zip(&from) {
-        found[*position as usize].sources.push(end);
+        sections[*position as usize].sources.push(end);
     }
     for (end, (position, _)) in exchange.targets.iter().zip(&to) {
-        found[*position as usize].targets.push(end);
+        sections[*position as usize].targets.push(end);
     }
     for piece in &exchange.pieces {
         let ((position, from), (other, to)) = (*from.get(piece.from)?, *to.get(piece.to)?);
         if position != other {
             return None;
         }
-        found[position as usize].pieces.push(Piece { from, to, region: piece.region.clone() });
+        sections[position as usize].pieces.push(Piece { from, to, region: piece.region.clone() });
     }
-    Some(found)
+    Some(sections)
 }
 
 /// Whether an exchange does the same at every position, a step further on.

@@ -71,12 +71,12 @@ pub(crate) fn divided_as(
         let Some(wanted) = wanted[run.clone()].iter().copied().collect::<Option<Vec<i64>>>() else {
             continue;
         };
-        let own = &mut region[run.clone()];
-        let other = own.iter().zip(&wanted).any(|(i, len)| i.len() != *len);
-        let same = wanted.iter().try_fold(1_i64, |all, len| all.checked_mul(*len)) == Some(count(own));
+        let intervals = &mut region[run.clone()];
+        let other = intervals.iter().zip(&wanted).any(|(i, len)| i.len() != *len);
+        let same = wanted.iter().try_fold(1_i64, |all, len| all.checked_mul(*len)) == Some(count(intervals));
         if other && same {
             let divided = wanted.iter().zip(&sizes[run]).map(|(&len, &size)| any(len, size));
-            own.copy_from_slice(&divided.collect::<Vec<_>>());
+            intervals.copy_from_slice(&divided.collect::<Vec<_>>());
         }
     }
     region
@@ -84,10 +84,10 @@ pub(crate) fn divided_as(
 
 /// How much of each factor extents name: nothing of a dim that they divide otherwise, or do not have.
 fn named(factors: &[Vec<i64>], extents: &[Vec<i64>]) -> Vec<Option<i64>> {
-    let dim = |(dim, own): (usize, &Vec<i64>)| -> Vec<Option<i64>> {
-        match extents.get(dim).filter(|wanted| wanted.len() == own.len()) {
+    let dim = |(dim, lens): (usize, &Vec<i64>)| -> Vec<Option<i64>> {
+        match extents.get(dim).filter(|wanted| wanted.len() == lens.len()) {
             Some(wanted) => wanted.iter().copied().map(Some).collect(),
-            None => vec![None; own.len()],
+            None => vec![None; lens.len()],
         }
     };
     factors.iter().enumerate().flat_map(dim).collect()

@@ -52,8 +52,8 @@ pub(crate) fn places(space: Interval, others: &[Interval], lens: &[i64]) -> Opti
     let mut fill = Fill { space, taken, kinds, chosen: vec![], tries: 0 };
     let placed = fill.run()?;
     // Those of one length are in rising order, the lengths in that of `lens`.
-    let of = |len: i64| placed.iter().copied().filter(move |i| i.len() == len);
-    Some(lens.chunk_by(|a, b| a == b).flat_map(|symmetric| of(symmetric[0])).collect())
+    let with_len = |len: i64| placed.iter().copied().filter(move |i| i.len() == len);
+    Some(lens.chunk_by(|a, b| a == b).flat_map(|symmetric| with_len(symmetric[0])).collect())
 }
 
 /// A search from the start of the space to its end, back where nothing fits.
@@ -127,8 +127,8 @@ mod tests {
     #[test]
     fn a_first_choice_that_leaves_a_hole_is_taken_back() {
         // Gaps of 4 and of 6: the longer ones go where they leave none.
-        let found = places(at(0, 11), &[at(4, 5)], &[3, 3, 2, 2]);
-        assert_eq!(found, Some(vec![at(5, 8), at(8, 11), at(0, 2), at(2, 4)]));
+        let placed = places(at(0, 11), &[at(4, 5)], &[3, 3, 2, 2]);
+        assert_eq!(placed, Some(vec![at(5, 8), at(8, 11), at(0, 2), at(2, 4)]));
     }
 
     #[test]

@@ -27,10 +27,10 @@ const MOST: u32 = 1 << 10;
 
 /// What is wrong with the timetable of a role, if anything.
 pub(crate) fn timetable(index: usize, role: &Role) -> Vec<Fault> {
-    let found = once(role).or_else(|| strange(&role.body.timetable)).or_else(|| iterations(role));
-    let mut found: Vec<Fault> = found.into_iter().map(|fault| fault.at(role.ranks[0], None)).collect();
-    found.extend(early(index, role));
-    found
+    let first = once(role).or_else(|| strange(&role.body.timetable)).or_else(|| iterations(role));
+    let mut faults: Vec<Fault> = first.into_iter().map(|fault| fault.at(role.ranks[0], None)).collect();
+    faults.extend(early(index, role));
+    faults
 }
 
 /// A number of micro-batches beyond which there are only more of the same turns; none if it is a mistake.
@@ -131,21 +131,21 @@ fn of_code(
 /// Codes of which the first keeps something for the second: values, or a call for its backward.
 fn handed_on(body: &Body) -> BTreeSet<((u32, Pass), (u32, Pass))> {
     let (mut kept, mut calls) = (BTreeMap::new(), BTreeMap::new());
-    let mut found = BTreeSet::new();
+    let mut pairs = BTreeSet::new();
     for code in &body.codes {
-        let own = (code.block, code.pass);
+        let current = (code.block, code.pass);
         for instr in &code.instrs {
             let before = match instr {
-                Instr::Keep { id, .. } => kept.insert(*id, own).and(None),
-                Instr::Call(call) => calls.insert(call.id, own).and(None),
+                Instr::Keep { id, .. } => kept.insert(*id, current).and(None),
+                Instr::Call(call) => calls.insert(call.id, current).and(None),
                 Instr::Take { id, .. } => kept.get(id).copied(),
-                Instr::Grad(grad) => calls.insert(grad.call, own),
+                Instr::Grad(grad) => calls.insert(grad.call, current),
                 _ => None,
             };
-            found.extend(before.filter(|before| *before != own).map(|before| (before, own)));
+            pairs.extend(before.filter(|before| *before != current).map(|before| (before, current)));
         }
     }
-    found
+    pairs
 }
 
 /// Codes of which one updates a buffer that the other one reads or updates, in the order of a micro-batch.
@@ -161,17 +161,17 @@ fn written_by_others(role: &Role) -> BTreeSet<((u32, Pass), (u32, Pass))> {
         let mut all = reads.filter_map(|buf| leaf_of.get(&buf).copied()).chain(updates(code));
         all.any(|tensor| tensors.contains(&tensor))
     };
-    let mut found = BTreeSet::new();
+    let mut pairs = BTreeSet::new();
     for code in &role.body.codes {
         let updated = updates(code);
         for other in role.body.codes.iter().filter(|other| other.place() != code.place()) {
             if !updated.is_empty() && touches(other, &updated) {
                 let (first, then) = if code.place() < other.place() { (code, other) } else { (other, code) };
-                found.insert(((first.block, first.pass), (then.block, then.pass)));
+                pairs.insert(((first.block, first.pass), (then.block, then.pass)));
             }
         }
     }
-    found
+    pairs
 }
 
 fn stale((first, then): ((u32, Pass), (u32, Pass)), runs: &BTreeMap<(u32, Pass), Runs<'_>>) -> Option<Fault> {
@@ -215,14 +215,14 @@ fn scales(run: &Runs<'_>) -> Option<Fault> {
 
 fn settles(run: &Runs<'_>) -> Option<Fault> {
     let wrong = run.all_tasks().map(program::Task::settles).find(|when| *when != When::Last);
-    let found = match wrong {
+    let when = match wrong {
         None if run.in_order() => return None,
         Some(When::Never) => "in none",
         Some(When::Each) => "in several, so that earlier gradients are summed again",
         _ => "before the gradients of the other micro-batches are there",
     };
     let what = "gradients are not communicated in the last micro-batch of a step";
-    Some(Fault::new("SW0519", what).why(format!("expected in the last, found {found}")))
+    Some(Fault::new("SW0519", what).why(format!("expected in the last, found {when}")))
 }
 
 fn named(block: u32, pass: Pass) -> String {

@@ -5,7 +5,7 @@ use rules::{Analysis, Kind};
 
 /// For each tensor, for each factor, whether its value is the same all along it.
 pub(crate) fn factors(graph: &Graph, analysis: &Analysis, random: impl Fn(OpId) -> bool) -> Vec<Vec<bool>> {
-    let mut found: Vec<Vec<bool>> =
+    let mut uniform: Vec<Vec<bool>> =
         graph.tensor_ids().map(|id| vec![false; analysis.flat(id).len()]).collect();
     for op in graph.op_ids().filter(|op| !random(*op)) {
         let Some(rule) = &analysis.rules[op.index()] else { continue };
@@ -13,7 +13,7 @@ pub(crate) fn factors(graph: &Graph, analysis: &Analysis, random: impl Fn(OpId) 
         // Along such a loop every part executes the same, and reads the same.
         let reads_the_same = |l: usize| {
             let same = |(t, carried): (&TensorId, &Vec<Option<usize>>)| {
-                carried.iter().zip(&found[t.index()]).all(|(carried, same)| *carried != Some(l) || *same)
+                carried.iter().zip(&uniform[t.index()]).all(|(carried, same)| *carried != Some(l) || *same)
             };
             inputs.iter().zip(&dims.inputs).all(same)
         };
@@ -23,9 +23,9 @@ pub(crate) fn factors(graph: &Graph, analysis: &Analysis, random: impl Fn(OpId) 
             (0..dims.loops.len()).map(|l| executes_the_same(l) && reads_the_same(l)).collect();
         for (tensor, carried) in graph.op(op).outputs.iter().zip(&dims.outputs) {
             if let Some(tensor) = tensor {
-                found[tensor.index()] = carried.iter().map(|l| l.is_some_and(|l| same[l])).collect();
+                uniform[tensor.index()] = carried.iter().map(|l| l.is_some_and(|l| same[l])).collect();
             }
         }
     }
-    found
+    uniform
 }

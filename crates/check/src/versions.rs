@@ -99,9 +99,9 @@ impl<'r> Followed<'r> {
         let version = if run.of == step || run.task.pass() == Pass::Forward { Some(step) } else { self.kept };
         if version != Some(run.of) {
             let what = "a micro-batch is computed with the parameters of another step";
-            let found = version.unwrap_or(step);
+            let version = version.unwrap_or(step);
             return Err(wrong(what).why(format!(
-                "{} of a micro-batch of step {} runs in step {step}, and reads version {found}",
+                "{} of a micro-batch of step {} runs in step {step}, and reads version {version}",
                 self.named(run),
                 run.of
             )));
@@ -115,11 +115,11 @@ impl<'r> Followed<'r> {
     /// The optimizer gets the gradients of a step.
     fn takes(&mut self, step: u32) -> Result<(), Fault> {
         for code in self.role.body.codes_of_batches() {
-            let found = self.has_run.remove(&(step, (code.block, code.pass)));
-            if found.is_none_or(|(count, settled)| count != self.batches || code.pass.settles() && !settled) {
+            let runs = self.has_run.remove(&(step, (code.block, code.pass)));
+            if runs.is_none_or(|(count, settled)| count != self.batches || code.pass.settles() && !settled) {
                 let what =
                     "gradients are not complete at the end of the next step, when the optimizer gets them";
-                let (count, batches) = (found.map_or(0, |found| found.0), self.batches);
+                let (count, batches) = (runs.map_or(0, |(count, _)| count), self.batches);
                 let pass = code.pass.name();
                 return Err(
                     wrong(what).why(format!("{count} of {batches} micro-batches have run {pass} by then"))

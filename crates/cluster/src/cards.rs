@@ -107,7 +107,7 @@ pub(crate) fn left(memory: u64) -> u64 {
 pub(crate) fn device(name: &str) -> Option<Device> {
     let card = CARDS.iter().find(|card| card.name == name)?;
     let (double, single, half, bf16) = card.peak;
-    let curves = Curves::of(name);
+    let curves = Curves::of_card(name);
     let mut peak = vec![(Dtype::F64, double), (Dtype::F32, single), (Dtype::F16, half)];
     peak.extend(bf16.then_some((Dtype::Bf16, half)));
     Some(Device {

@@ -117,14 +117,14 @@ impl Cluster {
     fn nodes_of(&self, group: &[u32]) -> Vec<(usize, u32)> {
         let mut nodes: Vec<usize> = group.iter().map(|at| self.node(*at)).collect();
         nodes.sort_unstable();
-        let mut found: Vec<(usize, u32)> = vec![];
+        let mut counts: Vec<(usize, u32)> = vec![];
         for node in nodes {
-            match found.last_mut() {
+            match counts.last_mut() {
                 Some((last, count)) if *last == node => *count += 1,
-                _ => found.push((node, 1)),
+                _ => counts.push((node, 1)),
             }
         }
-        found
+        counts
     }
 
     fn shape(&self, group: &[u32], Contention(contention): Contention) -> GroupShape {

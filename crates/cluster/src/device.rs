@@ -108,8 +108,8 @@ impl Device {
     /// Operations a second of a type.
     pub fn peak_of(&self, dtype: Dtype) -> f64 {
         let given = |dtype: &Dtype| self.peak.iter().find(|(other, _)| other == dtype).map(|(_, rate)| *rate);
-        let found = runs_as(dtype).iter().find_map(given);
-        found.or_else(|| self.peak.iter().map(|(_, rate)| *rate).reduce(f64::min)).unwrap_or(1.0)
+        let peak = runs_as(dtype).iter().find_map(given);
+        peak.or_else(|| self.peak.iter().map(|(_, rate)| *rate).reduce(f64::min)).unwrap_or(1.0)
     }
 
     /// Bytes that go to the host or come from it.

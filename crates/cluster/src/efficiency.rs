@@ -116,7 +116,7 @@ const BLACKWELL: Curves = Curves {
 
 impl Curves {
     /// Those of a GPU of the catalog.
-    pub(crate) fn of(card: &str) -> Self {
+    pub(crate) fn of_card(card: &str) -> Self {
         let is = |starts: &[&str]| starts.iter().any(|start| card.starts_with(start));
         if is(&["gb", "b2", "b3", "rtx-pro"]) {
             BLACKWELL
@@ -134,8 +134,9 @@ impl Curves {
 
     /// What of its peak and of its bandwidth the best of all kernels reaches; nothing is said without curves.
     pub(crate) fn best(&self) -> Option<(f64, f64)> {
-        let most =
-            |of: &[Efficiency]| of.iter().flat_map(|it| it.shares).map(|(_, share)| *share).reduce(f64::max);
+        let most = |curves: &[Efficiency]| {
+            curves.iter().flat_map(|it| it.shares).map(|(_, share)| *share).reduce(f64::max)
+        };
         most(self.compute).zip(most(self.memory))
     }
 
@@ -147,14 +148,14 @@ impl Curves {
         operations: f64,
         bytes: f64,
     ) -> (Option<f64>, Option<f64>) {
-        let of = |all: &[Efficiency], size: f64| {
+        let share_of = |all: &[Efficiency], size: f64| {
             let is = |it: &&Efficiency| {
                 kinds.iter().any(|kind| it.kinds.contains(kind))
-                    && it.direction.is_none_or(|of| of == direction)
+                    && it.direction.is_none_or(|only| only == direction)
             };
             all.iter().find(is).map(|it| share(it.shares, size))
         };
-        (of(self.compute, operations), of(self.memory, bytes))
+        (share_of(self.compute, operations), share_of(self.memory, bytes))
     }
 }
 
@@ -219,7 +220,7 @@ mod tests {
         }
         for (curves, cards) in generations {
             for card in cards {
-                assert!(Curves::of(card) == curves, "{card}");
+                assert!(Curves::of_card(card) == curves, "{card}");
             }
         }
     }

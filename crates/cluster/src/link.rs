@@ -38,8 +38,9 @@ impl Link {
 
     /// Seconds of a message among so many devices, if that was measured.
     pub(crate) fn measured(&self, collective: Option<Collective>, devices: u32, bytes: f64) -> Option<f64> {
-        let found = self.measured.iter().find(|it| (it.collective, it.devices) == (collective, devices))?;
-        Some(found.curve.seconds(bytes))
+        let measurement =
+            self.measured.iter().find(|it| (it.collective, it.devices) == (collective, devices))?;
+        Some(measurement.curve.seconds(bytes))
     }
 }
 

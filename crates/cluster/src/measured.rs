@@ -119,8 +119,8 @@ mod tests {
     fn between_sizes_it_is_interpolated_in_logarithms() {
         let curve = Curve::new(vec![(1e3, 1e-5), (1e5, 1e-4), (1e6, 2e-3)]).expect("it is a curve");
         let is = |size: f64, seconds: f64| {
-            let found = curve.seconds(size);
-            assert!((found / seconds - 1.0).abs() < 1e-9, "{size}: {found}");
+            let actual = curve.seconds(size);
+            assert!((actual / seconds - 1.0).abs() < 1e-9, "{size}: {actual}");
         };
         is(1e3, 1e-5);
         is(1e5, 1e-4);

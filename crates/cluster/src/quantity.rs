@@ -32,8 +32,8 @@ impl Unit {
         // The `e` of a number; units have none.
         let (number, unit) = text.split_at(end);
         let value = number.trim().parse::<f64>().ok().zip(self.factor(unit.trim()));
-        let found = value.map(|(number, factor)| number * factor);
-        found.filter(|value| value.is_finite()).ok_or_else(|| format!("it is {}", self.expected()))
+        let scaled = value.map(|(number, factor)| number * factor);
+        scaled.filter(|value| value.is_finite()).ok_or_else(|| format!("it is {}", self.expected()))
     }
 
     pub fn expected(self) -> &'static str {

@@ -92,11 +92,11 @@ struct WrittenDevice {
 /// Reads a file's text; `file` is what it is called in errors.
 pub fn read(text: &str, file: &str) -> Result<Cluster> {
     let reader = ClusterReader { text, file };
-    let found: File = toml::from_str(text).map_err(|error| {
+    let description: File = toml::from_str(text).map_err(|error| {
         let place = error.span().unwrap_or(0..0);
         reader.refuse(place, "it is not a description of a cluster", error.message().trim())
     })?;
-    reader.cluster(found)
+    reader.cluster(description)
 }
 
 impl Devices {
@@ -109,13 +109,13 @@ impl Devices {
 }
 
 impl ClusterReader<'_> {
-    fn cluster(&self, found: File) -> Result<Cluster> {
+    fn cluster(&self, description: File) -> Result<Cluster> {
         let mut kinds: Vec<Device> = vec![];
-        for (name, written) in &found.devices {
+        for (name, written) in &description.devices {
             kinds.push(self.device(name, written)?);
         }
         let mut nodes = vec![];
-        for node in found.nodes.get_ref() {
+        for node in description.nodes.get_ref() {
             let written = node.get_ref();
             let node = self.node(written, &mut kinds)?;
             let count =
@@ -132,19 +132,27 @@ impl ClusterReader<'_> {
             nodes.extend(std::iter::repeat_n(node, usize::try_from(count).unwrap_or(0)));
         }
         if nodes.is_empty() {
-            return Err(self.refuse(found.nodes.span(), "there is no node", "a cluster has at least one"));
+            return Err(self.refuse(
+                description.nodes.span(),
+                "there is no node",
+                "a cluster has at least one",
+            ));
         }
-        let network = match &found.network {
+        let network = match &description.network {
             Some(link) => self.link(link, &catalog::link_of("network"))?,
             None if nodes.len() == 1 => nodes[0].link.clone(),
             None => {
                 let what = "there is no [network]";
-                return Err(self.refuse(found.nodes.span(), what, "several nodes are connected by one"));
+                return Err(self.refuse(
+                    description.nodes.span(),
+                    what,
+                    "several nodes are connected by one",
+                ));
             }
         };
-        let name = found.name.unwrap_or_else(|| self.file.to_owned());
+        let name = description.name.unwrap_or_else(|| self.file.to_owned());
         let origin =
-            found.profile.map(|it| Origin { device: it.device, torch: it.torch, threads: it.threads });
+            description.profile.map(|it| Origin { device: it.device, torch: it.torch, threads: it.threads });
         Ok(Cluster { origin, ..Cluster::new(name, kinds, nodes, network) })
     }
 
@@ -198,19 +206,25 @@ impl ClusterReader<'_> {
                 Err(self.refuse(span.clone(), &format!("the device {name:?} has no `{what}`"), &why))
             }
         };
-        let of = |get: fn(&Device) -> f64| like.as_ref().map(get);
-        let share =
-            |written, usual: fn(&Device) -> f64| number(written, Unit::Share, of(usual).or(Some(0.8)), "");
-        let memory = number(&it.memory, Unit::Bytes, of(|d| d.memory as f64), "memory")?;
-        let host_memory = of(|d| d.host_memory as f64).or(Some(HOST_TIMES * memory));
-        let host = number(&it.host, Unit::BytesPerSecond, of(|d| d.host).or(Some(25e9)), "host")?;
-        let host_bandwidth = of(|d| d.host_bandwidth).or(Some(host));
+        let default_of = |get: fn(&Device) -> f64| like.as_ref().map(get);
+        let share = |written, usual: fn(&Device) -> f64| {
+            number(written, Unit::Share, default_of(usual).or(Some(0.8)), "")
+        };
+        let memory = number(&it.memory, Unit::Bytes, default_of(|d| d.memory as f64), "memory")?;
+        let host_memory = default_of(|d| d.host_memory as f64).or(Some(HOST_TIMES * memory));
+        let host = number(&it.host, Unit::BytesPerSecond, default_of(|d| d.host).or(Some(25e9)), "host")?;
+        let host_bandwidth = default_of(|d| d.host_bandwidth).or(Some(host));
         Ok(Device {
             name: name.to_owned(),
             memory: memory as u64,
-            bandwidth: number(&it.bandwidth, Unit::BytesPerSecond, of(|d| d.bandwidth), "bandwidth")?,
+            bandwidth: number(&it.bandwidth, Unit::BytesPerSecond, default_of(|d| d.bandwidth), "bandwidth")?,
             peak: self.peak(name, it, like.as_ref(), span.clone())?,
-            overhead: number(&it.overhead, Unit::Seconds, of(|d| d.overhead).or(Some(4e-6)), "overhead")?,
+            overhead: number(
+                &it.overhead,
+                Unit::Seconds,
+                default_of(|d| d.overhead).or(Some(4e-6)),
+                "overhead",
+            )?,
             reached: (
                 share(&it.compute_reached, |d| d.reached.0)?,
                 share(&it.memory_reached, |d| d.reached.1)?,

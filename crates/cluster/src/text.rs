@@ -96,8 +96,9 @@ fn device(text: &mut String, device: &Device) {
 }
 
 fn curve(text: &mut String, sizes: &str, curve: &Curve) {
-    let list =
-        |of: &dyn Fn(&(f64, f64)) -> String| curve.points().iter().map(of).collect::<Vec<_>>().join(", ");
+    let list = |print: &dyn Fn(&(f64, f64)) -> String| {
+        curve.points().iter().map(print).collect::<Vec<_>>().join(", ")
+    };
     line_of(text, &format!("{sizes} = [{}]", list(&|(size, _)| format!("{size:?}"))));
     line_of(text, &format!("seconds = [{}]", list(&|(_, seconds)| format!("{seconds:.5e}"))));
 }

@@ -104,11 +104,15 @@ fn accept(
     Ok((program, proof?))
 }
 
-fn other_boundary(own: &Boundary) -> Error {
-    let outputs: Vec<&str> = own.outputs.iter().map(|output| output.name()).collect();
+fn other_boundary(boundary: &Boundary) -> Error {
+    let outputs: Vec<&str> = boundary.outputs.iter().map(|output| output.name()).collect();
     Error::new("SW0534", "the program is for other inputs or outputs than are asked for")
         .at("program.json")
-        .why(format!("it has inputs={:?}, and its outputs are {}", own.inputs.name(), outputs.join(", ")))
+        .why(format!(
+            "it has inputs={:?}, and its outputs are {}",
+            boundary.inputs.name(),
+            outputs.join(", ")
+        ))
         .fix("give `inputs` and `outputs` as when it was emitted, or emit it again")
 }
 

@@ -72,10 +72,10 @@ pub fn fits(
 ) -> Result<()> {
     let Some((total, error)) = excess(compiled, limit)? else { return Ok(()) };
     let saved = savings(graph, analysis, plan, boundary, limit, total);
-    let found: Vec<String> = saved.iter().map(|(name, bytes)| saving(name, *bytes, limit)).collect();
+    let suggestions: Vec<String> = saved.iter().map(|(name, bytes)| saving(name, *bytes, limit)).collect();
     let more = MORE;
-    Err(error.fix(match (found.is_empty(), plan.recompute.is_empty()) {
-        (false, _) => format!("{}; or {more}", found.join(", ")),
+    Err(error.fix(match (suggestions.is_empty(), plan.recompute.is_empty()) {
+        (false, _) => format!("{}; or {more}", suggestions.join(", ")),
         (true, true) => format!("recompute layers in backward (`recompute \"h.*\"`), {more}"),
         (true, false) => more.into(),
     }))
@@ -107,8 +107,8 @@ fn excess(compiled: &Compiled, limit: &Limit<'_>) -> Result<Option<(u64, Error)>
 pub fn uses(memory: &Memory, optimizer: &str) -> String {
     let used = Purpose::ALL.into_iter().filter(|purpose| memory.peak[*purpose as usize] > 0);
     let one = |purpose: Purpose| {
-        let of = if purpose == Purpose::Optimizer { format!(" ({optimizer})") } else { String::new() };
-        format!("{} {}{of}", size(memory.peak[purpose as usize]), purpose.name())
+        let suffix = if purpose == Purpose::Optimizer { format!(" ({optimizer})") } else { String::new() };
+        format!("{} {}{suffix}", size(memory.peak[purpose as usize]), purpose.name())
     };
     used.map(one).collect::<Vec<_>>().join(", ")
 }

@@ -53,13 +53,13 @@ fn iterations_of<'c>(
     memory: &[Memory],
     optimizer: &str,
 ) -> Result<Vec<Placing<'c>>> {
-    let of = |rank_trace: &'c RankTrace| {
+    let placing_of = |rank_trace: &'c RankTrace| {
         let memory = &memory[rank_trace.rank.index()];
         let only = Memory { trained: memory.trained, ..Memory::default() };
         let state = with_optimizer(&[only], optimizer)?[0].peak[Purpose::Optimizer as usize];
         Ok(Placing { rank: rank_trace.rank, phases: &rank_trace.held, state, end: memory.end })
     };
-    rank_traces.iter().map(of).collect()
+    rank_traces.iter().map(placing_of).collect()
 }
 
 /// What a plan takes.
@@ -147,12 +147,12 @@ fn of_model(graph: &Graph, program: &Program, shares: Vec<Shares>) -> Result<Vec
         Some(_) => first_in.get(&rewritten.graph.op(op).module[..]).copied(),
     };
     let summed = |rank: Shares| {
-        let mut of = vec![Share::default(); graph.ops.len()];
+        let mut by_op = vec![Share::default(); graph.ops.len()];
         let mut rest = rank.rest;
         for (op, share) in rewritten.graph.op_ids().zip(&rank.of) {
-            *in_model(op).map_or(&mut rest, |op| &mut of[op.index()]) += *share;
+            *in_model(op).map_or(&mut rest, |op| &mut by_op[op.index()]) += *share;
         }
-        Shares { of, rest, ..rank }
+        Shares { of: by_op, rest, ..rank }
     };
     Ok(shares.into_iter().map(summed).collect())
 }
@@ -267,14 +267,14 @@ pub fn states(name: &str) -> Result<u64> {
 }
 
 fn updates(memory: &[Memory], optimizer: &str) -> Result<Vec<Updates>> {
-    let of = |rank: &Memory| {
+    let updates_of = |rank: &Memory| {
         Ok(Updates {
             here: updated(rank.trained.1 + rank.trained_from_host.1, optimizer)?,
             comes: rank.trained_from_host.1 * states(optimizer)?,
             on_host: updated(rank.trained_on_host.1, optimizer)?,
         })
     };
-    memory.iter().map(of).collect()
+    memory.iter().map(updates_of).collect()
 }
 
 /// Refuses a step of no micro-batches, and of too many: each is gone through in memory.

@@ -117,11 +117,11 @@ fn moved(instr: &Instr) -> Option<BufId> {
 }
 
 /// Bytes of the shards whose tensors come from such sources.
-fn held(graph: &Graph, own: Own<'_>, counts: impl Fn(&Source) -> bool) -> u64 {
+fn held(graph: &Graph, rank_table: Own<'_>, counts: impl Fn(&Source) -> bool) -> u64 {
     let size = |(number, shard): (usize, &program::Shard)| {
-        let numel = u64::try_from(own.shard(number).numel()).unwrap_or(0);
+        let numel = u64::try_from(rank_table.shard(number).numel()).unwrap_or(0);
         numel * graph.tensor(shard.tensor).dtype.bytes() as u64
     };
     let counted = |s: &(usize, &program::Shard)| counts(&graph.tensor(s.1.tensor).source);
-    own.table.shards.iter().enumerate().filter(counted).map(size).sum()
+    rank_table.table.shards.iter().enumerate().filter(counted).map(size).sum()
 }

@@ -65,8 +65,8 @@ pub(crate) fn operations(graph: &Graph, analysis: &Analysis) -> f64 {
 /// The same of each operator.
 pub fn operations_of_each(graph: &Graph, analysis: &Analysis) -> Vec<f64> {
     let needs_grad = graph.needs_grad();
-    let of = |op: OpId| of_cost(&Costs::new(graph, analysis, op, &needs_grad).whole().cost);
-    graph.op_ids().map(of).collect()
+    let operations_of = |op: OpId| of_cost(&Costs::new(graph, analysis, op, &needs_grad).whole().cost);
+    graph.op_ids().map(operations_of).collect()
 }
 
 /// Forward and backward.

@@ -75,15 +75,15 @@ fn least_of(rows: &[TableRow<'_>], starts: &[usize], values: usize, sums: &mut [
 const LANES: usize = 8;
 
 fn least_sum(a: &[f64], b: &[f64]) -> f64 {
-    let mut found = [f64::INFINITY; LANES];
+    let mut minima = [f64::INFINITY; LANES];
     let (left, right) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
     let rest = left.remainder().iter().zip(right.remainder());
     for (left, right) in left.zip(right) {
         for lane in 0..LANES {
-            found[lane] = lesser(left[lane] + right[lane], found[lane]);
+            minima[lane] = lesser(left[lane] + right[lane], minima[lane]);
         }
     }
-    rest.map(|(a, b)| a + b).chain(found).fold(f64::INFINITY, lesser)
+    rest.map(|(a, b)| a + b).chain(minima).fold(f64::INFINITY, lesser)
 }
 
 fn lesser(a: f64, b: f64) -> f64 {
@@ -97,9 +97,9 @@ pub(crate) fn permuted(shape: &[usize], costs: &[f64], axes: &[usize]) -> Vec<f6
         strides[axis] = strides[axis + 1] * shape[axis + 1];
     }
     let to: Vec<usize> = axes.iter().map(|axis| shape[*axis]).collect();
-    let mut found = vec![0.0; costs.len()];
-    add(&to, &mut found, TableRow { costs, strides: axes.iter().map(|axis| strides[*axis]).collect() });
-    found
+    let mut permuted = vec![0.0; costs.len()];
+    add(&to, &mut permuted, TableRow { costs, strides: axes.iter().map(|axis| strides[*axis]).collect() });
+    permuted
 }
 
 /// Adds the entries of a row to those of a table.
@@ -122,25 +122,25 @@ pub(crate) fn add(shape: &[usize], to: &mut [f64], row: TableRow<'_>) {
 /// The same with one axis for those that run as one in all rows, and without those of one entry; at least one is left.
 fn joined<'t>(shape: &[usize], rows: &[TableRow<'t>]) -> (Vec<usize>, Vec<TableRow<'t>>) {
     let mut sizes: Vec<usize> = vec![];
-    let mut found: Vec<TableRow<'t>> =
+    let mut joined: Vec<TableRow<'t>> =
         rows.iter().map(|row| TableRow { costs: row.costs, strides: vec![] }).collect();
     for (axis, &size) in shape.iter().enumerate().filter(|(_, size)| **size != 1) {
-        let runs_on = |(row, own): (&TableRow<'t>, &TableRow<'t>)| {
-            own.strides.last().is_some_and(|apart| *apart == row.strides[axis] * size)
+        let runs_on = |(row, joined_row): (&TableRow<'t>, &TableRow<'t>)| {
+            joined_row.strides.last().is_some_and(|apart| *apart == row.strides[axis] * size)
         };
-        if rows.iter().zip(&found).all(runs_on) && !sizes.is_empty() {
+        if rows.iter().zip(&joined).all(runs_on) && !sizes.is_empty() {
             *sizes.last_mut().expect("there is one") *= size;
-            found.iter_mut().for_each(|row| {
+            joined.iter_mut().for_each(|row| {
                 row.strides.pop();
             });
         } else {
             sizes.push(size);
         }
-        rows.iter().zip(&mut found).for_each(|(row, own)| own.strides.push(row.strides[axis]));
+        rows.iter().zip(&mut joined).for_each(|(row, whole)| whole.strides.push(row.strides[axis]));
     }
     if sizes.is_empty() {
         sizes.push(1);
-        found.iter_mut().for_each(|row| row.strides.push(0));
+        joined.iter_mut().for_each(|row| row.strides.push(0));
     }
-    (sizes, found)
+    (sizes, joined)
 }

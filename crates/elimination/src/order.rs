@@ -18,16 +18,16 @@ impl<'s> Neighbours<'s> {
         scopes: impl Iterator<Item = &'t [usize]>,
         stays: Option<usize>,
     ) -> Self {
-        let mut of = vec![BTreeSet::new(); sizes.len()];
+        let mut neighbours = vec![BTreeSet::new(); sizes.len()];
         for scope in scopes {
             for &one in scope {
-                of[one].extend(scope.iter().copied().filter(|other| *other != one));
+                neighbours[one].extend(scope.iter().copied().filter(|other| *other != one));
             }
         }
-        let mut found = Self { sizes, of, left: BTreeSet::new() };
-        found.left =
-            (0..sizes.len()).filter(|one| Some(*one) != stays).map(|one| (found.work(one), one)).collect();
-        found
+        let mut graph = Self { sizes, of: neighbours, left: BTreeSet::new() };
+        graph.left =
+            (0..sizes.len()).filter(|one| Some(*one) != stays).map(|one| (graph.work(one), one)).collect();
+        graph
     }
 
     fn entries(&self, one: usize) -> f64 {

@@ -86,13 +86,13 @@ fn address(table: &Rc<[f64]>) -> usize {
 /// The share of one of its variables in the least that a table has for each value.
 fn least(costs: &[f64], sizes: &[usize], axis: usize) -> Rc<[f64]> {
     let (values, inner) = (sizes[axis], sizes[axis + 1..].iter().product::<usize>());
-    let mut found = vec![NEVER; values];
+    let mut minima = vec![NEVER; values];
     for (at, row) in costs.chunks(inner.max(1)).enumerate() {
-        let least = &mut found[at % values];
-        *least = row.iter().copied().fold(*least, f64::min);
+        let minimum = &mut minima[at % values];
+        *minimum = row.iter().copied().fold(*minimum, f64::min);
     }
     let share = 1.0 / sizes.len() as f64;
-    found.into_iter().map(|it| it * share).collect()
+    minima.into_iter().map(|it| it * share).collect()
 }
 
 /// So many values of each variable, those that promise most, and some that are given for each.
@@ -182,10 +182,10 @@ impl<'p> Bounded<'p> {
 
 fn restrict(problem: &Problem, kept: Vec<KeptValues>, restricted: &mut Restricted) -> Smaller {
     let restricted_term = |term: &Term| {
-        let own: Vec<KeptValues> = term.scope.iter().map(|one| Rc::clone(&kept[*one])).collect();
+        let values: Vec<KeptValues> = term.scope.iter().map(|one| Rc::clone(&kept[*one])).collect();
         let sizes = term.scope.iter().map(|one| problem.sizes[*one]);
-        let lists = own.iter().map(|list| Rc::as_ptr(list).cast::<usize>() as usize);
-        let made = || entries(&term.costs, sizes, &own);
+        let lists = values.iter().map(|list| Rc::as_ptr(list).cast::<usize>() as usize);
+        let made = || entries(&term.costs, sizes, &values);
         let costs = restricted.tables.entry((address(&term.costs), lists.collect())).or_insert_with(made);
         Term { scope: term.scope.clone(), costs: Rc::clone(costs) }
     };

@@ -86,8 +86,8 @@ impl Factors {
 
     /// All that speak of a variable.
     fn take(&mut self, variable: usize) -> Vec<Factor> {
-        let own = std::mem::take(&mut self.of[variable]);
-        own.into_iter().filter_map(|at| self.all[at].take()).collect()
+        let indices = std::mem::take(&mut self.of[variable]);
+        indices.into_iter().filter_map(|at| self.all[at].take()).collect()
     }
 }
 
@@ -160,8 +160,8 @@ impl Solver {
         until: Until<'_>,
     ) -> Option<Least> {
         let part = among(problem, promises, count, &[], &mut self.promised);
-        let found = self.of_part(part, until)?;
-        Some(Least { is_least: false, ..found })
+        let solution = self.of_part(part, until)?;
+        Some(Least { is_least: false, ..solution })
     }
 
     /// Of all values, where a sum is known.
@@ -179,15 +179,15 @@ impl Solver {
         let near = self.of_part(bounded.lowest(FIRST), until)?;
         let most = known.cost.min(near.cost);
         bounded.sharpen(most);
-        let found = self.of_part(bounded.within(most), until)?;
-        let sum = |of: fn(&Least) -> f64| of(known) + of(&near) + of(&found);
-        Some(Least { sums: (sum(|it| it.sums.0), sum(|it| it.sums.1)), ..found })
+        let solution = self.of_part(bounded.within(most), until)?;
+        let sum = |field: fn(&Least) -> f64| field(known) + field(&near) + field(&solution);
+        Some(Least { sums: (sum(|it| it.sums.0), sum(|it| it.sums.1)), ..solution })
     }
 
     fn of_part(&mut self, Smaller { problem, kept }: Smaller, until: Until<'_>) -> Option<Least> {
-        let found = self.all(&problem, until)?;
-        let values = found.values.iter().zip(&kept).map(|(value, kept)| kept[*value]).collect();
-        Some(Least { values, ..found })
+        let solution = self.all(&problem, until)?;
+        let values = solution.values.iter().zip(&kept).map(|(value, kept)| kept[*value]).collect();
+        Some(Least { values, ..solution })
     }
 
     /// Of all values.
@@ -215,11 +215,11 @@ impl Solver {
         while let Some(next) = run.neighbours.next() {
             self.eliminate(&mut run, next, (most, &|| false))?;
         }
-        let of = |value: usize| {
-            let own = run.factors.all.iter().flatten().map(|factor| self.tables.get(factor.table)[value]);
-            run.cost + own.sum::<f64>()
+        let cost_of = |value: usize| {
+            let costs = run.factors.all.iter().flatten().map(|factor| self.tables.get(factor.table)[value]);
+            run.cost + costs.sum::<f64>()
         };
-        Some((0..problem.sizes[variable]).map(of).collect())
+        Some((0..problem.sizes[variable]).map(cost_of).collect())
     }
 
     fn start<'p>(&mut self, problem: &'p Problem, stays: Option<usize>) -> Solving<'p> {
@@ -266,7 +266,7 @@ impl Solver {
     }
 
     fn eliminate(&mut self, run: &mut Solving<'_>, variable: usize, (most, stop): Until<'_>) -> Option<()> {
-        let own = run.factors.take(variable);
+        let factors = run.factors.take(variable);
         let scope = run.neighbours.eliminate(variable);
         let shape: Vec<usize> = scope.iter().map(|one| run.sizes[*one]).collect();
         let values = run.sizes[variable];
@@ -275,32 +275,32 @@ impl Solver {
         if work > most || entries > self.room as f64 || stop() {
             return None;
         }
-        let own = self.together(run, own);
-        if own.is_empty() {
-            run.chosen.push(Chosen { variable, factors: own });
+        let factors = self.together(run, factors);
+        if factors.is_empty() {
+            run.chosen.push(Chosen { variable, factors });
             return Some(());
         }
         run.sums.1 += work;
-        let (table, off) = self.left_of((run, variable), &own, (&scope, shape, work), stop)?;
+        let (table, off) = self.left_of((run, variable), &factors, (&scope, shape, work), stop)?;
         run.cost += off;
         if !scope.is_empty() {
             run.factors.push(Factor { scope, table });
         }
-        run.chosen.push(Chosen { variable, factors: own });
+        run.chosen.push(Chosen { variable, factors });
         Some(())
     }
 
     fn left_of(
         &mut self,
         (run, variable): (&mut Solving<'_>, usize),
-        own: &[Factor],
+        factors: &[Factor],
         (scope, shape, work): (&[usize], Vec<usize>, f64),
         stop: &dyn Fn() -> bool,
     ) -> Option<(Table, f64)> {
         let values = run.sizes[variable];
         let place = |one: &usize| scope.iter().position(|it| it == one).unwrap_or(scope.len());
         let axes = |factor: &Factor| factor.scope.iter().map(place).collect::<Vec<usize>>();
-        let mut named: Vec<PlacedTable> = own.iter().map(|it| (it.table, axes(it))).collect();
+        let mut named: Vec<PlacedTable> = factors.iter().map(|it| (it.table, axes(it))).collect();
         named.sort();
         let key = (shape, values, named);
         if let Some(known) = self.known.get(&key) {
@@ -319,9 +319,9 @@ impl Solver {
             })
             .collect();
         let costs = least(&key.0, values, &rows, stop)?;
-        let found = self.tables.keep(key.0.clone(), costs);
-        self.known.insert(key, found);
-        Some(found)
+        let kept = self.tables.keep(key.0.clone(), costs);
+        self.known.insert(key, kept);
+        Some(kept)
     }
 
     /// The same table with the variable, which is the axis `end`, as its last.
@@ -333,12 +333,12 @@ impl Solver {
     }
 
     /// Tables over variables that are all in another's are added to it.
-    fn together(&mut self, run: &mut Solving<'_>, mut own: Vec<Factor>) -> Vec<Factor> {
-        own.sort_by(|a, b| {
+    fn together(&mut self, run: &mut Solving<'_>, mut factors: Vec<Factor>) -> Vec<Factor> {
+        factors.sort_by(|a, b| {
             b.scope.len().cmp(&a.scope.len()).then(a.scope.cmp(&b.scope)).then(a.table.cmp(&b.table))
         });
         let mut groups: Vec<Vec<Factor>> = vec![];
-        for factor in own {
+        for factor in factors {
             let inside = |group: &Vec<Factor>| factor.scope.iter().all(|one| group[0].scope.contains(one));
             match groups.iter_mut().find(|group| inside(group)) {
                 Some(group) => group.push(factor),
@@ -376,18 +376,18 @@ impl Solver {
 
     /// The first value that costs least, where the variables around have theirs.
     fn best(&self, sizes: &[usize], chosen: &Chosen, values: &[usize]) -> usize {
-        let mut found = (NEVER, 0);
+        let mut best = (NEVER, 0);
         for value in 0..sizes[chosen.variable] {
             let of_one = |one: usize| if one == chosen.variable { value } else { values[one] };
             let place =
                 |factor: &Factor| factor.scope.iter().fold(0, |at, one| at * sizes[*one] + of_one(*one));
-            let of = |factor: &Factor| self.tables.get(factor.table)[place(factor)];
-            let cost: f64 = chosen.factors.iter().map(of).sum();
-            if cost < found.0 {
-                found = (cost, value);
+            let cost_of = |factor: &Factor| self.tables.get(factor.table)[place(factor)];
+            let cost: f64 = chosen.factors.iter().map(cost_of).sum();
+            if cost < best.0 {
+                best = (cost, value);
             }
         }
-        found.1
+        best.1
     }
 }
 

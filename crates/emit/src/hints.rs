@@ -24,7 +24,7 @@ pub(crate) struct Hints<'a> {
 }
 
 impl<'a> Hints<'a> {
-    pub(crate) fn new(graph: &'a Graph, boundary: &Boundary, told: BTreeMap<usize, OpId>) -> Self {
+    pub(crate) fn new(graph: &'a Graph, boundary: &Boundary, operators: BTreeMap<usize, OpId>) -> Self {
         let mut readers: HashMap<TensorId, Vec<OpId>> = HashMap::new();
         let mut sources = vec![];
         for id in graph.op_ids() {
@@ -37,14 +37,14 @@ impl<'a> Hints<'a> {
             inputs.into_iter().for_each(|tensor| readers.entry(tensor).or_default().push(id));
         }
         let needs_grad = boundary.needs_grad(graph);
-        Self { graph, readers, sources, last: 0, told, position: 0, needs_grad }
+        Self { graph, readers, sources, last: 0, told: operators, position: 0, needs_grad }
     }
 
     /// Sets the operator if one is found, and gives the tensors of its outputs.
     pub(crate) fn find(&mut self, body: &Body, op: &mut LocalOp, outputs: usize) -> Vec<TensorId> {
-        let found = self.told.get(&self.position).copied().or_else(|| self.guess(body, op, outputs));
+        let candidate = self.told.get(&self.position).copied().or_else(|| self.guess(body, op, outputs));
         self.position += 1;
-        let Some(id) = found else { return vec![UNKNOWN; outputs] };
+        let Some(id) = candidate else { return vec![UNKNOWN; outputs] };
         op.op = id;
         self.last = id.0;
         let tensors = self.graph.op(id).outputs.iter().map(|tensor| tensor.unwrap_or(UNKNOWN));

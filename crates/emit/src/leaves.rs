@@ -40,9 +40,9 @@ impl<'a> Leaves<'a> {
     /// several names the one in `user` is taken, the module of the operator that reads it.
     pub(crate) fn within(&self, leaf: usize, tree: &str, user: &str) -> Option<String> {
         let names = &self.names[leaf];
-        let own = |name: &&&str| !user.is_empty() && inside(name, user).is_some();
-        let own = names.iter().find(own).and_then(|name| inside(name, tree));
-        let rest = own.or_else(|| names.iter().find_map(|name| inside(name, tree)))?;
+        let in_user = |name: &&&str| !user.is_empty() && inside(name, user).is_some();
+        let preferred = names.iter().find(in_user).and_then(|name| inside(name, tree));
+        let rest = preferred.or_else(|| names.iter().find_map(|name| inside(name, tree)))?;
         Some(written(rest, self.numbers[leaf]))
     }
 

@@ -62,8 +62,8 @@ fn agree(graph: &Graph, program: Program, given: &Value) -> Result<Program> {
 }
 
 fn file<'a>(files: &'a [File], name: &str) -> Result<&'a File> {
-    let mut found = files.iter().filter(|file| file.name == name);
-    match (found.next(), found.next()) {
+    let mut matching = files.iter().filter(|file| file.name == name);
+    match (matching.next(), matching.next()) {
         (Some(file), None) => Ok(file),
         (None, _) => Err(wrong_files(format!("the file `{}` is missing", name.escape_debug()))),
         _ => Err(wrong_files(format!("the file `{}` is there twice", name.escape_debug()))),

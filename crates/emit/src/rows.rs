@@ -10,7 +10,7 @@ pub(crate) struct Row {
 
 impl Row {
     /// `None` if the numbers are no row.
-    pub(crate) fn of(numbers: &[i64]) -> Option<Row> {
+    pub(crate) fn from_numbers(numbers: &[i64]) -> Option<Row> {
         let mut heads = numbers.to_vec();
         let mut by = vec![];
         while heads.len() > 1 {
@@ -37,9 +37,9 @@ impl Row {
     }
 
     pub(crate) fn numbers(&self) -> Vec<i64> {
-        self.by.iter().fold(vec![self.from], |found, (size, step)| {
+        self.by.iter().fold(vec![self.from], |numbers, (size, step)| {
             let steps = 0..i64::try_from(*size).unwrap_or(0);
-            found
+            numbers
                 .iter()
                 .flat_map(|n| steps.clone().map(move |i| n.wrapping_add(i.wrapping_mul(*step))))
                 .collect()
@@ -62,7 +62,7 @@ mod tests {
             (vec![0, 1, 4, 6], None),
             (vec![i64::MIN, i64::MAX], None),
         ] {
-            let row = Row::of(&numbers);
+            let row = Row::from_numbers(&numbers);
             assert_eq!(row.clone().map(|row| row.by), by, "{numbers:?}");
             if let Some(row) = row {
                 assert_eq!((row.numbers(), row.count()), (numbers.clone(), Some(numbers.len())));

@@ -228,11 +228,11 @@ pub struct Op {
 impl Op {
     /// The tensors among the arguments, in order, lists flattened, repeats kept.
     pub fn inputs(&self) -> Vec<TensorId> {
-        let mut found = Vec::new();
+        let mut tensors = Vec::new();
         for arg in self.args.iter().chain(self.kwargs.iter().map(|(_, arg)| arg)) {
-            collect(arg, &mut found);
+            collect(arg, &mut tensors);
         }
-        found
+        tensors
     }
 
     pub fn kwarg(&self, name: &str) -> Option<&Arg> {
@@ -245,10 +245,10 @@ impl Op {
     }
 }
 
-fn collect(arg: &Arg, found: &mut Vec<TensorId>) {
+fn collect(arg: &Arg, tensors: &mut Vec<TensorId>) {
     match arg {
-        Arg::Tensor(id) => found.push(*id),
-        Arg::List(items) => items.iter().for_each(|item| collect(item, found)),
+        Arg::Tensor(id) => tensors.push(*id),
+        Arg::List(items) => items.iter().for_each(|item| collect(item, tensors)),
         _ => {}
     }
 }

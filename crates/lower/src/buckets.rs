@@ -54,14 +54,16 @@ impl Buckets {
 
     /// `next` is what is needed before anything else is.
     pub fn full(&mut self, next: &BTreeSet<usize>) -> Vec<Event> {
-        let over =
-            |of: &Message| matches!(of, Message::Scatter { unit: Some(unit), .. } if !next.contains(unit));
-        let early = |of: &Message| !matches!(of, Message::Parts(Across { early: false, .. }));
-        self.take(|of, bytes| bytes >= BUCKET && early(of) || over(of))
+        let over = |message: &Message| match message {
+            Message::Scatter { unit: Some(unit), .. } => !next.contains(unit),
+            _ => false,
+        };
+        let early = |message: &Message| !matches!(message, Message::Parts(Across { early: false, .. }));
+        self.take(|message, bytes| bytes >= BUCKET && early(message) || over(message))
     }
 
     pub fn rest(&mut self) -> Vec<Event> {
-        let mut events = self.take(|of, _| !matches!(of, Message::Parts(_)));
+        let mut events = self.take(|message, _| !matches!(message, Message::Parts(_)));
         events.extend(self.take(|_, _| true));
         events
     }

@@ -21,9 +21,9 @@ pub struct Pieces {
 impl Pieces {
     /// The same with all of so many middle entries as sources, also those that nothing is taken from.
     pub fn listing(self, count: usize) -> Self {
-        let of = |(from, to, region): (usize, usize, Region)| (self.sources[from], to, region);
+        let piece = |(from, to, region): (usize, usize, Region)| (self.sources[from], to, region);
         Self {
-            pieces: self.pieces.into_iter().map(of).collect(),
+            pieces: self.pieces.into_iter().map(piece).collect(),
             sources: (0..count).collect(),
             targets: self.targets,
         }
@@ -48,7 +48,7 @@ pub fn pieces(middle: &[Middle], parts: u32, target: &Layout, keep: &[bool], wor
         let place = (like.partition_point(|&other| other < index), like.len());
         for part in (0..parts).filter(|p| p * target.parts / parts == wanted.part) {
             let mut missing = vec![wanted.region.clone()];
-            for from in sources.of(part, (wanted.rank, place), &wanted.region) {
+            for from in sources.touching(part, (wanted.rank, place), &wanted.region) {
                 let region = &middle[from].entry.region;
                 let mut left = vec![];
                 for hole in missing {

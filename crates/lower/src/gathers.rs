@@ -37,7 +37,7 @@ pub fn in_passing(
         return events;
     }
     let runs = runs(segments, &events);
-    let of = |unit: usize| messages.iter().filter(move |message| message.unit == unit).cloned();
+    let messages_of = |unit: usize| messages.iter().filter(move |message| message.unit == unit).cloned();
     let mut before: Vec<Vec<Event>> = events.iter().map(|_| vec![]).collect();
     let mut after: Vec<Vec<Event>> = events.iter().map(|_| vec![]).collect();
     for (index, run) in runs.iter().enumerate() {
@@ -45,8 +45,8 @@ pub fn in_passing(
         // Not before it was released.
         let free =
             runs[..index].iter().rev().find(|other| other.unit == run.unit).map(|other| other.last + 1);
-        before[posted.max(free.unwrap_or(0))].extend(of(run.unit).map(gather));
-        let tensors = of(run.unit).flat_map(|message| message.tensors).collect();
+        before[posted.max(free.unwrap_or(0))].extend(messages_of(run.unit).map(gather));
+        let tensors = messages_of(run.unit).flat_map(|message| message.tensors).collect();
         after[run.last].push(Event::Release { tensors });
     }
     let all = before.into_iter().zip(events).zip(after);

@@ -114,10 +114,10 @@ impl GradientSearch<'_, '_> {
     }
 
     /// Whether other operators too give partial gradients to a tensor, or could pass them on, and none a complete one.
-    fn is_shared(&mut self, tensor: TensorId, own: OpId) -> bool {
+    fn is_shared(&mut self, tensor: TensorId, reader: OpId) -> bool {
         let readers = self.readers[tensor.index()].clone();
         let mut others = 0;
-        for (op, position) in readers.into_iter().filter(|(op, _)| *op != own) {
+        for (op, position) in readers.into_iter().filter(|(op, _)| *op != reader) {
             let read = &self.passed.placements[op.index()].inputs[position];
             if !read.carries_grad {
                 continue;
@@ -136,8 +136,8 @@ impl GradientSearch<'_, '_> {
     /// The one thing that an operator makes and that gets a gradient.
     fn learns(&self, op: OpId) -> Option<TensorId> {
         let made = self.cx.graph.op(op).outputs.iter().flatten();
-        let mut found = made.copied().filter(|t| self.cx.needs_grad[t.index()]);
-        found.next().filter(|_| found.next().is_none())
+        let mut with_grad = made.copied().filter(|t| self.cx.needs_grad[t.index()]);
+        with_grad.next().filter(|_| with_grad.next().is_none())
     }
 
     /// The layout of a tensor's gradient, if it is partial and the same for all that read it. `last` is
@@ -146,28 +146,28 @@ impl GradientSearch<'_, '_> {
         if self.leaves.contains(&tensor) || self.crosses(tensor) {
             return None;
         }
-        let mut found: Option<LayoutId> = None;
+        let mut common: Option<LayoutId> = None;
         for &(op, position) in &self.readers[tensor.index()] {
             let decided = &self.passed.placements[op.index()];
             let placement = last.filter(|step| step.op == op).map_or(decided, |step| &step.placement);
             let read = &placement.inputs[position];
             if read.carries_grad {
                 let gradient = self.interner.gradient(read.ports);
-                if *found.get_or_insert(gradient) != gradient {
+                if *common.get_or_insert(gradient) != gradient {
                     return None;
                 }
             }
         }
-        let summed = self.summed_up(found?);
+        let summed = self.summed_up(common?);
         (self.interner.get(summed).parts > 1).then_some(summed)
     }
 
     /// Whether another block than the one that makes a tensor reads it: gradients go there complete.
     fn crosses(&self, tensor: TensorId) -> bool {
-        let own = self.cx.block_of(tensor);
+        let made_in = self.cx.block_of(tensor);
         self.readers[tensor.index()]
             .iter()
-            .any(|(op, _)| own.is_some_and(|own| own != self.cx.plan.block(*op)))
+            .any(|(op, _)| made_in.is_some_and(|block| block != self.cx.plan.block(*op)))
     }
 
     /// The same, after what lies on one rank was added up.
@@ -245,19 +245,19 @@ impl GradientSearch<'_, '_> {
         let values = (ports.values, ports.reduction);
         let ports = Ports::new(all.iter().flatten().cloned().collect(), values, ports.grads * parts);
         let port = all.iter().map(|p| p.as_ref().map(|p| ports.find(p))).collect();
-        let found = Read { ports: self.interner.ports(ports), port, carries_grad: true };
-        self.known.numbered.entry(key).or_insert(found).clone()
+        let operand = Read { ports: self.interner.ports(ports), port, carries_grad: true };
+        self.known.numbered.entry(key).or_insert(operand).clone()
     }
 
     /// What gets a gradient from a step, and how many bytes of it are to be completed.
     fn gives(&mut self, step: &GradientStep) -> Vec<(TensorId, u64)> {
-        let mut found: Vec<(TensorId, u64)> = vec![];
+        let mut gradients: Vec<(TensorId, u64)> = vec![];
         for (tensor, read) in self.cx.graph.op(step.op).inputs().into_iter().zip(&step.placement.inputs) {
-            if read.carries_grad && !found.iter().any(|(known, _)| *known == tensor) {
+            if read.carries_grad && !gradients.iter().any(|(known, _)| *known == tensor) {
                 let gradient = self.interner.gradient(read.ports);
-                found.push((tensor, self.size(tensor, gradient)));
+                gradients.push((tensor, self.size(tensor, gradient)));
             }
         }
-        found
+        gradients
     }
 }

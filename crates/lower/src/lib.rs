@@ -151,5 +151,5 @@ fn state_on_host(cx: &uses::Context<'_>, param_shardings: &param_sharding::Param
         _ => false,
     };
     let all = cx.graph.tensor_ids().filter(offloaded);
-    all.filter(|tensor| !param_shardings.of(*tensor).is_some_and(|sharding| sharding.on_host)).collect()
+    all.filter(|tensor| !param_shardings.get(*tensor).is_some_and(|sharding| sharding.on_host)).collect()
 }

@@ -82,49 +82,49 @@ impl ParamShardings {
             let read = uses.written[tensor.index()];
             let flat = cx.analysis.flat(tensor);
             let ports = uses.of[tensor.index()].iter().map(|id| uses.get(*id).ports).collect();
-            let wanted = WantedSharding::of(sharding, on_host);
+            let wanted = WantedSharding::new(sharding, on_host);
             let key = (read, ports, sharding.map(|sharding| sharding.groups.as_ptr()), wanted, flat);
-            let found = match known.get(&key) {
-                Some(found) => found.clone(),
+            let divided = match known.get(&key) {
+                Some(divided) => divided.clone(),
                 None => divided(cx, uses, tensor, sharding, wanted, interner)
                     .map(|it| Rc::new(it.sync_grads(interner, groupings))),
             };
-            known.insert(key, found.clone());
-            if found.is_some() {
+            known.insert(key, divided.clone());
+            if divided.is_some() {
                 // Of a layer that is cut each block gathers its own.
                 let path = layer(cx, first).unwrap_or(&cx.graph.op(first).module);
                 param_shardings.unit.insert(tensor, units.insert_full((path, cx.plan.block(first))).0);
             }
-            param_shardings.of[tensor.index()] = found;
+            param_shardings.of[tensor.index()] = divided;
         }
         param_shardings
     }
 
-    pub fn of(&self, tensor: TensorId) -> Option<&Rc<Divided>> {
+    pub fn get(&self, tensor: TensorId) -> Option<&Rc<Divided>> {
         self.of[tensor.index()].as_ref()
     }
 
     /// Those that live on the host.
     pub fn on_host(&self) -> Vec<TensorId> {
-        let there = |tensor: &TensorId| self.of(*tensor).is_some_and(|it| it.on_host);
+        let there = |tensor: &TensorId| self.get(*tensor).is_some_and(|it| it.on_host);
         (0..self.of.len()).map(TensorId::new).filter(there).collect()
     }
 
     /// What a parameter is gathered with, if that is for each use of it.
     pub fn in_passing(&self, tensor: TensorId) -> Option<usize> {
-        self.of(tensor).filter(|it| it.gather == Gather::Pass).map(|_| self.unit[&tensor])
+        self.get(tensor).filter(|it| it.gather == Gather::Pass).map(|_| self.unit[&tensor])
     }
 
     /// What is gathered in one message: of one unit, group and size of an element.
     pub fn messages(&self, cx: &Context<'_>, gather: Gather) -> Vec<Message> {
-        let mut found: IndexMap<(usize, GroupingId, usize), Vec<TensorId>> = IndexMap::new();
+        let mut grouped: IndexMap<(usize, GroupingId, usize), Vec<TensorId>> = IndexMap::new();
         for tensor in cx.graph.tensor_ids() {
-            let Some(it) = self.of(tensor).filter(|it| it.gather == gather) else { continue };
+            let Some(it) = self.get(tensor).filter(|it| it.gather == gather) else { continue };
             let key = (self.unit[&tensor], it.group, cx.graph.tensor(tensor).dtype.bytes());
-            found.entry(key).or_default().push(tensor);
+            grouped.entry(key).or_default().push(tensor);
         }
         let message = |((unit, group, _), tensors)| Message { unit, group, tensors };
-        found.into_iter().map(message).collect()
+        grouped.into_iter().map(message).collect()
     }
 }
 
@@ -170,7 +170,7 @@ struct WantedSharding {
 
 impl WantedSharding {
     /// What lives on the host is brought for each use, and its gradients go there with each micro-batch.
-    fn of(sharding: Option<&ParamSharding>, on_host: bool) -> WantedSharding {
+    fn new(sharding: Option<&ParamSharding>, on_host: bool) -> WantedSharding {
         let dim = sharding.and_then(|sharding| sharding.dim);
         let said = sharding.filter(|_| !on_host).map(|sharding| (sharding.gather, sharding.reduce));
         let (gather, reduce) = said.unwrap_or((Gather::Pass, Reduce::Each));
@@ -242,11 +242,11 @@ fn divided(
         parts.extend(group.iter().zip(0..).map(|(rank, at)| (*rank, whole.part(at, count))));
     }
     let part = |entry: &Entry| {
-        let mut own = entry.region.clone();
+        let mut region = entry.region.clone();
         if let Some(interval) = parts.get(&entry.rank) {
-            own.0[factor] = *interval;
+            region.0[factor] = *interval;
         }
-        (entry.rank, own)
+        (entry.rank, region)
     };
     let held = Layout::whole(read.entries.iter().map(part));
     Some(Parts { groups, held, factor, wanted })
@@ -302,8 +302,8 @@ fn factor(
     let even = |f: &usize| pairs(*f).all(|(length, parts)| length > 0 && length % parts == 0);
     let long = |f: &usize| pairs(*f).all(|(length, parts)| length >= parts);
     let shortest = |f: &usize| pairs(*f).map(|(length, _)| length).min();
-    let found = wanted.iter().copied().find(even);
-    found.or_else(|| wanted.iter().copied().filter(long).rev().max_by_key(shortest))
+    let first_even = wanted.iter().copied().find(even);
+    first_even.or_else(|| wanted.iter().copied().filter(long).rev().max_by_key(shortest))
 }
 
 /// How gradients of leaves get to the parts, if there is a pattern.

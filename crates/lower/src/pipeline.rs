@@ -23,13 +23,13 @@ struct SameCodes {
 /// Gives all ranks their timetables.
 pub fn timetables(cx: &Context<'_>, projected: &mut [Projected]) -> Result<()> {
     let mut kinds: Vec<SameCodes> = vec![];
-    let mut of = vec![];
+    let mut devices = vec![];
     for it in &*projected {
-        let own =
+        let kind =
             SameCodes { codes: codes(&it.body), handed: handed_on(&it.body), written: written(cx, it)? };
-        let known = kinds.iter().position(|other| *other == own);
-        of.push(known.unwrap_or(kinds.len()));
-        kinds.extend(known.is_none().then_some(own));
+        let known = kinds.iter().position(|other| *other == kind);
+        devices.push(known.unwrap_or(kinds.len()));
+        kinds.extend(known.is_none().then_some(kind));
     }
     let buffers: BTreeSet<(usize, usize)> = projected.iter().flat_map(blocks_with_buffers).collect();
     let goes_on = cx.plan.schedule.goes_on() && projected.iter().any(|it| it.body.trains());
@@ -37,7 +37,7 @@ pub fn timetables(cx: &Context<'_>, projected: &mut [Projected]) -> Result<()> {
         no_flush::validate(cx, projected)?;
     }
     let orders = ordered(cx, &kinds, &buffers)?;
-    for (it, device) in projected.iter_mut().zip(of) {
+    for (it, device) in projected.iter_mut().zip(devices) {
         let there = |pass: Pass| it.body.codes_of(pass).next().is_some();
         let (begins, ends) = (there(Pass::Begin), there(Pass::End));
         let loops: Vec<Loop> = orders.get(device).into_iter().flatten().map(looped).collect();
@@ -76,9 +76,9 @@ fn blocks_with_buffers(it: &Projected) -> Vec<(usize, usize)> {
 
 /// The timetable that the plan has for ranks that are one in the program.
 fn written(cx: &Context<'_>, it: &Projected) -> Result<Option<Vec<schedule::ShapeLoop>>> {
-    let own = |rank: &RankId| cx.plan.timetables.get(&rank.0);
-    let first = it.ranks.first().and_then(own);
-    match it.ranks.iter().find(|rank| own(rank) != first) {
+    let timetable_of = |rank: &RankId| cx.plan.timetables.get(&rank.0);
+    let first = it.ranks.first().and_then(timetable_of);
+    match it.ranks.iter().find(|rank| timetable_of(rank) != first) {
         None => Ok(first.cloned()),
         Some(rank) => {
             let what = format!(
@@ -106,20 +106,20 @@ fn ordered(cx: &Context<'_>, kinds: &[SameCodes], buffers: &BTreeSet<(usize, usi
         .schedule
         .order(&shape, &before)
         .ok_or_else(|| if cx.plan.schedule.goes_on() { no_flush::several(cx) } else { circle(cx) })?;
-    for (own, order) in kinds.iter().zip(&mut orders) {
+    for (kind, order) in kinds.iter().zip(&mut orders) {
         for it in &mut *order {
-            it.tasks.retain(|task| own.codes.contains(&code_of(task)));
+            it.tasks.retain(|task| kind.codes.contains(&code_of(task)));
         }
         order.retain(|it| !it.tasks.is_empty());
     }
-    if kinds.iter().all(|own| own.written.is_none()) {
+    if kinds.iter().all(|kind| kind.written.is_none()) {
         return Ok(orders);
     }
-    for (own, order) in kinds.iter().zip(&mut orders) {
-        let Some(written) = &own.written else { continue };
-        missing_or_strange(cx, own, written)?;
+    for (kind, order) in kinds.iter().zip(&mut orders) {
+        let Some(written) = &kind.written else { continue };
+        missing_or_strange(cx, kind, written)?;
         keeps_all(cx, written, &before)?;
-        hands_on(cx, own, written)?;
+        hands_on(cx, kind, written)?;
         order.clone_from(written);
     }
     let longest = orders.iter().flatten().flat_map(|it| {
@@ -135,8 +135,8 @@ fn ordered(cx: &Context<'_>, kinds: &[SameCodes], buffers: &BTreeSet<(usize, usi
 /// The blocks on those who run the same codes.
 fn shape(cx: &Context<'_>, kinds: &[SameCodes]) -> Shape {
     let mut blocks: Vec<Block> = (0..cx.plan.block_count()).map(|_| Block::default()).collect();
-    for (device, own) in kinds.iter().enumerate() {
-        for &(block, pass) in &own.codes {
+    for (device, kind) in kinds.iter().enumerate() {
+        for &(block, pass) in &kind.codes {
             let block = &mut blocks[block as usize];
             block.trains |= pass.is_backward();
             if block.devices.last() != Some(&device) {
@@ -154,7 +154,7 @@ fn shape(cx: &Context<'_>, kinds: &[SameCodes]) -> Shape {
             }
         }
     }
-    Shape { blocks, ..Shape::default() }.handing_on(kinds.iter().flat_map(|own| own.handed.clone()))
+    Shape { blocks, ..Shape::default() }.handing_on(kinds.iter().flat_map(|kind| kind.handed.clone()))
 }
 
 /// Passes of blocks of which one keeps something for the other on the ranks of a body.
@@ -200,7 +200,7 @@ fn circle(cx: &Context<'_>) -> Error {
 }
 
 /// Of a timetable that is written out.
-fn missing_or_strange(cx: &Context<'_>, own: &SameCodes, written: &[schedule::ShapeLoop]) -> Result<()> {
+fn missing_or_strange(cx: &Context<'_>, kind: &SameCodes, written: &[schedule::ShapeLoop]) -> Result<()> {
     let device = cx.plan.timetables.iter().find(|row| row.1 == written).map_or(0, |row| *row.0);
     let letter = |pass: Pass| match pass {
         Pass::Forward => 'F',
@@ -210,13 +210,13 @@ fn missing_or_strange(cx: &Context<'_>, own: &SameCodes, written: &[schedule::Sh
     };
     let word = |(block, pass): (u32, Pass)| format!("{}{block}", letter(pass));
     let all: BTreeSet<(u32, Pass)> = written.iter().flat_map(|it| &it.tasks).map(code_of).collect();
-    if let Some(code) = own.codes.iter().find(|code| !all.contains(code)) {
+    if let Some(code) = kind.codes.iter().find(|code| !all.contains(code)) {
         let what = format!("the timetable of device {device} leaves out `{}`", word(*code));
         return Err(Error::new("SW0422", what)
             .why("the device has something to do there")
             .fix(format!("say when it runs it: `timetable {device}: ... {}`", word(*code))));
     }
-    if let Some(code) = all.iter().find(|code| !own.codes.contains(code)) {
+    if let Some(code) = all.iter().find(|code| !kind.codes.contains(code)) {
         let what = format!("the timetable of device {device} has `{}`", word(*code));
         return Err(Error::new("SW0422", what).why("the device has nothing to do there").fix("leave it out"));
     }
@@ -251,9 +251,9 @@ fn keeps_all(
 }
 
 /// Nothing is run before what is kept for it is there.
-fn hands_on(cx: &Context<'_>, own: &SameCodes, written: &[schedule::ShapeLoop]) -> Result<()> {
+fn hands_on(cx: &Context<'_>, kind: &SameCodes, written: &[schedule::ShapeLoop]) -> Result<()> {
     let task = |(block, pass): ShapeStep| schedule::Task { block, pass, at: 0 };
-    let pairs = own.handed.iter().map(|(first, then)| (task(*first), task(*then)));
+    let pairs = kind.handed.iter().map(|(first, then)| (task(*first), task(*then)));
     let mut late = pairs.filter(|(first, then)| !schedule::comes_before(written, *first, *then));
     let Some((first, then)) = late.next() else { return Ok(()) };
     let device = cx.plan.timetables.iter().find(|row| row.1 == written).map_or(0, |row| *row.0);

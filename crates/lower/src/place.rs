@@ -37,7 +37,7 @@ pub fn place_all(
     interner: &mut Interner,
 ) -> Vec<Rc<Placement>> {
     let mut classes: HashMap<Class, Rc<Placement>> = HashMap::new();
-    let mut of = |class: Class, interner: &mut Interner| {
+    let mut placement_of = |class: Class, interner: &mut Interner| {
         Rc::clone(classes.entry(class).or_insert_with_key(|class| Rc::new(place(class, interner))))
     };
     let mut placements: Vec<Rc<Placement>> = vec![];
@@ -47,11 +47,11 @@ pub fn place_all(
         let known = Known { graph, analysis, plan, placements: &placements, interner };
         let passing = known.others(op).filter(|_| splits_value && !class.grads.contains(&true));
         let sums = if splits_value { known.sums(op) } else { None };
-        let passing = passing.map(|shares| of(class.with(Some(shares)), interner));
+        let passing = passing.map(|shares| placement_of(class.with(Some(shares)), interner));
         let known = Known { graph, analysis, plan, placements: &placements, interner };
         let placed = match passing.filter(|placed| are_there(&known, op, placed)) {
             Some(placed) => placed,
-            None => of(class.with(sums), interner),
+            None => placement_of(class.with(sums), interner),
         };
         placements.push(placed);
     }

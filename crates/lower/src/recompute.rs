@@ -44,8 +44,8 @@ impl Recomputed {
         segment: usize,
         ways: &HashMap<UseId, ReshardPath>,
     ) -> (Vec<Event>, bool) {
-        let own = &known.segments.all[segment];
-        if !(own.forgets || own.reads_recomputed) || self.saved[segment] {
+        let current = &known.segments.all[segment];
+        if !(current.forgets || current.reads_recomputed) || self.saved[segment] {
             return (vec![], false);
         }
         let mut events = vec![];
@@ -57,7 +57,8 @@ impl Recomputed {
             if needed != segment {
                 let it = &known.segments.all[needed];
                 // Its own backward follows before that of the spans around both ends: what that needs is made at once.
-                let saves = it.forgets && (own.reads_recomputed || own.inside.starts_with(&it.inside));
+                let saves =
+                    it.forgets && (current.reads_recomputed || current.inside.starts_with(&it.inside));
                 events.push(Event::Recompute { segment: needed, saves });
                 self.saved[needed] |= saves;
             }
@@ -70,18 +71,18 @@ impl Recomputed {
 
     /// The segment and all that must be computed again for it, in order.
     fn needed(&self, known: &Known<'_>, segment: usize) -> BTreeSet<usize> {
-        let (mut found, mut open) = (BTreeSet::from([segment]), vec![segment]);
+        let (mut needed, mut open) = (BTreeSet::from([segment]), vec![segment]);
         while let Some(reader) = open.pop() {
             for id in known.reads(reader) {
                 let Some(maker) = known.maker(id) else { continue };
                 let shared = known.shared(maker, reader);
                 let there = self.values[maker].is_some_and(|within| shared <= within);
-                if shared > 0 && !there && found.insert(maker) {
+                if shared > 0 && !there && needed.insert(maker) {
                     open.push(maker);
                 }
             }
         }
-        found
+        needed
     }
 
     /// Moves again what a segment reads of others that are computed again, and what is smaller before it is moved.
@@ -106,17 +107,17 @@ impl Recomputed {
 impl Known<'_> {
     /// The uses through which a segment's operators read, in order and each once.
     fn reads(&self, segment: usize) -> Vec<UseId> {
-        let (mut found, mut seen) = (vec![], HashSet::new());
+        let (mut uses, mut seen) = (vec![], HashSet::new());
         for op in &self.segments.all[segment].ops {
             let reads = &self.cx.placements[op.index()].inputs;
             for (tensor, read) in self.cx.graph.op(*op).inputs().into_iter().zip(reads) {
                 let id = self.uses.through(tensor, read.ports, read.carries_grad);
                 if seen.insert(id) {
-                    found.push(id);
+                    uses.push(id);
                 }
             }
         }
-        found
+        uses
     }
 
     fn maker(&self, id: UseId) -> Option<usize> {

@@ -52,9 +52,9 @@ impl Route<'_> {
         let most = most.unwrap_or(1) as u64;
         let least = |entry: &Entry| {
             let wanted = |part: &u32| part * self.target.parts / self.parts == entry.part;
-            let own = on_rank(&self.middle, entry.rank).len() as u64;
+            let held = on_rank(&self.middle, entry.rank).len() as u64;
             // Of each partial result that is not there all has to come, and a rank has so many of them at most.
-            let parts = ((0..self.parts).filter(wanted).count() as u64).saturating_sub(own);
+            let parts = ((0..self.parts).filter(wanted).count() as u64).saturating_sub(held);
             parts.div_ceil(most) * LATENCY + parts * entry.region.numel().unsigned_abs() * WIDTH
         };
         self.target.entries.first().is_some_and(|entry| self.costs <= least(entry))

@@ -30,16 +30,16 @@ pub fn roles(projected: Vec<Projected>) -> Vec<Role> {
 
 /// The integers of a body, which are left as zeros.
 fn take_integers(body: &mut Body, numbers: &[PerRank<i64>]) -> Vec<PerRank<i64>> {
-    let mut found = vec![];
+    let mut integers = vec![];
     visit(body, &mut |arg, _| {
         match arg {
-            Arg::Int(value) => found.push(PerRank::Same(*value)),
-            Arg::Hole(hole) => found.push(numbers[*hole as usize].clone()),
+            Arg::Int(value) => integers.push(PerRank::Same(*value)),
+            Arg::Hole(hole) => integers.push(numbers[*hole as usize].clone()),
             _ => return,
         }
         *arg = Arg::Int(0);
     });
-    found
+    integers
 }
 
 /// Whether two tables have as many of everything, of the same tensors.
@@ -63,10 +63,10 @@ fn have_same_shapes(a: &Table, b: &Table) -> bool {
 
 impl CodeKind {
     fn join(&mut self, other: &CodeKind) {
-        let (own, theirs) = (self.ranks.iter().zip(0..), other.ranks.iter().zip(0..));
-        let own = own.map(|(rank, at): (&RankId, usize)| (*rank, false, at));
+        let (ranks, theirs) = (self.ranks.iter().zip(0..), other.ranks.iter().zip(0..));
+        let ours = ranks.map(|(rank, at): (&RankId, usize)| (*rank, false, at));
         let mut order: Vec<(RankId, bool, usize)> =
-            own.chain(theirs.map(|(rank, at): (&RankId, usize)| (*rank, true, at))).collect();
+            ours.chain(theirs.map(|(rank, at): (&RankId, usize)| (*rank, true, at))).collect();
         order.sort_unstable();
         self.ranks = order.iter().map(|it| it.0).collect();
         let joined = MergedRanks { order: &order };
@@ -94,10 +94,10 @@ impl MergedRanks<'_> {
         &self,
         columns: impl Iterator<Item = (&'c mut PerRank<T>, &'c PerRank<T>)>,
     ) {
-        for (own, theirs) in columns {
+        for (ours, theirs) in columns {
             let value =
-                |(_, other, at): &(RankId, bool, usize)| if *other { theirs.get(*at) } else { own.get(*at) };
-            *own = PerRank::of(self.order.iter().map(|it| value(it).clone()).collect());
+                |(_, other, at): &(RankId, bool, usize)| if *other { theirs.get(*at) } else { ours.get(*at) };
+            *ours = PerRank::of(self.order.iter().map(|it| value(it).clone()).collect());
         }
     }
 }

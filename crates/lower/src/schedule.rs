@@ -147,8 +147,8 @@ impl Schedule {
             self.end_code(block, Pass::Forward, events);
         }
         for (block, events) in leaving {
-            let own = self.codes.iter_mut().find(|code| (code.block, code.pass) == (block, Pass::Forward));
-            own.expect("a block that makes something").events.extend(events);
+            let code = self.codes.iter_mut().find(|code| (code.block, code.pass) == (block, Pass::Forward));
+            code.expect("a block that makes something").events.extend(events);
         }
     }
 
@@ -389,7 +389,7 @@ impl Schedule {
         let written = uses.written[it.tensor.index()];
         let late = uses.in_several_blocks(cx, it.tensor);
         let buckets = if late { end } else { buckets };
-        if let Some(divided) = param_shardings.of(it.tensor) {
+        if let Some(divided) = param_shardings.get(it.tensor) {
             return self.reduce_to_parts(asked, id, divided, interner, buckets);
         }
         let held = cx.wanted[it.tensor.index()].unwrap_or_else(|| self.completed(written, interner));
@@ -398,8 +398,8 @@ impl Schedule {
                 Reduce::Nothing => {}
                 Reduce::Group(group) => {
                     let size = bytes(cx.graph, it.tensor, &interner.get(leaves.layout).entries[0].region);
-                    let of = Message::Reduce(group);
-                    buckets.add((of, cx.graph.tensor(it.tensor).dtype.bytes()), (id, it.tensor), size);
+                    let message = Message::Reduce(group);
+                    buckets.add((message, cx.graph.tensor(it.tensor).dtype.bytes()), (id, it.tensor), size);
                 }
                 Reduce::Exactly => {
                     // Everything is summed into the shards by the exchange, what is local too.
@@ -446,13 +446,15 @@ impl Schedule {
         let (cx, tensor) = (asked.cx, asked.uses.get(id).tensor);
         let leaves = self.leaves[&id].layout;
         let when = if divided.reduce == plan::Reduce::Each { GradSync::Each } else { GradSync::Last };
-        let own = self.arrives(asked, (id, divided), interner);
+        let arrival = self.arrives(asked, (id, divided), interner);
         // What is summed across groups must be partial there for each use.
-        let of = asked.uses.of[tensor.index()].iter().filter(|id| asked.uses.get(**id).carries_grad);
-        let all: Vec<Option<Arrives>> = of.map(|id| self.arrives(asked, (*id, divided), interner)).collect();
+        let uses = asked.uses.of[tensor.index()].iter().filter(|id| asked.uses.get(**id).carries_grad);
+        let all: Vec<Option<Arrives>> =
+            uses.map(|id| self.arrives(asked, (*id, divided), interner)).collect();
         let across = |it: &Option<Arrives>| it.map(|it| it.across);
-        let agree = all.iter().all(|it| across(it) == across(&own));
-        let Some(Arrives { summed, across }) = own.filter(|own| agree || own.across.is_none()) else {
+        let agree = all.iter().all(|it| across(it) == across(&arrival));
+        let Some(Arrives { summed, across }) = arrival.filter(|arrives| agree || arrives.across.is_none())
+        else {
             let target = interner.get(divided.held);
             let plan = exactly(interner.get(leaves), target, cx.plan.devices);
             let exchange = self.exchange(tensor, &plan, target).expect("it is made of pieces");
@@ -463,9 +465,9 @@ impl Schedule {
         };
         let (unit, group) = (asked.param_shardings.in_passing(tensor), summed.then_some(divided.group));
         let across = across.map(|group| Across { group, early: all.len() == 1 });
-        let of = Message::Scatter { group, across, when, unit };
+        let message = Message::Scatter { group, across, when, unit };
         let size = bytes(cx.graph, tensor, &interner.get(leaves).entries[0].region);
-        buckets.add((of, cx.graph.tensor(tensor).dtype.bytes()), (id, tensor), size);
+        buckets.add((message, cx.graph.tensor(tensor).dtype.bytes()), (id, tensor), size);
     }
 
     /// How the gradient that a use gives back gets to the parts, if there is a pattern.
@@ -481,8 +483,8 @@ impl Schedule {
             return *known;
         }
         let layouts = (interner.get(key.0), interner.get(read));
-        let found = param_sharding::arrives(divided, layouts, interner, &mut self.groupings);
-        *self.known_arrivals.entry(key).or_insert(found)
+        let arrival = param_sharding::arrives(divided, layouts, interner, &mut self.groupings);
+        *self.known_arrivals.entry(key).or_insert(arrival)
     }
 
     fn reduction(&mut self, leaves: LayoutId, held: LayoutId, interner: &Interner) -> Reduce {
@@ -490,8 +492,8 @@ impl Schedule {
             return *known;
         }
         let plan = self.pattern((leaves, held), interner);
-        let found = reduction_kind(plan.as_deref(), interner.get(leaves), interner.get(held));
-        *self.known_reductions.entry((leaves, held)).or_insert(found)
+        let kind = reduction_kind(plan.as_deref(), interner.get(leaves), interner.get(held));
+        *self.known_reductions.entry((leaves, held)).or_insert(kind)
     }
 
     fn completed(&mut self, layout: LayoutId, interner: &mut Interner) -> LayoutId {
@@ -538,11 +540,11 @@ fn leaves(interner: &mut Interner, ports: PortsId) -> Leaves {
     let gradient = interner.get_ports(ports).gradient();
     let (middle, parts) = moves::collapse(&gradient, 1);
     let layout = Layout::new(middle.iter().map(|m| m.entry.clone()).collect(), parts, gradient.reduction);
-    let mut of = vec![0; gradient.entries.len()];
+    let mut leaf_of = vec![0; gradient.entries.len()];
     for (index, it) in middle.iter().enumerate() {
-        it.from.iter().for_each(|&entry| of[entry] = index);
+        it.from.iter().for_each(|&entry| leaf_of[entry] = index);
     }
-    Leaves { middle, layout: interner.layout(layout), gradient: interner.layout(gradient), of }
+    Leaves { middle, layout: interner.layout(layout), gradient: interner.layout(gradient), of: leaf_of }
 }
 
 #[derive(Clone, Copy)]

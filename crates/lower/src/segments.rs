@@ -71,7 +71,7 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, param_shardings: &ParamShardings, inte
     let (spans, offloaded) = (spans::spans(cx), offloaded(cx));
     let first = |op: &OpId| Segment::new(&spans[op.index()], offloaded[op.index()], cx.plan.block(*op));
     let mut all: Vec<Segment> = cx.order.first().map(first).into_iter().collect();
-    let mut of = vec![usize::MAX; cx.graph.ops.len()];
+    let mut segment_of = vec![usize::MAX; cx.graph.ops.len()];
     let mut moved = vec![false; uses.all.len()];
     let mut waiting = 0;
     for &op in cx.order {
@@ -85,7 +85,7 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, param_shardings: &ParamShardings, inte
         }
         let current = all.len() - 1;
         let made_here = |id: &UseId| match cx.graph.tensor(uses.get(*id).tensor).source {
-            Source::Op { op, .. } => of[op.index()] == current,
+            Source::Op { op, .. } => segment_of[op.index()] == current,
             _ => false,
         };
         // Parts that run one after another do not share local code with what runs once.
@@ -130,15 +130,15 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, param_shardings: &ParamShardings, inte
             }
         }
         all[segment].ops.push(op);
-        of[op.index()] = segment;
+        segment_of[op.index()] = segment;
     }
     let leaves = |id: &UseId| uses.get(*id).readers.iter().any(|r| !matches!(r, TensorReader::Op(..)));
     let after = (0..uses.all.len()).map(UseId::new).filter(|id| leaves(id) && !moved[id.index()]).collect();
     all.retain(|s| !s.ops.is_empty());
     let reading = |segment: &Segment| spans::reads_recomputed(cx, &spans, &segment.ops);
-    let found: Vec<bool> = all.iter().map(reading).collect();
-    all.iter_mut().zip(found).for_each(|(segment, found)| segment.reads_recomputed = found);
-    Segments { all, of, after }
+    let reads: Vec<bool> = all.iter().map(reading).collect();
+    all.iter_mut().zip(reads).for_each(|(segment, recomputed)| segment.reads_recomputed = recomputed);
+    Segments { all, of: segment_of, after }
 }
 
 /// For each operator the set of the plan that goes to the host with it.

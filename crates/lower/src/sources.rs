@@ -36,38 +36,38 @@ impl<'m> Sources<'m> {
         for (at, entry) in middle.iter().map(|it| &it.entry).enumerate() {
             copies.entry(entry.part).or_default().entry(&entry.region).or_default().push(at);
         }
-        let part = |(part, copies)| (part, ValuePart::of(middle, copies));
+        let part = |(part, copies)| (part, ValuePart::new(middle, copies));
         Self { middle, parts: copies.into_iter().map(part).collect(), world }
     }
 
     /// Sources of a part that touch a region: the rank's own first, then by their places among copies of the same
     /// region, then the nearest rank upwards. Of copies the first of these alone, which has all that others have.
-    pub fn of(&self, part: u32, asks: Asks, region: &Region) -> Vec<usize> {
+    pub fn touching(&self, part: u32, asks: Asks, region: &Region) -> Vec<usize> {
         let Some(part) = self.parts.get(&part) else { return vec![] };
-        let mut found = vec![];
+        let mut keys = vec![];
         for (other, copies) in part.near(region).filter(|(other, _)| touches(region, other)) {
             let places = part.first(copies, asks, other);
             let all = places.map(|place| self.key(copies, place, asks));
             // What has no elements is not all taken once the first has given it.
             if region.is_empty() {
-                found.extend((0..copies.len()).map(|place| self.key(copies, place, asks)));
+                keys.extend((0..copies.len()).map(|place| self.key(copies, place, asks)));
             } else {
-                found.extend(all.min());
+                keys.extend(all.min());
             }
         }
-        found.sort_unstable();
-        found.into_iter().map(|(_, _, _, at)| at).collect()
+        keys.sort_unstable();
+        keys.into_iter().map(|(_, _, _, at)| at).collect()
     }
 
-    fn key(&self, copies: &[usize], place: usize, (rank, of): Asks) -> (bool, usize, u32, usize) {
+    fn key(&self, copies: &[usize], place: usize, (rank, position): Asks) -> (bool, usize, u32, usize) {
         let other = self.middle[copies[place]].entry.rank;
-        let apart = (place * of.1).abs_diff(of.0 * copies.len());
+        let apart = (place * position.1).abs_diff(position.0 * copies.len());
         (other != rank, apart, (other.0 + self.world - rank.0) % self.world, copies[place])
     }
 }
 
 impl<'m> ValuePart<'m> {
-    fn of(middle: &'m [Middle], copies: BTreeMap<&'m Region, Vec<usize>>) -> Self {
+    fn new(middle: &'m [Middle], copies: BTreeMap<&'m Region, Vec<usize>>) -> Self {
         let factors = copies.keys().next().map_or(0, |region| region.0.len());
         let beginnings = |factor: usize| {
             let mut all: Vec<i64> = copies.keys().map(|region| region.0[factor].lo).collect();
@@ -76,10 +76,10 @@ impl<'m> ValuePart<'m> {
             all.len()
         };
         let factor = (0..factors).max_by_key(|factor| beginnings(*factor)).unwrap_or(0);
-        let mut own: BTreeMap<(RankId, &Region), Vec<usize>> = BTreeMap::new();
+        let mut places: BTreeMap<(RankId, &Region), Vec<usize>> = BTreeMap::new();
         for (region, copies) in &copies {
             for (place, at) in copies.iter().enumerate() {
-                own.entry((middle[*at].entry.rank, *region)).or_default().push(place);
+                places.entry((middle[*at].entry.rank, *region)).or_default().push(place);
             }
         }
         let mut copies: Vec<(&Region, Vec<usize>)> = copies.into_iter().collect();
@@ -89,7 +89,7 @@ impl<'m> ValuePart<'m> {
             let end = region.0.get(factor).map_or(0, |it| it.hi);
             ends.push(ends.last().map_or(end, |before: &i64| end.max(*before)));
         }
-        Self { copies, factor, ends, own }
+        Self { copies, factor, ends, own: places }
     }
 
     /// All that may touch a region.
@@ -113,17 +113,21 @@ impl<'m> ValuePart<'m> {
         (rank, (place, all)): Asks,
         region: &'m Region,
     ) -> impl Iterator<Item = usize> {
-        let own = self.own.get(&(rank, region)).map_or(&[][..], |own| &own[..]);
+        let places = self.own.get(&(rank, region)).map_or(&[][..], |places| &places[..]);
         let near = place * copies.len() / all;
-        let others = (near..copies.len().min(near + 2)).filter(move |_| own.is_empty());
-        own.iter().copied().chain(others)
+        let others = (near..copies.len().min(near + 2)).filter(move |_| places.is_empty());
+        places.iter().copied().chain(others)
     }
 }
 
 /// Whether something of a region is in another one. What has no elements is taken from somewhere, too: an exchange
 /// without sources would say of nothing whether it moves values or gradients.
 pub fn touches(region: &Region, other: &Region) -> bool {
-    region.0.iter().zip(&other.0).all(|(own, other)| own.is_empty() || !own.meet(*other).is_empty())
+    region
+        .0
+        .iter()
+        .zip(&other.0)
+        .all(|(interval, other)| interval.is_empty() || !interval.meet(*other).is_empty())
 }
 
 #[cfg(test)]
@@ -137,17 +141,17 @@ mod tests {
     /// The same by going through all of them.
     fn plainly(middle: &[Middle], part: u32, (rank, place): Asks, region: &Region, world: u32) -> Vec<usize> {
         let gives = |it: &Middle| it.entry.part == part && touches(region, &it.entry.region);
-        let mut found: Vec<usize> = (0..middle.len()).filter(|at| gives(&middle[*at])).collect();
+        let mut sources: Vec<usize> = (0..middle.len()).filter(|at| gives(&middle[*at])).collect();
         let mut copies: BTreeMap<&Region, Vec<usize>> = BTreeMap::new();
-        found.iter().for_each(|at| copies.entry(&middle[*at].entry.region).or_default().push(*at));
+        sources.iter().for_each(|at| copies.entry(&middle[*at].entry.region).or_default().push(*at));
         let apart = |at: usize| {
             let like = &copies[&middle[at].entry.region];
-            let own = like.partition_point(|other| *other < at);
-            (own * place.1).abs_diff(place.0 * like.len())
+            let index = like.partition_point(|other| *other < at);
+            (index * place.1).abs_diff(place.0 * like.len())
         };
         let distance = |at: usize| (middle[at].entry.rank.0 + world - rank.0) % world;
-        found.sort_by_cached_key(|at| (middle[*at].entry.rank != rank, apart(*at), distance(*at), *at));
-        found
+        sources.sort_by_cached_key(|at| (middle[*at].entry.rank != rank, apart(*at), distance(*at), *at));
+        sources
     }
 
     fn region(factors: usize) -> impl Strategy<Value = Region> {
@@ -182,7 +186,7 @@ mod tests {
                     is_new
                 });
             }
-            prop_assert_eq!(Sources::new(&middle, 6).of(part, asks, &wanted), all);
+            prop_assert_eq!(Sources::new(&middle, 6).touching(part, asks, &wanted), all);
         }
     }
 }

@@ -22,10 +22,10 @@ pub fn spans(cx: &Context<'_>) -> Vec<Inside> {
     }
     // What of a span is in one block is computed again with it.
     for (number, (span, block)) in cx.plan.recompute.iter().flat_map(|span| in_blocks(cx, span)).enumerate() {
-        let own = || span.iter().filter(|op| cx.plan.block(**op) == block);
-        let Some(first) = own().next() else { continue };
+        let ops = || span.iter().filter(|op| cx.plan.block(**op) == block);
+        let Some(first) = ops().next() else { continue };
         let here: Inside = inside[first.index()].iter().copied().chain([number]).collect();
-        own().for_each(|op| inside[op.index()] = Rc::clone(&here));
+        ops().for_each(|op| inside[op.index()] = Rc::clone(&here));
     }
     let teaches = plan::teaching(cx.graph, cx.needs_grad);
     for op in cx.graph.op_ids() {

@@ -13,15 +13,15 @@ type Pair = (OrderKey, GroupingId, usize);
 pub fn together(program: &mut Program) {
     let mut wanted: HashMap<GroupingId, HashSet<Pair>> = HashMap::new();
     for role in &program.roles {
-        let found: HashSet<Pair> = pairs(&role.body).collect();
+        let pairs: HashSet<Pair> = pairs(&role.body).collect();
         for (index, grouping) in program.groupings.iter().enumerate() {
             if grouping.iter().flatten().any(|rank| role.ranks.contains(rank)) {
                 let id = GroupingId::new(index);
-                let own = || found.iter().filter(|(_, group, _)| *group == id).copied().collect();
+                let of_group = || pairs.iter().filter(|(_, group, _)| *group == id).copied().collect();
                 wanted
                     .entry(id)
-                    .and_modify(|all| all.retain(|pair| found.contains(pair)))
-                    .or_insert_with(own);
+                    .and_modify(|all| all.retain(|pair| pairs.contains(pair)))
+                    .or_insert_with(of_group);
             }
         }
     }
@@ -60,7 +60,7 @@ fn fits(first: &Instr, second: &Instr) -> bool {
 
 fn joined(place: OrderKey, instrs: Vec<Instr>, wanted: &HashSet<Pair>) -> Vec<Instr> {
     let mut met: HashMap<GroupingId, usize> = HashMap::new();
-    let mut found: Vec<Instr> = Vec::with_capacity(instrs.len());
+    let mut merged: Vec<Instr> = Vec::with_capacity(instrs.len());
     for instr in instrs {
         let before = instr.group().and_then(|group| {
             let number = met.entry(group).or_default();
@@ -68,13 +68,13 @@ fn joined(place: OrderKey, instrs: Vec<Instr>, wanted: &HashSet<Pair>) -> Vec<In
             Some((place, group, number.checked_sub(2)?))
         });
         let joins = before.is_some_and(|pair| wanted.contains(&pair));
-        match (found.last_mut(), instr) {
+        match (merged.last_mut(), instr) {
             (Some(Instr::Collective(first)), Instr::Collective(Collective { from, to, .. })) if joins => {
                 first.from.extend(from);
                 first.to.extend(to);
             }
-            (_, instr) => found.push(instr),
+            (_, instr) => merged.push(instr),
         }
     }
-    found
+    merged
 }

@@ -10,20 +10,20 @@ use rules::{Analysis, Region};
 
 /// Dealt out from the largest on, each to the rank that has got the least so far, among those that hold parts.
 pub fn updates(graph: &Graph, analysis: &Analysis, plan: &Plan, roles: &[Role]) -> Vec<Update> {
-    let mut found: Vec<(TensorId, Vec<RankId>)> = graph
+    let mut tensors: Vec<(TensorId, Vec<RankId>)> = graph
         .tensor_ids()
         .filter(|tensor| is_updated_whole(plan, graph, *tensor))
         .filter_map(|tensor| Some((tensor, holders(roles, tensor, &Region::whole(&analysis.flat(tensor)))?)))
         .collect();
     let size = |tensor: TensorId| graph.tensor(tensor).shape.iter().product::<i64>();
-    found.sort_by_key(|(tensor, _)| Reverse(size(*tensor)));
+    tensors.sort_by_key(|(tensor, _)| Reverse(size(*tensor)));
     let mut loads = vec![0; plan.devices as usize];
     let mut dealt = |(tensor, holders): (TensorId, Vec<RankId>)| {
         let rank = holders.into_iter().min_by_key(|rank| loads[rank.index()])?;
         loads[rank.index()] += size(tensor);
         Some(Update { tensor, rank })
     };
-    let mut updates: Vec<Update> = found.into_iter().filter_map(&mut dealt).collect();
+    let mut updates: Vec<Update> = tensors.into_iter().filter_map(&mut dealt).collect();
     updates.sort_by_key(|update| update.tensor);
     updates
 }

@@ -69,11 +69,11 @@ impl Uses {
 
     /// The use through which an operator reads an input.
     pub fn through(&self, tensor: TensorId, ports: PortsId, carries_grad: bool) -> UseId {
-        let of = &self.of[tensor.index()];
+        let uses = &self.of[tensor.index()];
         let shared = self.shared.get(&(tensor, ports)).filter(|_| !carries_grad);
         let (ports, carries_grad) = shared.map_or((ports, carries_grad), |ports| (*ports, true));
         let same = |id: &&UseId| self.get(**id).ports == ports && self.get(**id).carries_grad == carries_grad;
-        *of.iter().find(same).expect("every reader is part of a use")
+        *uses.iter().find(same).expect("every reader is part of a use")
     }
 }
 
@@ -104,8 +104,8 @@ impl Context<'_> {
 
 /// The ranks that run operators of a block.
 pub fn owners(cx: &Context<'_>, block: u32) -> BTreeSet<RankId> {
-    let own = cx.order.iter().filter(|op| cx.plan.block(**op) == block);
-    own.flat_map(|op| &cx.plan.op(*op).devices).copied().map(RankId).collect()
+    let ops = cx.order.iter().filter(|op| cx.plan.block(**op) == block);
+    ops.flat_map(|op| &cx.plan.op(*op).devices).copied().map(RankId).collect()
 }
 
 pub fn find(cx: &Context<'_>, interner: &mut Interner) -> Uses {
@@ -125,8 +125,8 @@ pub fn find(cx: &Context<'_>, interner: &mut Interner) -> Uses {
         }
     }
     let shared = share(cx, &mut grouped, interner);
-    let of = vec![vec![]; cx.graph.tensors.len()];
-    let mut uses = Uses { all: vec![], of, written: vec![], shared };
+    let by_tensor = vec![vec![]; cx.graph.tensors.len()];
+    let mut uses = Uses { all: vec![], of: by_tensor, written: vec![], shared };
     for ((tensor, ports, carries_grad), readers) in grouped {
         uses.of[tensor.index()].push(UseId::new(uses.all.len()));
         uses.all.push(Use { tensor, ports, carries_grad, readers, direct: false });
@@ -198,11 +198,11 @@ fn leaving(cx: &Context<'_>, number: usize, interner: &Interner) -> Option<Vec<(
 
 /// For each rank the smallest region that holds all that it has.
 fn one_a_rank<'a>(places: impl Iterator<Item = (RankId, &'a Region)>) -> Vec<(RankId, Region)> {
-    let mut found: BTreeMap<RankId, Region> = BTreeMap::new();
+    let mut regions: BTreeMap<RankId, Region> = BTreeMap::new();
     for (rank, region) in places {
-        found.entry(rank).and_modify(|known| *known = known.hull(region)).or_insert_with(|| region.clone());
+        regions.entry(rank).and_modify(|known| *known = known.hull(region)).or_insert_with(|| region.clone());
     }
-    found.into_iter().collect()
+    regions.into_iter().collect()
 }
 
 /// Of what tensors of some sizes are held: as all their uses read it, or all of it.
@@ -269,9 +269,9 @@ fn held(
     let mut held: Vec<(RankId, Region)> = vec![];
     for (rank, mut region) in places {
         // Regions of a rank that overlap become the smallest one that holds them.
-        let own = held.partition_point(|(r, _)| *r < rank);
-        while let Some(at) = held[own..].iter().rposition(|(_, h)| overlaps(h, &region)) {
-            region = region.hull(&held.remove(own + at).1);
+        let start = held.partition_point(|(r, _)| *r < rank);
+        while let Some(at) = held[start..].iter().rposition(|(_, h)| overlaps(h, &region)) {
+            region = region.hull(&held.remove(start + at).1);
         }
         held.push((rank, region));
     }

@@ -21,10 +21,11 @@ pub fn makespan_bound(problem: &Problem, batches: usize) -> i64 {
 
 fn of_devices(problem: &Problem, batches: usize) -> i64 {
     let (heads, tails) = (problem.heads(), problem.tails());
-    let least = |device: usize, of: &[i64]| problem.of(device).map(|it| of[it]).min().unwrap_or(0);
+    let fewest =
+        |device: usize, times: &[i64]| problem.blocks_on(device).map(|it| times[it]).min().unwrap_or(0);
     let kept = |it: usize| stay(problem, it).map_or(0, |stay| stay.step(batches));
     let work = |it: usize| batches as i64 * problem.work(it);
-    let device = |it: usize| least(it, &heads) + work(it).max(kept(it)) + least(it, &tails);
+    let device = |it: usize| fewest(it, &heads) + work(it).max(kept(it)) + fewest(it, &tails);
     let chain = heads.iter().zip(&tails).zip(&problem.blocks).map(|((head, tail), it)| head + it.time + tail);
     (0..problem.devices()).map(device).chain(chain).max().unwrap_or(0)
 }
@@ -38,13 +39,13 @@ fn divided(problem: &Problem) -> (i64, Problem) {
         if rest.blocks[at].devices.len() < problem.devices() || problem.devices() == 1 {
             continue;
         }
-        let own = std::mem::take(&mut rest.blocks[at]);
-        time += own.time;
+        let removed = std::mem::take(&mut rest.blocks[at]);
+        time += removed.time;
         for block in &mut rest.blocks {
-            pass_on(block, at, &own.after);
+            pass_on(block, at, &removed.after);
         }
         // Of no time on no device it stands for nothing, and nothing waits for it.
-        rest.blocks[at].name = own.name;
+        rest.blocks[at].name = removed.name;
     }
     (time, rest)
 }
@@ -81,15 +82,15 @@ impl Stay {
 fn stay(problem: &Problem, device: usize) -> Option<Stay> {
     let room = problem.room[device].filter(|room| *room > 0)?;
     let memory = |block: usize| problem.blocks[block].memory;
-    let mut frees: Vec<usize> = problem.of(device).filter(|it| memory(*it) < 0).collect();
-    let keeps: Vec<usize> = problem.of(device).filter(|it| memory(*it) > 0).collect();
+    let mut frees: Vec<usize> = problem.blocks_on(device).filter(|it| memory(*it) < 0).collect();
+    let keeps: Vec<usize> = problem.blocks_on(device).filter(|it| memory(*it) > 0).collect();
     let (mut product, mut last) = (0, (0, 0));
     for &keep in keeps.iter().rev() {
         let time = |free: &usize| way(problem, keep, *free).filter(|_| memory(keep) == -memory(*free));
-        let found = frees.iter().enumerate().filter_map(|(at, free)| Some((time(free)?, at))).min()?;
-        frees.remove(found.1);
-        product += memory(keep) * found.0;
-        last = (memory(keep), found.0);
+        let shortest = frees.iter().enumerate().filter_map(|(at, free)| Some((time(free)?, at))).min()?;
+        frees.remove(shortest.1);
+        product += memory(keep) * shortest.0;
+        last = (memory(keep), shortest.0);
     }
     let is_right = frees.is_empty() && !keeps.is_empty() && keeps.iter().all(|keep| memory(*keep) <= room);
     is_right.then(|| Stay { product, room, alone: (keeps.len() == 1).then_some(last) })

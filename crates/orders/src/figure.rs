@@ -17,13 +17,13 @@ pub fn figure(problem: &Problem, starts: &[Vec<i64>]) -> String {
     let column = longest + starts.len().saturating_sub(1).to_string().len() + 1;
     let mut text = String::new();
     for device in 0..problem.devices() {
-        let mut own: Vec<(i64, usize, usize)> = problem
-            .of(device)
+        let mut timeline: Vec<(i64, usize, usize)> = problem
+            .blocks_on(device)
             .flat_map(|at| starts.iter().enumerate().map(move |(batch, row)| (row[at], batch, at)))
             .collect();
-        own.sort_unstable();
+        timeline.sort_unstable();
         let mut row = String::new();
-        for (start, batch, at) in own {
+        for (start, batch, at) in timeline {
             while row.len() < usize::try_from(start / unit).unwrap_or(0) * column {
                 let _ = write!(row, "{:column$}", ".");
             }
@@ -44,7 +44,7 @@ pub fn words(problem: &Problem) -> Vec<String> {
         return problem.blocks.iter().map(|block| format!("{}.", block.name)).collect();
     };
     let several = (0..problem.devices()).any(|device| {
-        let passes: Vec<char> = problem.of(device).map(|at| tasks[at].pass.letter()).collect();
+        let passes: Vec<char> = problem.blocks_on(device).map(|at| tasks[at].pass.letter()).collect();
         passes.iter().enumerate().any(|(at, pass)| passes[..at].contains(pass))
     });
     let word = |task: &schedule::Task| match several {

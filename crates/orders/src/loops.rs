@@ -18,13 +18,13 @@ pub(crate) fn tasks(problem: &Problem) -> Option<Vec<Task>> {
 pub fn loops(problem: &Problem, repetend: &Repetend) -> Option<Orders> {
     let tasks = tasks(problem)?;
     let group = repetend.group as i64;
-    let of = |device: usize| {
+    let loops_of = |device: usize| {
         let all = || {
             repetend
                 .times
                 .iter()
                 .enumerate()
-                .flat_map(|(copy, row)| problem.of(device).map(move |at| (copy, at, row[at])))
+                .flat_map(|(copy, row)| problem.blocks_on(device).map(move |at| (copy, at, row[at])))
         };
         let first = all().map(|it| it.2).min()?;
         let place = |(copy, at, time): (usize, usize, i64)| {
@@ -35,33 +35,33 @@ pub fn loops(problem: &Problem, repetend: &Repetend) -> Option<Orders> {
                 tasks[at],
             )
         };
-        let mut found: Vec<(i64, i64, Task)> = all().map(place).collect();
-        found.sort_by_key(|row| row.0);
-        let least = found.iter().map(|row| row.1).min()?.div_euclid(group) * group;
+        let mut placed: Vec<(i64, i64, Task)> = all().map(place).collect();
+        placed.sort_by_key(|row| row.0);
+        let first = placed.iter().map(|row| row.1).min()?.div_euclid(group) * group;
         let further =
-            |(_, at, task): (i64, i64, Task)| Some(Task { at: i32::try_from(at - least).ok()?, ..task });
-        let tasks = found.into_iter().map(further).collect::<Option<_>>()?;
+            |(_, at, task): (i64, i64, Task)| Some(Task { at: i32::try_from(at - first).ok()?, ..task });
+        let tasks = placed.into_iter().map(further).collect::<Option<_>>()?;
         Some(vec![ShapeLoop { every: u32::try_from(group).ok()?, iterations: None, tasks }])
     };
-    Some((0..problem.devices()).map(|device| of(device).unwrap_or_default()).collect())
+    Some((0..problem.devices()).map(|device| loops_of(device).unwrap_or_default()).collect())
 }
 
 /// A whole step, micro-batch by micro-batch: steps of other numbers go on after it as it began.
 pub fn loops_of_step(problem: &Problem, starts: &[Vec<i64>]) -> Option<Orders> {
     let tasks = tasks(problem)?;
     let every = u32::try_from(starts.len()).ok()?;
-    let of = |device: usize| {
-        let mut own: Vec<(i64, usize, usize)> = problem
-            .of(device)
+    let loops_of = |device: usize| {
+        let mut timeline: Vec<(i64, usize, usize)> = problem
+            .blocks_on(device)
             .flat_map(|at| starts.iter().enumerate().map(move |(batch, row)| (row[at], batch, at)))
             .collect();
-        own.sort_unstable();
+        timeline.sort_unstable();
         let task =
             |(_, batch, at): (i64, usize, usize)| Some(Task { at: i32::try_from(batch).ok()?, ..tasks[at] });
-        let tasks: Vec<Task> = own.into_iter().map(task).collect::<Option<_>>()?;
+        let tasks: Vec<Task> = timeline.into_iter().map(task).collect::<Option<_>>()?;
         Some(if tasks.is_empty() { vec![] } else { vec![ShapeLoop { every, iterations: None, tasks }] })
     };
-    (0..problem.devices()).map(of).collect()
+    (0..problem.devices()).map(loops_of).collect()
 }
 
 /// The most micro-batches that a plan's timetable tells apart.

@@ -19,10 +19,10 @@ pub(crate) fn packed(problem: &Problem, mut order: Vec<(usize, usize)>) -> Optio
         order.sort_by_key(|&(batch, at)| (-starts[batch][at] - problem.blocks[at].time, batch, at));
         let Some(mirrored) = pack(&back, &order) else { break };
         order.sort_by_key(|&(batch, at)| (-mirrored[batch][at] - problem.blocks[at].time, batch, at));
-        let Some(found) = pack(problem, &order) else { break };
-        worse = if end_of(problem, &found) < end { 0 } else { worse + 1 };
-        if end_of(problem, &found) <= end {
-            best = found;
+        let Some(repacked) = pack(problem, &order) else { break };
+        worse = if end_of(problem, &repacked) < end { 0 } else { worse + 1 };
+        if end_of(problem, &repacked) <= end {
+            best = repacked;
         }
     }
     Some(best)

@@ -34,13 +34,14 @@ pub(crate) fn peaks(problem: &Problem, pairs: &[Pair]) -> Vec<Peak> {
     let mut peaks = vec![];
     for (device, room) in problem.room.iter().enumerate() {
         let Some(room) = *room else { continue };
-        for own in problem.of(device).filter(|it| blocks[*it].memory > 0) {
-            let others = problem.of(device).filter(|it| *it != own && blocks[*it].memory != 0);
+        for block in problem.blocks_on(device).filter(|it| blocks[*it].memory > 0) {
+            let others = problem.blocks_on(device).filter(|it| *it != block && blocks[*it].memory != 0);
             let other = |it: usize| {
-                let is_pair = |pair: &Pair| (pair.first, pair.then) == (own.min(it), own.max(it));
-                pairs.iter().position(is_pair).map(|pair| (pair, own < it, blocks[it].memory))
+                let is_pair = |pair: &Pair| (pair.first, pair.then) == (block.min(it), block.max(it));
+                pairs.iter().position(is_pair).map(|pair| (pair, block < it, blocks[it].memory))
             };
-            peaks.push(Peak { room: room - blocks[own].memory, others: others.filter_map(other).collect() });
+            peaks
+                .push(Peak { room: room - blocks[block].memory, others: others.filter_map(other).collect() });
         }
     }
     peaks

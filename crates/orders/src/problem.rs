@@ -49,7 +49,7 @@ impl Problem {
             .fix("give times in a coarser unit"));
         }
         for device in (0..self.devices()).filter(|it| self.room[*it].is_some()) {
-            let kept: i64 = self.of(device).map(|block| self.blocks[block].memory).sum();
+            let kept: i64 = self.blocks_on(device).map(|block| self.blocks[block].memory).sum();
             if kept != 0 {
                 let word = if kept > 0 { "more" } else { "less" };
                 let what = format!("device {device} keeps {} {word} after each micro-batch", kept.abs());
@@ -90,13 +90,13 @@ impl Problem {
     }
 
     /// The blocks of a device.
-    pub fn of(&self, device: usize) -> impl Iterator<Item = usize> {
+    pub fn blocks_on(&self, device: usize) -> impl Iterator<Item = usize> {
         (0..self.blocks.len()).filter(move |block| self.blocks[*block].devices.contains(&device))
     }
 
     /// How long a device works for a micro-batch.
     pub fn work(&self, device: usize) -> i64 {
-        self.of(device).map(|block| self.blocks[block].time).sum()
+        self.blocks_on(device).map(|block| self.blocks[block].time).sum()
     }
 
     /// How long the busiest device works for a micro-batch.

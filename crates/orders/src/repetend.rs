@@ -86,12 +86,12 @@ pub fn repetend(problem: &Problem, limits: &Limits) -> Option<Repetend> {
         {
             break;
         }
-        let Some(found) = pattern(problem, group, &Limits { nodes: limits.nodes / 4, ..*limits }) else {
+        let Some(candidate) = pattern(problem, group, &Limits { nodes: limits.nodes / 4, ..*limits }) else {
             continue;
         };
-        let nodes = best.nodes + found.nodes;
-        if found.period * (best.group as i64) < best.period * group as i64 {
-            best = found;
+        let nodes = best.nodes + candidate.nodes;
+        if candidate.period * (best.group as i64) < best.period * group as i64 {
+            best = candidate;
         }
         best.nodes = nodes;
     }
@@ -188,9 +188,9 @@ impl<'p> Periods<'p> {
     /// Tries a period, with some of the nodes that are left.
     fn is_found(&mut self, period: i64, share: u64) -> bool {
         let left = self.budget.most.saturating_sub(self.budget.nodes);
-        let mut own = Budget { nodes: 0, most: left / share, ..self.budget };
-        let answer = solve(self.ask(period), &mut own);
-        self.budget.nodes += own.nodes;
+        let mut trial_budget = Budget { nodes: 0, most: left / share, ..self.budget };
+        let answer = solve(self.ask(period), &mut trial_budget);
+        self.budget.nodes += trial_budget.nodes;
         match answer {
             Answer::Times(times) => self.best = Some((period, times)),
             Answer::No => self.bound = self.bound.max(period + 1),
@@ -230,12 +230,12 @@ impl<'p> Periods<'p> {
         while let Some(least) = low.filter(|low| *low < span(self.problem, &times)) {
             let middle = (least + span(self.problem, &times)) / 2;
             let ask = Ask { span: middle, ..self.ask(period) };
-            let mut own = Budget { nodes: 0, most: STRAIGHTEN, ..self.budget };
-            match if is_refuted(ask) { Answer::No } else { solve(ask, &mut own) } {
-                Answer::Times(found) => times = found,
+            let mut trial_budget = Budget { nodes: 0, most: STRAIGHTEN, ..self.budget };
+            match if is_refuted(ask) { Answer::No } else { solve(ask, &mut trial_budget) } {
+                Answer::Times(shorter) => times = shorter,
                 Answer::No | Answer::Unknown => low = Some(middle + 1),
             }
-            self.budget.nodes += own.nodes;
+            self.budget.nodes += trial_budget.nodes;
         }
         self.best = Some((period, times));
     }

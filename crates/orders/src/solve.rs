@@ -52,12 +52,12 @@ pub(crate) fn solve(ask: Ask<'_>, budget: &mut Budget) -> Answer {
     let mut each = FIRST;
     while !budget.is_spent() {
         for way in &WAYS {
-            let mut own =
+            let mut trial_budget =
                 Budget { nodes: 0, most: each.min(budget.most.saturating_sub(budget.nodes)), ..*budget };
-            let found = search.dive(net.clone(), way, &mut own);
-            budget.nodes += own.nodes;
-            if found != Answer::Unknown {
-                return found;
+            let answer = search.dive(net.clone(), way, &mut trial_budget);
+            budget.nodes += trial_budget.nodes;
+            if answer != Answer::Unknown {
+                return answer;
             }
         }
         each = each.saturating_mul(3);
@@ -85,7 +85,7 @@ impl Search<'_> {
                 .is_ok();
             match is_possible.then(|| self.dive(next, way, budget)) {
                 None | Some(Answer::No) => {}
-                Some(found) => return found,
+                Some(answer) => return answer,
             }
         }
         Answer::No

@@ -117,19 +117,19 @@ impl<'t> FileLine<'t> {
 
     /// Until a sign or the end.
     fn words(&mut self) -> Vec<(FileLine<'t>, &'t str)> {
-        let mut found = vec![];
+        let mut words = vec![];
         loop {
             let before = *self;
             match self.word() {
-                "" => return found,
-                word => found.push((before, word)),
+                "" => return words,
+                word => words.push((before, word)),
             }
         }
     }
 
     /// `0 3` or `0..4`.
     fn devices(&mut self, count: usize) -> Result<Vec<usize>> {
-        let mut found = vec![];
+        let mut devices = vec![];
         for (at, word) in self.words() {
             let wrong = || {
                 let what = format!("`{}` is not one of the {count} devices", clip(word));
@@ -141,17 +141,17 @@ impl<'t> FileLine<'t> {
                 .collect::<std::result::Result<_, _>>()
                 .map_err(|_| wrong())?;
             match ends[..] {
-                [one] if one < count => found.push(one),
-                [first, end] if first < end && end <= count => found.extend(first..end),
+                [one] if one < count => devices.push(one),
+                [first, end] if first < end && end <= count => devices.extend(first..end),
                 _ => return Err(wrong()),
             }
         }
-        found.sort_unstable();
-        found.dedup();
-        if found.is_empty() {
+        devices.sort_unstable();
+        devices.dedup();
+        if devices.is_empty() {
             Err(self.wrong("no device is named").fix("write `on 0 3` or `on 0..4`"))
         } else {
-            Ok(found)
+            Ok(devices)
         }
     }
 

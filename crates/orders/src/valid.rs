@@ -23,7 +23,9 @@ impl fmt::Display for Fault {
         let word = |it: &(usize, usize)| format!("block {} of micro-batch {}", it.1, it.0);
         match self {
             Fault::Missing => write!(f, "a block has no time"),
-            Fault::Early(own, of) => write!(f, "{} begins before the end of {}", word(own), word(of)),
+            Fault::Early(block, predecessor) => {
+                write!(f, "{} begins before the end of {}", word(block), word(predecessor))
+            }
             Fault::AtOnce(device, a, b) => {
                 write!(f, "device {device} runs {} and {} at once", word(a), word(b))
             }
@@ -46,9 +48,10 @@ pub fn fault(problem: &Problem, starts: &[Vec<i64>]) -> Option<Fault> {
 fn early(problem: &Problem, starts: &[Vec<i64>]) -> Option<Fault> {
     for (batch, row) in starts.iter().enumerate() {
         for (at, block) in problem.blocks.iter().enumerate() {
-            let is_late = |of: &&usize| row[**of] + problem.blocks[**of].time > row[at];
-            if let Some(of) = block.after.iter().find(is_late) {
-                return Some(Fault::Early((batch, at), (batch, *of)));
+            let is_late =
+                |predecessor: &&usize| row[**predecessor] + problem.blocks[**predecessor].time > row[at];
+            if let Some(predecessor) = block.after.iter().find(is_late) {
+                return Some(Fault::Early((batch, at), (batch, *predecessor)));
             }
         }
     }
@@ -56,11 +59,11 @@ fn early(problem: &Problem, starts: &[Vec<i64>]) -> Option<Fault> {
 }
 
 fn at_once(problem: &Problem, starts: &[Vec<i64>], device: usize) -> Option<Fault> {
-    let mut own: Vec<(i64, (usize, usize))> = (0..starts.len())
-        .flat_map(|batch| problem.of(device).map(move |at| (starts[batch][at], (batch, at))))
+    let mut timeline: Vec<(i64, (usize, usize))> = (0..starts.len())
+        .flat_map(|batch| problem.blocks_on(device).map(move |at| (starts[batch][at], (batch, at))))
         .collect();
-    own.sort();
-    let overlap = own.windows(2).find(|two| two[0].0 + problem.blocks[two[0].1.1].time > two[1].0)?;
+    timeline.sort();
+    let overlap = timeline.windows(2).find(|two| two[0].0 + problem.blocks[two[0].1.1].time > two[1].0)?;
     Some(Fault::AtOnce(device, overlap[0].1, overlap[1].1))
 }
 
@@ -68,7 +71,7 @@ fn at_once(problem: &Problem, starts: &[Vec<i64>], device: usize) -> Option<Faul
 fn full(problem: &Problem, starts: &[Vec<i64>], device: usize) -> Option<Fault> {
     let room = problem.room[device]?;
     let mut changes: BTreeMap<i64, i64> = BTreeMap::new();
-    for (row, at) in starts.iter().flat_map(|row| problem.of(device).map(move |at| (row, at))) {
+    for (row, at) in starts.iter().flat_map(|row| problem.blocks_on(device).map(move |at| (row, at))) {
         let block = &problem.blocks[at];
         let time = row[at] + if block.memory > 0 { 0 } else { block.time };
         *changes.entry(time).or_default() += block.memory;

@@ -36,7 +36,7 @@ impl Whole {
         self.end as f64 / self.bound.max(1) as f64 - 1.0
     }
 
-    fn of(problem: &Problem, starts: Vec<Vec<i64>>, bound: i64) -> Self {
+    fn new(problem: &Problem, starts: Vec<Vec<i64>>, bound: i64) -> Self {
         let end = end_of(problem, &starts);
         Self { starts, end, bound, in_turn: true, nodes: 0 }
     }
@@ -66,7 +66,7 @@ pub fn found(problem: &Problem, batches: usize, limits: &Limits) -> Result<(Repe
 pub fn whole(problem: &Problem, repetend: &Repetend, batches: usize, limits: &Limits) -> Option<Whole> {
     let (bound, count) = (makespan_bound(problem, batches), problem.blocks.len() * batches);
     let right = |starts: Starts, in_turn: bool| {
-        fault(problem, &starts).is_none().then(|| Whole { in_turn, ..Whole::of(problem, starts, bound) })
+        fault(problem, &starts).is_none().then(|| Whole { in_turn, ..Whole::new(problem, starts, bound) })
     };
     let mut best = right(in_turn(problem, &by_time(problem, repetend, batches, EVEN)), true);
     if let Some(most) = limits.in_flight {
@@ -78,8 +78,8 @@ pub fn whole(problem: &Problem, repetend: &Repetend, batches: usize, limits: &Li
             break;
         }
         let starts = packed(problem, by_time(problem, repetend, batches, *by));
-        let found = starts.and_then(|starts| right(starts, false));
-        best = best.into_iter().chain(found).min_by_key(|it| it.end);
+        let candidate = starts.and_then(|starts| right(starts, false));
+        best = best.into_iter().chain(candidate).min_by_key(|it| it.end);
     }
     if count <= SMALL {
         search(problem, batches, limits, bound, &mut best);
@@ -147,13 +147,14 @@ fn search(problem: &Problem, batches: usize, limits: &Limits, bound: i64, best: 
         }
         let span = if best.is_some() { (low + high - 1) / 2 } else { longest };
         let ask = Ask { problem: &all, iterations: &[], period: 4 * longest, span };
-        let mut own = Budget { nodes: 0, most: (budget.most.saturating_sub(budget.nodes)) / 2, ..budget };
-        let answer = if is_refuted(ask) { Answer::No } else { solve(ask, &mut own) };
-        budget.nodes += own.nodes;
+        let mut trial_budget =
+            Budget { nodes: 0, most: (budget.most.saturating_sub(budget.nodes)) / 2, ..budget };
+        let answer = if is_refuted(ask) { Answer::No } else { solve(ask, &mut trial_budget) };
+        budget.nodes += trial_budget.nodes;
         match answer {
             Answer::Times(times) => {
                 let starts = times.chunks(problem.blocks.len()).map(<[i64]>::to_vec).collect();
-                *best = Some(Whole { in_turn: false, ..Whole::of(problem, starts, bound) });
+                *best = Some(Whole { in_turn: false, ..Whole::new(problem, starts, bound) });
             }
             Answer::No => (low, proved) = (span + 1, proved.max(span + 1)),
             Answer::Unknown => low = span + 1,

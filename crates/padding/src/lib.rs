@@ -52,8 +52,8 @@ impl Length {
     /// With the sizes that the inputs have.
     pub fn of(long: &Graph, short: &Graph, fills: Vec<Fill>) -> Self {
         let size = |graph: &Graph| {
-            let of = |fill: &Fill| input_at(graph, fill.input)?.shape.get(fill.dim).copied();
-            fills.iter().find_map(of).unwrap_or(1)
+            let dim_size = |fill: &Fill| input_at(graph, fill.input)?.shape.get(fill.dim).copied();
+            fills.iter().find_map(dim_size).unwrap_or(1)
         };
         let (long, short) = (size(long), size(short));
         Self { long, short, fills }

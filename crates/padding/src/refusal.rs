@@ -56,11 +56,11 @@ impl Proof<'_> {
 
     fn inputs_of(&self, length: usize) -> String {
         let filled = |position| self.lengths[length].fills.iter().any(|fill| fill.input == position);
-        let of = |tensor: &graph::Tensor| match tensor.source {
+        let input_name = |tensor: &graph::Tensor| match tensor.source {
             Source::Input { position, .. } if filled(position) => Some(tensor.name.clone()),
             _ => None,
         };
-        self.long.tensors.iter().filter_map(of).collect::<Vec<_>>().join(", ")
+        self.long.tensors.iter().filter_map(input_name).collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -16,14 +16,14 @@ pub(crate) fn reshaped(from: &[i64], tails: &[Tail], to: &[i64]) -> Option<Vec<T
     }
     let mut left = pieces(from, tails);
     left.reverse();
-    let mut found: Vec<Option<Tail>> = vec![None; tails.len()];
+    let mut reshaped: Vec<Option<Tail>> = vec![None; tails.len()];
     for (dim, &size) in to.iter().enumerate() {
         let (mut need, mut outer, mut last) = (size, 1, None);
         while need > 1 {
             let taken = match left.pop()? {
                 TailPiece::Tail(which) if last.is_none() && need % tails[which].long == 0 => {
                     last = Some(which);
-                    found[which] = Some(Tail { dim, outer, inner: 1, ..tails[which].clone() });
+                    reshaped[which] = Some(Tail { dim, outer, inner: 1, ..tails[which].clone() });
                     need /= tails[which].long;
                     continue;
                 }
@@ -37,12 +37,12 @@ pub(crate) fn reshaped(from: &[i64], tails: &[Tail], to: &[i64]) -> Option<Vec<T
             };
             need /= taken;
             match last {
-                Some(which) => found[which].as_mut()?.inner *= taken,
+                Some(which) => reshaped[which].as_mut()?.inner *= taken,
                 None => outer *= taken,
             }
         }
     }
-    found.into_iter().collect()
+    reshaped.into_iter().collect()
 }
 
 /// All elements, those that lie together without a tail as one piece.

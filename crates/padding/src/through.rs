@@ -53,7 +53,7 @@ pub(crate) fn by_rule(proof: &Proof<'_>, id: OpId) -> Result<Vec<Filled>> {
     let inputs = proof.inputs(id);
     let rule = families::rule_of(View::new(proof.long, id));
     let spread = match (&rule, inputs.iter().flat_map(|filled| &filled.tails).next()) {
-        (Some(rule), _) => PaddedDims::of(proof, id, rule, &inputs)?,
+        (Some(rule), _) => PaddedDims::new(proof, id, rule, &inputs)?,
         (None, Some(tail)) => return Err(proof.mixed_along(id, tail)),
         (None, None) => {
             PaddedDims { operands: inputs.iter().map(|it| (*it, vec![])).collect(), ..PaddedDims::default() }
@@ -76,7 +76,7 @@ struct PaddedDims<'a> {
 }
 
 impl<'a> PaddedDims<'a> {
-    fn of(proof: &Proof<'_>, id: OpId, rule: &Rule, inputs: &[&'a Filled]) -> Result<Self> {
+    fn new(proof: &Proof<'_>, id: OpId, rule: &Rule, inputs: &[&'a Filled]) -> Result<Self> {
         let mut spread = PaddedDims::default();
         for (filled, operand) in inputs.iter().zip(&rule.inputs) {
             // Of what only lends its type or its shape no element is read.
@@ -126,8 +126,8 @@ impl<'a> PaddedDims<'a> {
             let product = rule
                 .filter(|rule| !rule.outputs[at].absent)
                 .map_or(&[][..], |rule| &rule.outputs[at].dims[dim]);
-            let found = self.dims.iter().position(|(it, _)| product.contains(it));
-            match found {
+            let tail_index = self.dims.iter().position(|(it, _)| product.contains(it));
+            match tail_index {
                 Some(which) if product.len() == 1 => {
                     tails.push(Tail { dim, ..self.dims[which].1.clone() });
                     bits.push(Some(which));
@@ -184,19 +184,20 @@ impl<'a> PaddedDims<'a> {
     /// What stands in the tails of a set and in no other, before what is summed away is.
     fn element(&self, proof: &Proof<'_>, id: OpId, set: usize) -> Content {
         let at = |(filled, bits): &(&Filled, Vec<usize>)| {
-            let own = bits.iter().enumerate().filter(|(_, which)| set >> **which & 1 == 1);
-            filled.contents[own.fold(0, |all, (bit, _)| all | 1 << bit)]
+            let in_set = bits.iter().enumerate().filter(|(_, which)| set >> **which & 1 == 1);
+            filled.contents[in_set.fold(0, |all, (bit, _)| all | 1 << bit)]
         };
         let given: Vec<Content> = self.operands.iter().map(at).collect();
         let op = proof.long.op(id);
-        values::of(proof.long, op, &given).unwrap_or_else(|| made(op, &given))
+        values::content_of(proof.long, op, &given).unwrap_or_else(|| made(op, &given))
     }
 }
 
 /// All subsets, the empty one first.
-fn parts(of: &[usize]) -> impl Iterator<Item = usize> + '_ {
-    (0..1usize << of.len()).map(|part| {
-        of.iter()
+fn parts(members: &[usize]) -> impl Iterator<Item = usize> + '_ {
+    (0..1usize << members.len()).map(|part| {
+        members
+            .iter()
             .enumerate()
             .filter(|(bit, _)| part >> bit & 1 == 1)
             .fold(0, |all, (_, which)| all | 1 << which)

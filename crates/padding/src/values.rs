@@ -13,8 +13,8 @@ pub(crate) fn name(op: &Op) -> &str {
 }
 
 /// Of such an operator, `given` standing in its tensors, in order; nothing where it is none that is known.
-pub(crate) fn of(graph: &Graph, op: &Op, given: &[Content]) -> Option<Content> {
-    let all = Operands::of(op, given);
+pub(crate) fn content_of(graph: &Graph, op: &Op, given: &[Content]) -> Option<Content> {
+    let all = Operands::new(op, given);
     let made = one(graph, op, &all).or_else(|| two(op, &all)).or_else(|| several(op, &all))?;
     // Of one tensor it is what it is of the same numbers outside of tails.
     let kin = if given.len() == 1 { given[0].kin() } else { made.kin() };
@@ -25,7 +25,7 @@ pub(crate) fn of(graph: &Graph, op: &Op, given: &[Content]) -> Option<Content> {
 struct Operands(Vec<Option<Content>>);
 
 impl Operands {
-    fn of(op: &Op, given: &[Content]) -> Self {
+    fn new(op: &Op, given: &[Content]) -> Self {
         let mut tensors = given.iter().copied();
         let number = |arg: &Arg| match arg {
             Arg::Tensor(_) => tensors.next(),
@@ -301,17 +301,18 @@ fn minus(x: Content, y: Content) -> Content {
     let (Within { lo: a, hi: b, .. }, Within { lo: c, hi: d, .. }) = (x, y) else {
         return plus(x, negated(y));
     };
-    let less = |a: Bound, b: Bound, of: fn(Bound) -> f64, by: fn(Bound) -> f64| match (a.length, b.length) {
-        (one, other) if one == other => Bound::number(a.plus - b.plus),
-        (_, None) => Bound { plus: a.plus - b.plus, ..a },
-        _ => Bound::number(of(a) - by(b)),
-    };
-    let found = (less(a, d, Bound::least, Bound::most), less(b, c, Bound::most, Bound::least));
+    let less =
+        |a: Bound, b: Bound, left: fn(Bound) -> f64, right: fn(Bound) -> f64| match (a.length, b.length) {
+            (one, other) if one == other => Bound::number(a.plus - b.plus),
+            (_, None) => Bound { plus: a.plus - b.plus, ..a },
+            _ => Bound::number(left(a) - right(b)),
+        };
+    let bounds = (less(a, d, Bound::least, Bound::most), less(b, c, Bound::most, Bound::least));
     // Of what is low only a sum says so.
     if x.is_low() || negated(y).is_low() {
         return plus(x, negated(y));
     }
-    Within { lo: known(found.0, f64::NEG_INFINITY), hi: known(found.1, f64::INFINITY), kin: Kin::Other }
+    Within { lo: known(bounds.0, f64::NEG_INFINITY), hi: known(bounds.1, f64::INFINITY), kin: Kin::Other }
 }
 
 /// A bound that is a number, or none.
@@ -367,12 +368,12 @@ fn whole_quotient(x: Content, y: Content) -> Content {
 }
 
 /// Of what is at least some number above zero.
-fn positive(x: Content, of: impl Fn(f64) -> f64, falls: bool) -> Content {
+fn positive(x: Content, function: impl Fn(f64) -> f64, falls: bool) -> Content {
     match x.range() {
         Some((lo, hi)) if lo > 0.0 && falls => {
-            Content::within(if hi.is_finite() { of(hi) } else { 0.0 }, of(lo))
+            Content::within(if hi.is_finite() { function(hi) } else { 0.0 }, function(lo))
         }
-        Some((lo, hi)) if lo > 0.0 => Content::within(of(lo), of(hi)),
+        Some((lo, hi)) if lo > 0.0 => Content::within(function(lo), function(hi)),
         _ => Wild,
     }
 }
@@ -410,7 +411,7 @@ fn clamped(op: &Op, x: Content) -> Option<Content> {
     Some(bounds(x, |at| at.max(low).min(top)))
 }
 
-fn pair(x: Content, y: Content, of: impl Fn(f64, f64) -> f64) -> Content {
+fn pair(x: Content, y: Content, function: impl Fn(f64, f64) -> f64) -> Content {
     let (Some((a, b)), Some((c, d))) = (x.range(), y.range()) else { return Wild };
-    Content::within(of(a, c), of(b, d))
+    Content::within(function(a, c), function(b, d))
 }

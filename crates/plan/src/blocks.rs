@@ -43,16 +43,16 @@ impl Plan {
 
 /// The operators that a line names.
 pub(crate) fn read(line: &str, graph: &Graph) -> Result<Vec<OpId>> {
-    let mut found = vec![];
+    let mut ops = vec![];
     for who in words(line) {
-        found.extend(one_or_run(who, graph)?);
+        ops.extend(one_or_run(who, graph)?);
     }
-    if found.is_empty() {
+    if ops.is_empty() {
         return Err(
             Error::new("SW0301", "a block without operators").fix("name them: `block \"h.0.*\" \"h.1.*\"`")
         );
     }
-    Ok(found)
+    Ok(ops)
 }
 
 /// Words apart by spaces, as far as these are not in quotes.
@@ -71,9 +71,9 @@ pub(crate) fn print(plan: &Plan, name: impl Fn(OpId) -> String) -> String {
         return text;
     }
     for block in 0..plan.block_count() {
-        let own: Vec<usize> = (0..plan.blocks.len()).filter(|&at| plan.blocks[at] == block).collect();
+        let ops: Vec<usize> = (0..plan.blocks.len()).filter(|&at| plan.blocks[at] == block).collect();
         text += "block";
-        for run in own.chunk_by(|a, b| a + 1 == *b) {
+        for run in ops.chunk_by(|a, b| a + 1 == *b) {
             text += &match run {
                 [one] => format!(" {}", name(OpId::new(*one))),
                 [first, .., last] => format!(" {}..{}", name(OpId::new(*first)), name(OpId::new(*last))),
@@ -88,26 +88,26 @@ pub(crate) fn print(plan: &Plan, name: impl Fn(OpId) -> String) -> String {
 /// Those that nothing was said of go with what they read; what reads nothing that is made, with its first reader;
 /// and what nothing reads, with the operator before it.
 pub(crate) fn completed(graph: &Graph, said: &[Option<u32>]) -> Vec<u32> {
-    let mut found = said.to_vec();
+    let mut blocks = said.to_vec();
     let makers = |op: OpId| graph.op(op).inputs().into_iter().filter_map(|t| graph.producer(t));
     for op in graph.op_ids().filter(|op| said[op.index()].is_none()) {
-        found[op.index()] = makers(op).filter_map(|(maker, _)| found[maker.index()]).max();
+        blocks[op.index()] = makers(op).filter_map(|(maker, _)| blocks[maker.index()]).max();
     }
-    let mut read: Vec<Option<u32>> = vec![None; found.len()];
-    for op in (0..found.len()).rev().map(OpId::new) {
-        found[op.index()] = found[op.index()].or(read[op.index()]);
-        let Some(own) = found[op.index()] else { continue };
+    let mut read: Vec<Option<u32>> = vec![None; blocks.len()];
+    for op in (0..blocks.len()).rev().map(OpId::new) {
+        blocks[op.index()] = blocks[op.index()].or(read[op.index()]);
+        let Some(block) = blocks[op.index()] else { continue };
         for (maker, _) in makers(op) {
             let first = &mut read[maker.index()];
-            *first = Some(first.map_or(own, |known| known.min(own)));
+            *first = Some(first.map_or(block, |known| known.min(block)));
         }
     }
-    let mut last = found.iter().flatten().next().copied().unwrap_or(0);
+    let mut last = blocks.iter().flatten().next().copied().unwrap_or(0);
     let settle = |block: Option<u32>| {
         last = block.unwrap_or(last);
         last
     };
-    found.into_iter().map(settle).collect()
+    blocks.into_iter().map(settle).collect()
 }
 
 /// What runs in one go reads nothing that is made later.

@@ -39,7 +39,7 @@ impl DimNames {
 
 /// What the dims of the inputs are: `batch i.0 t.0, sequence i.1 t.1`.
 pub(crate) fn of_inputs(graph: &Graph, analysis: &Analysis, names: &DimNames) -> String {
-    let mut found: Vec<(usize, Vec<String>)> = vec![];
+    let mut dims: Vec<(usize, Vec<String>)> = vec![];
     for id in graph.tensor_ids() {
         let tensor = graph.tensor(id);
         if !matches!(tensor.source, Source::Input { .. }) {
@@ -50,9 +50,9 @@ pub(crate) fn of_inputs(graph: &Graph, analysis: &Analysis, names: &DimNames) ->
             for number in 0..factors.len() {
                 let many = if factors.len() > 1 { format!(".{number}") } else { String::new() };
                 let (class, handle) = (names.of_factor(id, factor), format!("{}.{dim}{many}", tensor.name));
-                match found.iter_mut().find(|(known, _)| *known == class) {
+                match dims.iter_mut().find(|(known, _)| *known == class) {
                     Some((_, handles)) => handles.push(handle),
-                    None => found.push((class, vec![handle])),
+                    None => dims.push((class, vec![handle])),
                 }
                 factor += 1;
             }
@@ -62,7 +62,7 @@ pub(crate) fn of_inputs(graph: &Graph, analysis: &Analysis, names: &DimNames) ->
         let word = names.word(class).map_or(String::new(), |word| format!("{word} "));
         format!("{word}{}", handles.join(" "))
     };
-    found.into_iter().map(said).collect::<Vec<_>>().join(", ")
+    dims.into_iter().map(said).collect::<Vec<_>>().join(", ")
 }
 
 type Words = [Option<&'static str>];
@@ -101,10 +101,10 @@ fn name_by_contractions(model: &Model<'_>, words: &mut Words) {
     for (class, word) in words.iter_mut().enumerate().filter(|(_, word)| word.is_none()) {
         let loops = &model.classes.all[class].loops;
         let kind = |&(op, index): &(OpId, usize)| model.analysis.op(op).loops[index].kind;
-        let of = |wanted: fn(Kind) -> bool| loops.iter().any(|l| contracts(l.0) && wanted(kind(l)));
-        let summed = of(|kind| matches!(kind, Kind::Reduce(Reduction::Sum) | Kind::Own));
+        let has_loop = |wanted: fn(Kind) -> bool| loops.iter().any(|l| contracts(l.0) && wanted(kind(l)));
+        let summed = has_loop(|kind| matches!(kind, Kind::Reduce(Reduction::Sum) | Kind::Own));
         if summed {
-            *word = Some(if of(|kind| kind == Kind::Map) { "inner" } else { "width" });
+            *word = Some(if has_loop(|kind| kind == Kind::Map) { "inner" } else { "width" });
         }
     }
 }

@@ -8,14 +8,14 @@ use rules::{Analysis, families};
 use crate::{On, OpPlan, Split, choices, title};
 
 /// Of the loop of the tokens and that of the experts.
-pub(crate) fn of(tokens: usize, experts: usize) -> On {
+pub(crate) fn on_experts(tokens: usize, experts: usize) -> On {
     On::Exchange { tokens, experts }
 }
 
 /// The same split, of experts as well.
 pub(crate) fn along(on: On, graph: &Graph, analysis: &Analysis, op: OpId) -> Result<On> {
     match (on, experts(graph, analysis, op)) {
-        (On::Loop(tokens), Some(experts)) => Ok(of(tokens, experts)),
+        (On::Loop(tokens), Some(experts)) => Ok(on_experts(tokens, experts)),
         _ => Err(refused(graph, analysis, op, "it has no experts to send tokens to")),
     }
 }

@@ -105,29 +105,29 @@ impl Printer<'_> {
 
     /// Operators that are decided alike, the first ones first.
     fn ways(&self, ops: &[OpId]) -> Vec<Vec<OpId>> {
-        let mut found: Vec<(&OpPlan, Vec<OpId>)> = vec![];
+        let mut groups: Vec<(&OpPlan, Vec<OpId>)> = vec![];
         for &op in ops {
             let decided = self.plan.op(op);
-            match found.iter_mut().find(|(known, _)| *known == decided) {
+            match groups.iter_mut().find(|(known, _)| *known == decided) {
                 Some((_, ops)) => ops.push(op),
-                None => found.push((decided, vec![op])),
+                None => groups.push((decided, vec![op])),
             }
         }
-        found.into_iter().map(|(_, ops)| ops).collect()
+        groups.into_iter().map(|(_, ops)| ops).collect()
     }
 
     /// Those one after another that are decided alike, by patterns for their paths.
     fn runs(&self, ops: &[OpId]) -> Vec<(String, Vec<OpId>)> {
-        let mut found = vec![];
+        let mut runs = vec![];
         for run in ops.chunk_by(|a, b| self.plan.op(*a) == self.plan.op(*b)) {
             let paths: Vec<&str> = run.iter().map(|op| &self.graph.op(*op).module[..]).collect();
             let mut rest = run;
             for (pattern, count) in ranges(&paths) {
-                found.push((pattern, rest[..count].to_vec()));
+                runs.push((pattern, rest[..count].to_vec()));
                 rest = &rest[count..];
             }
         }
-        found
+        runs
     }
 
     fn line(&self, selector: &Selector<'_>, ops: &[OpId]) -> String {

@@ -136,7 +136,7 @@ impl Forms<'_> {
     }
 
     fn sources(&self, graph: &Graph) -> Result<Vec<Option<Form>>> {
-        let of = |id: TensorId| {
+        let form_of = |id: TensorId| {
             let tensor = graph.tensor(id);
             let Source::Input { position, .. } = &tensor.source else {
                 return Ok((!matches!(tensor.source, Source::Op { .. })).then_some(Form::Same));
@@ -153,7 +153,7 @@ impl Forms<'_> {
                 _ => Err(refusal(format!("the input %{} is not cut along its first dim", tensor.name))),
             }
         };
-        graph.tensor_ids().map(of).collect()
+        graph.tensor_ids().map(form_of).collect()
     }
 
     fn follow(&mut self, graph: &Graph, op: OpId) -> Result<()> {
@@ -185,7 +185,7 @@ impl Forms<'_> {
     /// Of an operator that each micro-batch computes its part of. `None` where it is none of that.
     fn divided(&self, op: OpId, index: usize, given: &[Form]) -> Option<Vec<Form>> {
         let dims = self.analysis.op(op);
-        let at = |carried: &Vec<Option<usize>>| carried.iter().position(|of| *of == Some(index));
+        let at = |carried: &Vec<Option<usize>>| carried.iter().position(|l| *l == Some(index));
         let fits = |(carried, form): (&Vec<Option<usize>>, &Form)| match (at(carried), form) {
             (Some(factor), Form::Along(along)) => factor == *along,
             (None, form) => *form == Form::Same,

@@ -3,14 +3,14 @@
 /// The known words that differ least from this one, if they differ in few letters; the nearest first.
 pub fn nearby<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Vec<&'w str> {
     const MOST: usize = 3;
-    let mut found: Vec<(usize, &str)> = known
+    let mut words: Vec<(usize, &str)> = known
         .into_iter()
         .map(|other| (distance(&word.to_lowercase(), &other.to_lowercase()), other))
         .filter(|(distance, other)| *distance <= 1 + word.len().min(other.len()) / 4)
         .collect();
-    found.sort_unstable();
-    found.dedup();
-    found.into_iter().map(|(_, other)| other).take(MOST).collect()
+    words.sort_unstable();
+    words.dedup();
+    words.into_iter().map(|(_, other)| other).take(MOST).collect()
 }
 
 /// How many letters have to be put in, taken away, changed, or exchanged with their neighbours.

@@ -36,7 +36,9 @@ pub(crate) fn read(line: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
 
 /// What a line says of parameters, if it does: `state` or `parameters`, and which.
 pub(crate) fn of_parameters(line: &str) -> Option<(Of, &str)> {
-    Of::ALL.into_iter().find_map(|of| Some((of, line.strip_prefix(of.word())?.strip_prefix(' ')?.trim())))
+    Of::ALL
+        .into_iter()
+        .find_map(|kind| Some((kind, line.strip_prefix(kind.word())?.strip_prefix(' ')?.trim())))
 }
 
 /// What of a parameter is on the host.
@@ -60,33 +62,33 @@ impl Of {
 }
 
 /// The parameters that a line names; `None` for `none`.
-pub(crate) fn named(of: Of, line: &str, graph: &Graph) -> Result<Option<BTreeSet<String>>> {
+pub(crate) fn named(kind: Of, line: &str, graph: &Graph) -> Result<Option<BTreeSet<String>>> {
     if line == "none" {
         return Ok(None);
     }
-    let mut sides = line.split(" but ").map(|side| of_globs(of, side.trim(), graph));
-    let mut found = sides.next().unwrap_or_else(|| Ok(BTreeSet::new()))?;
+    let mut sides = line.split(" but ").map(|side| of_globs(kind, side.trim(), graph));
+    let mut names = sides.next().unwrap_or_else(|| Ok(BTreeSet::new()))?;
     for side in sides {
         let without = side?;
-        found.retain(|name| !without.contains(name));
+        names.retain(|name| !without.contains(name));
     }
-    Ok(Some(found))
+    Ok(Some(names))
 }
 
-fn of_globs(of: Of, pattern: &str, graph: &Graph) -> Result<BTreeSet<String>> {
+fn of_globs(kind: Of, pattern: &str, graph: &Graph) -> Result<BTreeSet<String>> {
     let bare = pattern.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     let bare = bare.ok_or_else(|| {
         Error::new("SW0301", format!("`{}` does not name parameters", clip(pattern)))
-            .fix(format!("write `offload {} \"h.*\"`, with names in quotes", of.word()))
+            .fix(format!("write `offload {} \"h.*\"`, with names in quotes", kind.word()))
     })?;
     param_sharding::select(bare, graph).map(|names| names.into_iter().collect())
 }
 
 /// Lines that name the parameters of which something is on the host.
 pub(crate) fn print_parameters(plan: &Plan, graph: &Graph) -> String {
-    let lines = |(of, names): (Of, &BTreeSet<String>)| {
+    let lines = |(kind, names): (Of, &BTreeSet<String>)| {
         let names: Vec<&String> = names.iter().collect();
-        let line = |pattern: &str, _: &str| format!("offload {} {pattern:?}\n", of.word());
+        let line = |pattern: &str, _: &str| format!("offload {} {pattern:?}\n", kind.word());
         param_sharding::folded(&names, graph, |_| String::new(), line)
     };
     [(Of::State, &plan.state_on_host), (Of::Parameter, &plan.held_on_host)].map(lines).concat()

@@ -21,9 +21,9 @@ pub(crate) fn read(word: &str) -> Result<u64> {
     if word == NEVER {
         return Ok(u64::MAX);
     }
-    let of =
+    let bytes_in =
         |(name, unit): &(&str, u64)| word.strip_suffix(name)?.trim().parse::<u64>().ok()?.checked_mul(*unit);
-    UNITS.iter().find_map(of).ok_or_else(|| {
+    UNITS.iter().find_map(bytes_in).ok_or_else(|| {
         Error::new("SW0301", format!("`{}` is not a message size", clip(word)))
             .fix("write a size, such as `overlap 16MiB`, or `overlap never`")
     })

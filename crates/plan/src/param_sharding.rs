@@ -272,8 +272,8 @@ pub(crate) fn read(line: &str, graph: &Graph, devices: u32) -> Result<Said> {
             (["reduce", when], Some(sharding)) => {
                 sharding.reduce = parse(&Reduce::NAMES, when).ok_or_else(|| bad(word))?;
             }
-            (["update", of], _) => {
-                said.update_whole = Some(parse(&UPDATES, of).ok_or_else(|| bad(word))?);
+            (["update", update], _) => {
+                said.update_whole = Some(parse(&UPDATES, update).ok_or_else(|| bad(word))?);
             }
             _ => return Err(bad(word)),
         }
@@ -310,9 +310,9 @@ pub(crate) fn select(pattern: &str, graph: &Graph) -> Result<Vec<String>> {
     let all: Vec<&[String]> =
         graph.tensor_ids().map(|id| names(graph, id)).filter(|n| !n.is_empty()).collect();
     let fits = |names: &&&[String]| names.iter().any(|name| glob(pattern, name));
-    let found: Vec<String> = all.iter().filter(fits).map(|names| names[0].clone()).collect();
-    if !found.is_empty() {
-        return Ok(found);
+    let selected: Vec<String> = all.iter().filter(fits).map(|names| names[0].clone()).collect();
+    if !selected.is_empty() {
+        return Ok(selected);
     }
     let near = nearby(pattern, all.iter().flat_map(|names| names.iter().map(String::as_str)));
     let why = match near[..] {

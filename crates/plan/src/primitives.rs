@@ -93,8 +93,8 @@ impl<'g> Draft<'g> {
     /// Whether `dim` is a dim of the model that an operator does not have, or has and may not split: along
     /// such a dim it can only be copied.
     pub fn goes_elsewhere(&self, op: OpId, dim: &str) -> bool {
-        let own = self.analysis.op(op).loops.iter().any(|l| l.name == dim);
-        !own && self.model_loops(op, dim).is_some_and(|loops| loops.is_empty())
+        let has_loop = self.analysis.op(op).loops.iter().any(|l| l.name == dim);
+        !has_loop && self.model_loops(op, dim).is_some_and(|loops| loops.is_empty())
     }
 
     /// Replaces all splits of an operator; they are validated in [`Draft::finish`].
@@ -236,12 +236,12 @@ impl<'g> Draft<'g> {
         self.offload_of(offload::Of::Parameter, line)
     }
 
-    pub(crate) fn offload_of(&mut self, of: offload::Of, line: &str) -> Result<()> {
-        let offloaded = match of {
+    pub(crate) fn offload_of(&mut self, kind: offload::Of, line: &str) -> Result<()> {
+        let offloaded = match kind {
             offload::Of::State => &mut self.decided.state_on_host,
             offload::Of::Parameter => &mut self.decided.held_on_host,
         };
-        match offload::named(of, line, self.graph)? {
+        match offload::named(kind, line, self.graph)? {
             Some(names) => offloaded.extend(names),
             None => offloaded.clear(),
         }

@@ -210,7 +210,7 @@ fn splits(graph: &Graph, analysis: &Analysis, op: OpId, devices: u32, random: &m
 fn divided(graph: &Graph, analysis: &Analysis, op: OpId, index: usize, random: &mut Random) -> On {
     match exchange::experts(graph, analysis, op) {
         Some(experts) if exchange::is_of_tokens(graph, analysis, op, index) && random.happens(50) => {
-            exchange::of(index, experts)
+            exchange::on_experts(index, experts)
         }
         _ => On::Loop(index),
     }

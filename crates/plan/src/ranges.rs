@@ -2,14 +2,14 @@
 
 /// Patterns for paths, in their order, and how many of them each means.
 pub(crate) fn ranges(paths: &[&str]) -> Vec<(String, usize)> {
-    let mut found = vec![];
+    let mut patterns = vec![];
     let mut rest = paths;
     while let [first, ..] = rest {
         let (pattern, count) = longest(first, rest);
-        found.push((pattern, count));
+        patterns.push((pattern, count));
         rest = &rest[count..];
     }
-    found
+    patterns
 }
 
 /// The longest run that goes on from its first path, along whichever of its numbers that is.
@@ -36,13 +36,16 @@ mod tests {
 
     #[test]
     fn runs_of_layers_are_patterns() {
-        let of = |paths: &[&str]| {
-            let found = ranges(paths);
-            found.into_iter().map(|(pattern, count)| format!("{pattern} {count}")).collect::<Vec<_>>()
+        let ranges_of = |paths: &[&str]| {
+            let patterns = ranges(paths);
+            patterns.into_iter().map(|(pattern, count)| format!("{pattern} {count}")).collect::<Vec<_>>()
         };
-        assert_eq!(of(&["h.0.mlp", "h.1.mlp", "h.2.mlp", "h.4.mlp"]), ["h.{0-2}.mlp 3", "h.4.mlp 1"]);
-        assert_eq!(of(&["a.0.b.0", "a.0.b.1", "a.1.b.0", "a.1.b.1"]), ["a.0.b.{0-1} 2", "a.1.b.{0-1} 2"]);
-        assert_eq!(of(&["x", "x", "y.9", "y.10"]), ["x 1", "x 1", "y.{9-10} 2"]);
+        assert_eq!(ranges_of(&["h.0.mlp", "h.1.mlp", "h.2.mlp", "h.4.mlp"]), ["h.{0-2}.mlp 3", "h.4.mlp 1"]);
+        assert_eq!(
+            ranges_of(&["a.0.b.0", "a.0.b.1", "a.1.b.0", "a.1.b.1"]),
+            ["a.0.b.{0-1} 2", "a.1.b.{0-1} 2"]
+        );
+        assert_eq!(ranges_of(&["x", "x", "y.9", "y.10"]), ["x 1", "x 1", "y.{9-10} 2"]);
         assert!(ranges(&[]).is_empty());
     }
 }

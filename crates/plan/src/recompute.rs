@@ -94,15 +94,15 @@ fn named(who: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
 
 /// The operators in each module that fits, whatever is deeper inside of it.
 fn below(pattern: &str, graph: &Graph) -> Vec<Vec<OpId>> {
-    let mut found: BTreeMap<&str, Vec<OpId>> = BTreeMap::new();
+    let mut modules: BTreeMap<&str, Vec<OpId>> = BTreeMap::new();
     for op in graph.op_ids() {
         let path = &graph.op(op).module[..];
         let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
         if let Some(module) = ends.map(|end| &path[..end]).find(|module| glob(pattern, module)) {
-            found.entry(module).or_default().push(op);
+            modules.entry(module).or_default().push(op);
         }
     }
-    let mut spans: Vec<Vec<OpId>> = found.into_values().collect();
+    let mut spans: Vec<Vec<OpId>> = modules.into_values().collect();
     spans.sort();
     spans
 }
@@ -163,7 +163,7 @@ pub(crate) fn lines(
 ) -> String {
     let mut same: Vec<(String, Vec<Named<'_>>)> = vec![];
     for span in spans {
-        let named = Named::of(span, graph);
+        let named = Named::new(span, graph);
         let by_ops = || ops(span, &handle);
         let key = named.module.map_or_else(by_ops, |module| named.line(&folded_path(module)));
         match same.iter_mut().find(|(known, _)| *known == key) {
@@ -215,7 +215,7 @@ struct Named<'s> {
 
 impl<'s> Named<'s> {
     /// The outermost module whose operators are all in a span, or all that are not dear, if there are no others in it.
-    fn of(span: &'s Vec<OpId>, graph: &'s Graph) -> Self {
+    fn new(span: &'s Vec<OpId>, graph: &'s Graph) -> Self {
         let none = Named { span, module: None, but: "" };
         let Some(first) = span.first() else { return none };
         let path = &graph.op(*first).module[..];

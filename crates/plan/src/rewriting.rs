@@ -11,7 +11,7 @@ use crate::{On, OpPlan, Plan, Split, legal};
 
 /// The operators that a plan splits along dims with their own algorithm, or whose parts exchange rows.
 pub fn rewritings(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Vec<Rewriting> {
-    let of = |op: OpId| {
+    let rewriting_of = |op: OpId| {
         let rule = analysis.rules[op.index()].as_ref()?;
         let loops = &analysis.op(op).loops;
         let split = |s: &Split| match s.on {
@@ -25,7 +25,7 @@ pub fn rewritings(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Vec<Rewrit
         let dims: Vec<String> = dims.into_iter().map(|dim| rule.dim(dim).name.clone()).collect();
         (!dims.is_empty()).then_some(Rewriting { op, dims })
     };
-    graph.op_ids().filter_map(of).collect()
+    graph.op_ids().filter_map(rewriting_of).collect()
 }
 
 /// The same decisions for a rewritten graph: pieces are split as their operator was, where they have the dim.
@@ -64,7 +64,7 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
         }
     }
     let pieces = pieces(plan, &rewritten.origins);
-    let of = |span: &Vec<OpId>| {
+    let pieces_of = |span: &Vec<OpId>| {
         let mut all: Vec<OpId> = span.iter().flat_map(|op| pieces[op.index()].iter().copied()).collect();
         all.sort_unstable();
         all
@@ -74,8 +74,8 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
         a.iter().flat_map(|a| b.iter().map(|b| (*a, *b))).collect::<Vec<_>>()
     };
     let order = plan.order.iter().flat_map(between).collect();
-    let recompute = plan.recompute.iter().map(of).collect();
-    let offload = plan.offload.iter().map(of).collect();
+    let recompute = plan.recompute.iter().map(pieces_of).collect();
+    let offload = plan.offload.iter().map(pieces_of).collect();
     let of_blocks = if plan.blocks.is_empty() { &[][..] } else { &rewritten.origins };
     let blocks = of_blocks.iter().map(|origin| plan.block(origin.op)).collect();
     Plan { ops, order, recompute, offload, blocks, ..plan.clone() }
@@ -90,43 +90,43 @@ fn as_read(
     op: OpId,
     ops: &[OpPlan],
 ) -> Option<Vec<Split>> {
-    let own = &ops[op.index()];
+    let op_plan = &ops[op.index()];
     let ([Some(made)], [carried]) = (&graph.op(op).outputs[..], &analysis.op(op).outputs[..]) else {
         return None;
     };
-    let is_copied = own.splits.iter().any(|split| split.on == On::Copies && split.parts > 1);
+    let is_copied = op_plan.splits.iter().any(|split| split.on == On::Copies && split.parts > 1);
     let is_kept = graph.updates.iter().any(|(_, value)| value == made);
     if !is_copied || is_kept || graph.outputs.contains(&Some(*made)) {
         return None;
     }
     let of_reader = |reader: OpId, position: usize| -> Option<Vec<Split>> {
         let theirs = &ops[reader.index()];
-        let same = theirs.devices == own.devices && theirs.splits.len() == own.splits.len();
+        let same = theirs.devices == op_plan.devices && theirs.splits.len() == op_plan.splits.len();
         let read = analysis.op(reader).inputs.get(position).filter(|_| same)?;
-        let same = |(own, theirs): (&Split, &Split)| match (own.on, theirs.on) {
-            _ if own.parts != theirs.parts => None,
+        let same = |(ours, theirs): (&Split, &Split)| match (ours.on, theirs.on) {
+            _ if ours.parts != theirs.parts => None,
             (On::Copies, On::Loop(index)) => {
-                let factor = read.iter().position(|of| *of == Some(index))?;
+                let factor = read.iter().position(|l| *l == Some(index))?;
                 let index = carried[factor].filter(|it| analysis.op(op).loops[*it].kind == Kind::Map)?;
-                Some(Split { on: On::Loop(index), ..*own })
+                Some(Split { on: On::Loop(index), ..*ours })
             }
-            _ => Some(*own),
+            _ => Some(*ours),
         };
-        own.splits.iter().zip(&theirs.splits).map(same).collect()
+        op_plan.splits.iter().zip(&theirs.splits).map(same).collect()
     };
     let mut all = uses[made.index()].iter().map(|(reader, position)| of_reader(*reader, *position));
     let first = all.next()??;
     let agree = all.all(|other| other.as_ref() == Some(&first));
-    (agree && first != own.splits && legal(graph, analysis, op, &first).is_ok()).then_some(first)
+    (agree && first != op_plan.splits && legal(graph, analysis, op, &first).is_ok()).then_some(first)
 }
 
 /// What is made of each operator of a plan.
 fn pieces(plan: &Plan, origins: &[Origin]) -> Vec<Vec<OpId>> {
-    let mut found = vec![vec![]; plan.ops.len()];
+    let mut pieces = vec![vec![]; plan.ops.len()];
     for (op, origin) in origins.iter().enumerate() {
-        found[origin.op.index()].push(OpId::new(op));
+        pieces[origin.op.index()].push(OpId::new(op));
     }
-    found
+    pieces
 }
 
 /// Where a dim of the original operator stands in a piece: a dim of the piece's rule, and the original's dims that
@@ -140,36 +140,36 @@ fn labelled(new: &Graph, op: OpId, labels: &str) -> HashMap<String, DimPlace> {
     let terms = |side: &str| -> Vec<Vec<Vec<String>>> { side.split(',').map(products).collect() };
     let operands =
         terms(left).into_iter().zip(&rule.inputs).chain(terms(right).into_iter().zip(&rule.outputs));
-    let mut found = HashMap::new();
+    let mut places = HashMap::new();
     for (words, operand) in operands {
         for (words, dims) in words.into_iter().zip(&operand.dims) {
             match dims[..] {
                 [dim] => {
                     let outside = |at: usize| (words[at].clone(), (dim, words[..at].to_vec()));
-                    found.extend((0..words.len()).map(outside));
+                    places.extend((0..words.len()).map(outside));
                 }
                 _ if dims.len() == words.len() => {
-                    found.extend(words.into_iter().zip(dims).map(|(word, dim)| (word, (*dim, vec![]))));
+                    places.extend(words.into_iter().zip(dims).map(|(word, dim)| (word, (*dim, vec![]))));
                 }
                 _ => {}
             }
         }
     }
-    found
+    places
 }
 
 /// The dims of an operand, each with the names that it is a product of: `(n p) c` has two and one.
 fn products(operand: &str) -> Vec<Vec<String>> {
-    let (mut found, mut is_open) = (vec![], false);
+    let (mut products, mut is_open) = (vec![], false);
     for word in operand.trim().trim_start_matches('!').split_whitespace().filter(|word| *word != "scalar") {
         let name = word.trim_matches(['(', ')']).to_owned();
-        match found.last_mut() {
+        match products.last_mut() {
             Some(names) if is_open => Vec::push(names, name),
-            _ => found.push(vec![name]),
+            _ => products.push(vec![name]),
         }
         is_open = (is_open || word.starts_with('(')) && !word.ends_with(')');
     }
-    found
+    products
 }
 
 /// What is of both tokens and experts is divided by experts, the rest by tokens: rows move between these.
@@ -198,19 +198,19 @@ fn same_loop(
     let old = analysis.op(from);
     let wanted = &old.loops[index];
     let Some(rule) = &analysis.rules[from.index()] else { return On::Copies };
-    let of = |dim: DimId, loops: &[Loop]| loops.iter().filter(|l| l.dim == dim).count();
-    let position = of(wanted.dim, &old.loops[..index]);
+    let count = |dim: DimId, loops: &[Loop]| loops.iter().filter(|l| l.dim == dim).count();
+    let position = count(wanted.dim, &old.loops[..index]);
     let here = match labels {
         None => Some((wanted.dim, position)),
         Some(labels) => labels.get(&rule.dim(wanted.dim).name).map(|(dim, outside)| {
             let outer = outside.iter().filter_map(|name| rule.find(name));
-            (*dim, outer.map(|dim| of(dim, &old.loops)).sum::<usize>() + position)
+            (*dim, outer.map(|dim| count(dim, &old.loops)).sum::<usize>() + position)
         }),
     };
     let Some((dim, position)) = here else { return On::Copies };
     let loops = &fresh.op(op).loops;
-    let found = (0..loops.len()).filter(|&i| loops[i].dim == dim).nth(position);
-    match found {
+    let index = (0..loops.len()).filter(|&i| loops[i].dim == dim).nth(position);
+    match index {
         Some(i) if loops[i].size == wanted.size => On::Loop(i),
         _ => On::Copies,
     }

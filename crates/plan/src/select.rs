@@ -41,16 +41,16 @@ impl fmt::Display for Selector<'_> {
 
 /// The operators that a line of a plan file names, at least one.
 pub(crate) fn select(who: &str, graph: &Graph) -> Result<Vec<OpId>> {
-    let found = match who.strip_prefix('%') {
+    let ops = match who.strip_prefix('%') {
         Some(name) => graph.op_ids().filter(|op| writes(graph, *op, name)).collect(),
         None => parse(who)?.select(graph),
     };
-    if found.is_empty() {
+    if ops.is_empty() {
         return Err(Error::new("SW0302", format!("no operator is named {}", clip(who)))
             .why(near(who, graph))
             .fix("paths are those of the model's modules; `*` stands for any text"));
     }
-    Ok(found)
+    Ok(ops)
 }
 
 /// The same, or all operators from one to another in the graph's order: `%linear_8..%add_12`.
@@ -255,25 +255,25 @@ mod tests {
     #[test]
     fn a_star_is_any_text_and_a_question_mark_none_with_a_dot() {
         let fits = ["h.0.mlp", "h.12.mlp", "h.0.mlp.up", "h.mlp"];
-        let of = |pattern: &str| fits.map(|text| glob(pattern, text));
-        assert_eq!(of("h.*mlp"), [true, true, false, true]);
-        assert_eq!(of("h.*"), [true; 4]);
-        assert_eq!(of("h.?"), [false, false, false, true]);
-        assert_eq!(of("h.?.mlp"), [true, true, false, false]);
-        assert_eq!(of("?.*.?"), [true, true, true, false]);
-        assert_eq!(of("*.?.up"), [false, false, true, false]);
+        let matched = |pattern: &str| fits.map(|text| glob(pattern, text));
+        assert_eq!(matched("h.*mlp"), [true, true, false, true]);
+        assert_eq!(matched("h.*"), [true; 4]);
+        assert_eq!(matched("h.?"), [false, false, false, true]);
+        assert_eq!(matched("h.?.mlp"), [true, true, false, false]);
+        assert_eq!(matched("?.*.?"), [true, true, true, false]);
+        assert_eq!(matched("*.?.up"), [false, false, true, false]);
         assert!(glob("?", "x") && !glob("?", "") && glob("*?*", "x") && !glob("x?", "x"));
     }
 
     #[test]
     fn numbers_in_braces_are_one_of_these() {
-        let of = |pattern: &str| [0, 3, 9, 10, 31].map(|layer| glob(pattern, &format!("h.{layer}.mlp")));
-        assert_eq!(of("h.{3-10}.mlp"), [false, true, true, true, false]);
-        assert_eq!(of("*.{3-10}.*"), of("h.{3-10}.mlp"));
-        assert_eq!(of("h.{3-10}*"), of("h.{3-10}.mlp"));
-        assert_eq!(of("h.{10-3}.mlp"), [false; 5]);
-        assert_eq!(of("?.{0-99}.?"), [true; 5]);
-        assert_eq!(of("h.{1-3}?mlp"), [false; 5]);
+        let matched = |pattern: &str| [0, 3, 9, 10, 31].map(|layer| glob(pattern, &format!("h.{layer}.mlp")));
+        assert_eq!(matched("h.{3-10}.mlp"), [false, true, true, true, false]);
+        assert_eq!(matched("*.{3-10}.*"), matched("h.{3-10}.mlp"));
+        assert_eq!(matched("h.{3-10}*"), matched("h.{3-10}.mlp"));
+        assert_eq!(matched("h.{10-3}.mlp"), [false; 5]);
+        assert_eq!(matched("?.{0-99}.?"), [true; 5]);
+        assert_eq!(matched("h.{1-3}?mlp"), [false; 5]);
         assert!(!glob("h.1{0-9}", "h.12") && glob("{0-9}x{0-9}", "1x2") && glob("{a-b}", "{a-b}"));
         assert!(!glob("{0-9}", "") && !glob("{0-9}", "99999999999999999999"));
     }

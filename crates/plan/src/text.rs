@@ -206,8 +206,8 @@ impl PlanReader<'_> {
     }
 
     fn offload(&mut self, what: &str) -> Result<()> {
-        if let Some((of, names)) = offload::of_parameters(what) {
-            return self.draft.offload_of(of, names);
+        if let Some((kind, names)) = offload::of_parameters(what) {
+            return self.draft.offload_of(kind, names);
         }
         offload::read(what, self.graph)?.into_iter().for_each(|span| self.draft.offload(span));
         Ok(())

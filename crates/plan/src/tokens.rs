@@ -106,7 +106,7 @@ fn piece(plan: &Plan, analysis: &Analysis, sliced: &Sliced<'_>, fresh: &Analysis
                 let same = |index| same_loop(analysis, from, index, sliced, fresh, op);
                 same(tokens)
                     .zip(same(experts))
-                    .map_or(On::Copies, |(tokens, experts)| exchange::of(tokens, experts))
+                    .map_or(On::Copies, |(tokens, experts)| exchange::on_experts(tokens, experts))
             }
             on => on,
         };
@@ -132,8 +132,9 @@ fn same_loop(
     old.iter()
         .filter_map(|(id, carried)| Some((id, carried.iter().position(|it| *it == Some(index))?)))
         .find_map(|(id, factor)| {
-            let (of, carried) = new.iter().find(|(of, _)| sliced.likes[of.index()] == Some(*id))?;
-            let factor = same_factor(&analysis.factors[id.index()], &fresh.factors[of.index()], factor)?;
+            let (tensor, carried) =
+                new.iter().find(|(tensor, _)| sliced.likes[tensor.index()] == Some(*id))?;
+            let factor = same_factor(&analysis.factors[id.index()], &fresh.factors[tensor.index()], factor)?;
             carried[factor]
         })
 }
@@ -165,8 +166,8 @@ fn same_factor(old: &[Vec<i64>], new: &[Vec<i64>], factor: usize) -> Option<usiz
 fn spans(spans: &[Vec<OpId>], pieces: &[Piece]) -> Vec<Vec<OpId>> {
     let slices = pieces.iter().map(|piece| piece.slice).max().map_or(0, |last| last + 1);
     let one = |span: &Vec<OpId>, slice: usize| -> Vec<OpId> {
-        let own = |piece: &Piece| piece.slice == slice && span.binary_search(&piece.op).is_ok();
-        pieces.iter().enumerate().filter(|(_, piece)| own(piece)).map(|(op, _)| OpId::new(op)).collect()
+        let belongs = |piece: &Piece| piece.slice == slice && span.binary_search(&piece.op).is_ok();
+        pieces.iter().enumerate().filter(|(_, piece)| belongs(piece)).map(|(op, _)| OpId::new(op)).collect()
     };
     let all = spans.iter().flat_map(|span| (0..slices).map(move |slice| (span, slice)));
     all.map(|(span, slice)| one(span, slice)).filter(|span| !span.is_empty()).collect()
@@ -174,8 +175,10 @@ fn spans(spans: &[Vec<OpId>], pieces: &[Piece]) -> Vec<Vec<OpId>> {
 
 /// Of one slice the first comes before the second.
 fn order(plan: &Plan, pieces: &[Piece]) -> Vec<(OpId, OpId)> {
-    let of = |wanted: OpId| pieces.iter().enumerate().filter(move |(_, piece)| piece.op == wanted);
-    let pairs = |(a, b): (OpId, OpId)| of(a).flat_map(move |first| of(b).map(move |then| (first, then)));
+    let pieces_of = |wanted: OpId| pieces.iter().enumerate().filter(move |(_, piece)| piece.op == wanted);
+    let pairs = |(a, b): (OpId, OpId)| {
+        pieces_of(a).flat_map(move |first| pieces_of(b).map(move |then| (first, then)))
+    };
     let all =
         plan.order.iter().copied().flat_map(pairs).filter(|(first, then)| first.1.slice == then.1.slice);
     all.map(|(first, then)| (OpId::new(first.0), OpId::new(then.0))).collect()
@@ -183,11 +186,11 @@ fn order(plan: &Plan, pieces: &[Piece]) -> Vec<(OpId, OpId)> {
 
 /// Slices of one block follow each other, then those of the next.
 fn blocks(plan: &Plan, pieces: &[Piece]) -> Vec<u32> {
-    let own: Vec<(u32, usize)> = pieces.iter().map(|piece| (plan.block(piece.op), piece.slice)).collect();
-    let mut all = own.clone();
+    let keys: Vec<(u32, usize)> = pieces.iter().map(|piece| (plan.block(piece.op), piece.slice)).collect();
+    let mut all = keys.clone();
     all.sort_unstable();
     all.dedup();
     let number =
         |it: &(u32, usize)| all.binary_search(it).map_or(0, |at| u32::try_from(at).unwrap_or(u32::MAX));
-    own.iter().map(number).collect()
+    keys.iter().map(number).collect()
 }

@@ -56,7 +56,7 @@ fn whole_sequence(plan: &mut Plan, to: Side<'_>) -> Option<String> {
 
 /// For each operator of the new graph the one of the old graph that it is.
 fn matches(old: &Graph, new: &Graph) -> Vec<Option<OpId>> {
-    let mut found = vec![None; new.ops.len()];
+    let mut matches = vec![None; new.ops.len()];
     let mut taken = vec![false; old.ops.len()];
     for with_line in [true, false] {
         let key = |graph: &'_ Graph, op: OpId| {
@@ -69,7 +69,7 @@ fn matches(old: &Graph, new: &Graph) -> Vec<Option<OpId>> {
             open.entry(key(old, op)).or_default().push_back(op);
         }
         for op in new.op_ids() {
-            let slot = &mut found[op.index()];
+            let slot = &mut matches[op.index()];
             if slot.is_none() {
                 *slot = open.get_mut(&key(new, op)).and_then(VecDeque::pop_front);
             }
@@ -78,7 +78,7 @@ fn matches(old: &Graph, new: &Graph) -> Vec<Option<OpId>> {
             }
         }
     }
-    found
+    matches
 }
 
 /// What is recomputed, as far as it is there. A plan that follows the model does so here.
@@ -133,7 +133,7 @@ fn carry(plan: &OpPlan, from: Side<'_>, old: OpId, to: Side<'_>, op: OpId, notes
                 let same = |index| same_loop(before, index, after);
                 let on = same(tokens)
                     .zip(same(experts))
-                    .map_or(On::Copies, |(tokens, experts)| exchange::of(tokens, experts));
+                    .map_or(On::Copies, |(tokens, experts)| exchange::on_experts(tokens, experts));
                 (on, format!("`{}` for experts", before.loops[tokens].name))
             }
             On::Copies => (On::Copies, String::new()),

@@ -141,27 +141,27 @@ pub type Step = (u32, Pass);
 impl Body {
     /// Codes of one micro-batch of which the first keeps something for the second: values, or a call for its backward.
     pub fn handed_on(&self) -> BTreeSet<(Step, Step)> {
-        let (mut kept, mut calls, mut found) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        let (mut kept, mut calls, mut pairs) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         for code in &self.codes {
-            let own = (code.block, code.pass);
+            let step = (code.block, code.pass);
             for instr in &code.instrs {
                 let first = match instr {
                     Instr::Keep { id, .. } => {
-                        kept.insert(*id, own);
+                        kept.insert(*id, step);
                         continue;
                     }
                     Instr::Call(call) => {
-                        calls.insert(call.id, own);
+                        calls.insert(call.id, step);
                         continue;
                     }
                     Instr::Take { id, .. } => kept.get(id).copied(),
-                    Instr::Grad(grad) => calls.insert(grad.call, own),
+                    Instr::Grad(grad) => calls.insert(grad.call, step),
                     _ => None,
                 };
-                found.extend(first.filter(|first| *first != own).map(|first| (first, own)));
+                pairs.extend(first.filter(|first| *first != step).map(|first| (first, step)));
             }
         }
-        found
+        pairs
     }
 }
 
@@ -293,9 +293,13 @@ impl Timetable {
         let turn = |b: i64| {
             self.loops.iter().flat_map(|it| &it.tasks).filter_map(move |task| {
                 let at = b + i64::from(task.at);
-                let of = if at < 0 { step.checked_sub(1)? } else { step };
+                let batch_step = if at < 0 { step.checked_sub(1)? } else { step };
                 let batch = u32::try_from(if at < 0 { at + i64::from(batches) } else { at }).ok()?;
-                (batch < batches && (of < step || !ends)).then_some(Run { task, of, batch })
+                (batch < batches && (batch_step < step || !ends)).then_some(Run {
+                    task,
+                    of: batch_step,
+                    batch,
+                })
             })
         };
         (0..i64::from(batches)).flat_map(turn).collect()

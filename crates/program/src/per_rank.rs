@@ -73,8 +73,8 @@ impl<'a> Own<'a> {
 
     /// What a leaf is part of, and its region.
     pub fn leaf(self, number: usize) -> (Of, &'a Region) {
-        let (of, region) = &self.table.leaves[number];
-        (*of, region.get(self.at))
+        let (origin, region) = &self.table.leaves[number];
+        (*origin, region.get(self.at))
     }
 
     /// The shard that a leaf's gradient is for.

@@ -44,8 +44,8 @@ pub(crate) fn cost_of(model: &Model, id: OpId) -> Cost {
 pub(crate) fn costs_of(model: &Model, id: OpId, plan: &OpPlan) -> Vec<Cost> {
     let needs_grad = model.graph.needs_grad();
     let mut costs = Costs::new(&model.graph, &model.analysis, id, &needs_grad);
-    let of = |part: &PartCost| Cost::new(&model.graph, id, part, &needs_grad);
-    (0..plan.count()).map(|index| of(costs.part(plan, index))).collect()
+    let cost_of = |part: &PartCost| Cost::new(&model.graph, id, part, &needs_grad);
+    (0..plan.count()).map(|index| cost_of(costs.part(plan, index))).collect()
 }
 
 impl Cost {

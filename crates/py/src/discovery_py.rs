@@ -73,12 +73,12 @@ impl Discovery {
         linear: Vec<Vec<usize>>,
     ) -> PyResult<(String, Vec<String>, Vec<(String, i64)>)> {
         guarded(Evidence::none(), || {
-            let Proposed { rule, names, told, given } = self.known.propose(&classes, &linear);
+            let Proposed { rule, names, told: argument_sizes, given } = self.known.propose(&classes, &linear);
             let text = rule.without_sizes();
             let inputs: Vec<&[i64]> = self.known.inputs.iter().map(Vec::as_slice).collect();
             let outputs: Vec<Option<&[i64]>> =
                 self.known.outputs.iter().map(|shape| Some(shape.as_slice())).collect();
-            let sizes: Vec<_> = told.iter().chain(&given).cloned().collect();
+            let sizes: Vec<_> = argument_sizes.iter().chain(&given).cloned().collect();
             Rule::parse(&with_sizes(&text, &sizes), &inputs, &outputs)?;
             Ok((text, names, given))
         })

@@ -75,7 +75,7 @@ impl Graph {
     #[getter]
     #[expect(clippy::type_complexity, reason = "plain data for Python")]
     fn outputs(&self) -> PyResult<Vec<Option<(String, Vec<i64>, bool)>>> {
-        sound(Evidence::of(&self.model), || {
+        sound(Evidence::from_model(&self.model), || {
             let needs = self.model.graph.needs_grad();
             let output = |t: &Option<graph::TensorId>| {
                 t.map(|t| {
@@ -96,13 +96,14 @@ impl Graph {
         &self,
         rules: Vec<(usize, String, Vec<(String, i64)>, Option<String>, bool, Option<String>)>,
     ) -> PyResult<String> {
-        guarded(Evidence::of(&self.model), || {
+        guarded(Evidence::from_model(&self.model), || {
             let mut graph = self.model.graph.clone();
-            for (at, rule, told, call, found, place) in &rules {
+            for (at, rule, argument_sizes, call, is_found, place) in &rules {
                 let id = OpId::new(*at);
                 let name = registered::name_of(graph.op(id)).unwrap_or_default().to_owned();
-                let given = Given { rule, told: told.clone(), call: call.as_deref(), found: *found };
-                let text = registered::with_sizes(rule, told);
+                let given =
+                    Given { rule, told: argument_sizes.clone(), call: call.as_deref(), found: *is_found };
+                let text = registered::with_sizes(rule, argument_sizes);
                 give(&mut graph, id, &given).map_err(|invalid| refused(&name, &text, place, &invalid))?;
             }
             Ok(graph.to_string())
@@ -148,7 +149,7 @@ impl Operator {
 
     #[getter]
     fn rule(&self) -> PyResult<Option<String>> {
-        sound(Evidence::of(&self.model), || {
+        sound(Evidence::from_model(&self.model), || {
             self.model.analysis.rules[self.id.index()].as_ref().map(ToString::to_string)
         })
     }
@@ -180,17 +181,17 @@ impl Operator {
     /// What it costs in one piece.
     #[getter]
     fn cost(&self) -> PyResult<Cost> {
-        sound(Evidence::of(&self.model), || cost_of(&self.model, self.id))
+        sound(Evidence::from_model(&self.model), || cost_of(&self.model, self.id))
     }
 
     /// Of a function with a registered rule: its sizes and the shapes of its inputs and outputs where dims that may
     /// be split have at most so many elements.
     #[expect(clippy::type_complexity, reason = "plain data for Python")]
     fn smaller(&self, most: i64) -> PyResult<Option<(Vec<i64>, Vec<Vec<i64>>, Vec<Vec<i64>>)>> {
-        sound(Evidence::of(&self.model), || {
+        sound(Evidence::from_model(&self.model), || {
             let rule = self.model.analysis.rules[self.id.index()].as_ref()?;
-            let found = registered::smaller(View::new(&self.model.graph, self.id), rule, most)?;
-            Some((found.sizes, found.inputs, found.outputs))
+            let smaller = registered::smaller(View::new(&self.model.graph, self.id), rule, most)?;
+            Some((smaller.sizes, smaller.inputs, smaller.outputs))
         })
     }
 

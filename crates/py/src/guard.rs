@@ -29,7 +29,7 @@ impl<'a> Evidence<'a> {
         Self::default()
     }
 
-    pub(crate) fn of(model: &'a Model) -> Self {
+    pub(crate) fn from_model(model: &'a Model) -> Self {
         Self { model: Some(model), ..Self::default() }
     }
 

@@ -26,12 +26,12 @@ pub(crate) fn prove_filled(
 ) -> PyResult<Vec<KnownTail>> {
     let others: BTreeSet<String> = others.into_iter().collect();
     let (long, short) = (Arc::clone(&long.model), Arc::clone(&short.model));
-    guarded(Evidence::of(&long), || {
+    guarded(Evidence::from_model(&long), || {
         let fills = |fills: Vec<(usize, usize, f64)>| {
             fills.into_iter().map(|(input, dim, value)| Fill { input, dim, value }).collect()
         };
-        let of = |group| Length::of(&long.graph, &short.graph, fills(group));
-        let lengths: Vec<Length> = lengths.into_iter().map(of).collect();
+        let length_of = |group| Length::of(&long.graph, &short.graph, fills(group));
+        let lengths: Vec<Length> = lengths.into_iter().map(length_of).collect();
         let proved = padding::prove(&long.graph, &short.graph, &lengths, &others)?;
         let known = |(at, filled): (usize, &Filled)| {
             let name = long.graph.tensor(TensorId::new(at)).name.clone();

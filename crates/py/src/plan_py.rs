@@ -28,7 +28,7 @@ type WorkCounts = (f64, Vec<f64>, Vec<f64>, Vec<(String, f64, String)>);
 
 impl Plan {
     /// A plan that was made for a graph.
-    pub(crate) fn of(graph: &Graph, plan: plan::Plan) -> Self {
+    pub(crate) fn new(graph: &Graph, plan: plan::Plan) -> Self {
         Self { model: Arc::clone(&graph.model), plan, notes: vec![], reasons: vec![] }
     }
 }
@@ -40,7 +40,7 @@ impl Plan {
     fn named(py: Python<'_>, graph: &Graph, name: &str, devices: i64) -> PyResult<Self> {
         let model = Arc::clone(&graph.model);
         let make = || sets::explained(name, &model.graph, &model.analysis, number_of_devices(devices)?);
-        let (plan, reasons) = guarded(Evidence::of(&graph.model), || py.detach(make))?;
+        let (plan, reasons) = guarded(Evidence::from_model(&graph.model), || py.detach(make))?;
         Ok(Self { model, plan, notes: vec![], reasons })
     }
 
@@ -49,7 +49,7 @@ impl Plan {
     #[pyo3(signature = (graph, text, devices = None))]
     fn parse(graph: &Graph, text: &str, devices: Option<i64>) -> PyResult<Self> {
         let model = Arc::clone(&graph.model);
-        let plan = guarded(Evidence::of(&graph.model), || {
+        let plan = guarded(Evidence::from_model(&graph.model), || {
             let devices = devices.map(number_of_devices).transpose()?;
             text::parse(text, &model.graph, &model.analysis, devices)
         })?;
@@ -60,7 +60,7 @@ impl Plan {
     #[staticmethod]
     fn random(graph: &Graph, devices: i64, seed: u64) -> PyResult<Self> {
         let model = Arc::clone(&graph.model);
-        let plan = guarded(Evidence::of(&graph.model), || {
+        let plan = guarded(Evidence::from_model(&graph.model), || {
             Ok(random::plan(&model.graph, &model.analysis, number_of_devices(devices)?, seed))
         })?;
         Ok(Self { model, plan, notes: vec![], reasons: vec![] })
@@ -70,8 +70,8 @@ impl Plan {
     fn transferred(&self, py: Python<'_>, graph: &Graph) -> PyResult<Self> {
         let model = Arc::clone(&graph.model);
         let find = || plan::transfer(&self.plan, side(&self.model), side(&model));
-        let found = sound(self.evidence(), || py.detach(find))?;
-        Ok(Self { model, plan: found.plan, notes: found.notes, reasons: vec![] })
+        let transferred = sound(self.evidence(), || py.detach(find))?;
+        Ok(Self { model, plan: transferred.plan, notes: transferred.notes, reasons: vec![] })
     }
 
     /// A plan for a unit of devices, made for this graph, on so many units that divide its batch.
@@ -147,13 +147,15 @@ impl Plan {
 
     #[getter]
     fn text(&self) -> PyResult<String> {
-        sound(Evidence::of(&self.model), || text::print(&self.plan, &self.model.graph, &self.model.analysis))
+        sound(Evidence::from_model(&self.model), || {
+            text::print(&self.plan, &self.model.graph, &self.model.analysis)
+        })
     }
 
     /// The same as people read it: layers that are alike on one line, dims by what they are.
     #[getter]
     fn folded(&self) -> PyResult<String> {
-        sound(Evidence::of(&self.model), || {
+        sound(Evidence::from_model(&self.model), || {
             plan::print_folded(&self.plan, &self.model.graph, &self.model.analysis)
         })
     }
@@ -204,7 +206,7 @@ impl Plan {
 
 impl Plan {
     pub(crate) fn evidence(&self) -> Evidence<'_> {
-        Evidence::of(&self.model).with(&self.plan)
+        Evidence::from_model(&self.model).with(&self.plan)
     }
 }
 
@@ -242,7 +244,7 @@ pub(crate) struct Draft {
 impl Draft {
     fn with<T>(&self, work: impl FnOnce(&mut plan::Draft<'_>) -> diag::Result<T>) -> PyResult<T> {
         let mut decided = self.decided.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        guarded(Evidence::of(&self.model), || {
+        guarded(Evidence::from_model(&self.model), || {
             let mut draft =
                 plan::Draft::resume(&self.model.graph, &self.model.analysis, std::mem::take(&mut *decided));
             let result = work(&mut draft);
@@ -252,7 +254,7 @@ impl Draft {
     }
 
     /// Refuses what belongs to another graph.
-    fn own(&self, model: &Arc<Model>) -> PyResult<()> {
+    fn refuse_strange(&self, model: &Arc<Model>) -> PyResult<()> {
         if Arc::ptr_eq(&self.model, model) {
             return Ok(());
         }
@@ -261,7 +263,7 @@ impl Draft {
 
     /// Operators, all of this graph.
     fn ids(&self, operators: &[PyRef<'_, Operator>]) -> PyResult<Vec<graph::OpId>> {
-        let id = |operator: &PyRef<'_, Operator>| self.own(&operator.model).map(|()| operator.id);
+        let id = |operator: &PyRef<'_, Operator>| self.refuse_strange(&operator.model).map(|()| operator.id);
         operators.iter().map(id).collect()
     }
 
@@ -294,7 +296,7 @@ impl Draft {
 
     /// Divides an operator along a dim, into copies (`replicate`) or partial sums (`value`).
     fn trans(&self, operator: &Operator, algo: &str, parts: i64) -> PyResult<Vec<Part>> {
-        self.own(&operator.model)?;
+        self.refuse_strange(&operator.model)?;
         // No operator can be split into no parts, nor into so many: the same refusal as for fewer than none.
         let count = u32::try_from(parts).unwrap_or(if parts < 0 { 0 } else { u32::MAX });
         Ok(self.parts(self.with(|d| d.trans(operator.id, algo, count))?))
@@ -302,7 +304,7 @@ impl Draft {
 
     /// Leaves an operator in one piece.
     fn single(&self, operator: &Operator) -> PyResult<Vec<Part>> {
-        self.own(&operator.model)?;
+        self.refuse_strange(&operator.model)?;
         let parts = self.with(|d| {
             d.set(operator.id, vec![]);
             Ok(d.parts(operator.id))
@@ -311,14 +313,14 @@ impl Draft {
     }
 
     fn assign(&self, part: &Part, device: i64) -> PyResult<()> {
-        self.own(&part.model)?;
+        self.refuse_strange(&part.model)?;
         self.with(|d| d.assign(part.sub, self.device(part.sub.op, device)?))
     }
 
     /// Assigns all parts of an operator, in order.
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 gives lists as owned values")]
     fn place(&self, operator: &Operator, devices: Vec<i64>) -> PyResult<()> {
-        self.own(&operator.model)?;
+        self.refuse_strange(&operator.model)?;
         self.with(|d| {
             let devices: diag::Result<Vec<u32>> =
                 devices.iter().map(|device| self.device(operator.id, *device)).collect();
@@ -331,8 +333,8 @@ impl Draft {
     fn order(&self, before: Ordered<'_>, after: Ordered<'_>) -> PyResult<()> {
         match (before, after) {
             (Ordered::Operator(before), Ordered::Operator(after)) => {
-                self.own(&before.model)?;
-                self.own(&after.model)?;
+                self.refuse_strange(&before.model)?;
+                self.refuse_strange(&after.model)?;
                 self.with(|d| {
                     d.order(before.id, after.id);
                     Ok(())
@@ -431,7 +433,7 @@ impl Draft {
 
     fn finish(&self) -> PyResult<Plan> {
         let decided = self.decided.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        let plan = guarded(Evidence::of(&self.model), || {
+        let plan = guarded(Evidence::from_model(&self.model), || {
             plan::Draft::resume(&self.model.graph, &self.model.analysis, decided).finish()
         })?;
         Ok(Plan { plan, model: Arc::clone(&self.model), notes: vec![], reasons: vec![] })
@@ -461,7 +463,7 @@ pub(crate) fn plan_devices(name: &str) -> PyResult<Option<u32>> {
 #[pyfunction]
 pub(crate) fn micro_batch_weight(whole: &Graph, one: &Graph) -> PyResult<(String, Vec<usize>, i64)> {
     let (whole, one) = (Arc::clone(&whole.model), Arc::clone(&one.model));
-    let (rows, positions, weight) = guarded(Evidence::of(&whole), || {
+    let (rows, positions, weight) = guarded(Evidence::from_model(&whole), || {
         let sides = [&whole, &one].map(|model| Side { graph: &model.graph, analysis: &model.analysis });
         micro_batches::cut(sides[0], sides[1])
     })?;

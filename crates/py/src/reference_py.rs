@@ -39,7 +39,7 @@ fn different(difference: &reference::Difference) -> Error {
 }
 
 fn said(report: &Report) -> String {
-    let count = |of: &BTreeMap<String, u64>| of.values().sum::<u64>();
+    let count = |calls: &BTreeMap<String, u64>| calls.values().sum::<u64>();
     let steps = if report.batches == 1 { "micro-batch" } else { "micro-batches" };
     let mut text = format!(
         "{} elements are equal, in a step of {} {steps}\n{} calls of operators computed by what they mean, and {} by a table\n",

@@ -59,10 +59,12 @@ type ParamSharding = (usize, &'static str, &'static str, usize, u64);
 /// reduced, how many, and their bytes.
 #[pyfunction]
 pub(crate) fn plan_homes(plan: &Plan) -> PyResult<Vec<ParamSharding>> {
-    let of = |kept: KeptParams| {
+    let fields_of = |kept: KeptParams| {
         (kept.over, Gather::name(kept.gather), Reduce::name(kept.reduce), kept.count, kept.bytes)
     };
-    sound(plan.evidence(), || report::kept(&plan.model.graph, &plan.plan).into_iter().map(of).collect())
+    sound(plan.evidence(), || {
+        report::kept(&plan.model.graph, &plan.plan).into_iter().map(fields_of).collect()
+    })
 }
 
 /// What of a model has a rule, and what has none: dicts of plain data. With a plan of the model also what that splits.
@@ -78,22 +80,23 @@ pub(crate) fn rule_coverage<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let model = plan.map_or(&graph.model, |plan| &plan.model);
     let plan = plan.map(|plan| &plan.plan);
-    let found =
-        sound(Evidence::of(model), || report::coverage(&model.graph, &model.analysis, plan, &counted))?;
+    let coverage = sound(Evidence::from_model(model), || {
+        report::coverage(&model.graph, &model.analysis, plan, &counted)
+    })?;
     let dict = PyDict::new(py);
-    let amounts = [("model", found.all), ("with_rule", found.ruled), ("whole", found.whole)];
+    let amounts = [("model", coverage.all), ("with_rule", coverage.ruled), ("whole", coverage.whole)];
     for (name, amount) in amounts {
         dict.set_item(name, amount_dict(py, amount)?)?;
     }
-    let rows = found.unruled.iter().map(|row| unruled_dict(py, row)).collect::<PyResult<Vec<_>>>()?;
-    dict.set_item("without_rule", rows)?;
-    if let Some(planned) = found.planned {
+    let unruled = coverage.unruled.iter().map(|row| unruled_dict(py, row)).collect::<PyResult<Vec<_>>>()?;
+    dict.set_item("without_rule", unruled)?;
+    if let Some(planned) = coverage.planned {
         let ways = [("split", planned.split), ("replicated", planned.replicated), ("single", planned.single)];
-        let told = PyDict::new(py);
+        let plan_dict = PyDict::new(py);
         for (name, amount) in ways {
-            told.set_item(name, amount_dict(py, amount)?)?;
+            plan_dict.set_item(name, amount_dict(py, amount)?)?;
         }
-        dict.set_item("plan", told)?;
+        dict.set_item("plan", plan_dict)?;
     }
     Ok(dict)
 }
@@ -204,7 +207,7 @@ pub(crate) fn profiled_step(
 
 /// All plans that were looked at; none if there was no search.
 pub(crate) fn comparison(searches: &[(u32, Py<Found>)]) -> Option<Compared> {
-    let bound = searches.iter().map(|(_, found)| found.get().inner().bound).reduce(f64::min)?;
+    let bound = searches.iter().map(|(_, search)| search.get().inner().bound).reduce(f64::min)?;
     let candidate_of = |micro_batches: u32, candidate: &search::Evaluated| Candidate {
         plan: candidate.plan.name.clone(),
         micro_batches,
@@ -214,8 +217,8 @@ pub(crate) fn comparison(searches: &[(u32, Py<Found>)]) -> Option<Compared> {
         utilisation: candidate.estimate.utilisation,
         decisions: Some(candidate.plan.clone()),
     };
-    let candidates_of = |(many, found): &(u32, Py<Found>)| {
-        found.get().inner().rows.iter().map(|it| candidate_of(*many, it)).collect::<Vec<_>>()
+    let candidates_of = |(many, search): &(u32, Py<Found>)| {
+        search.get().inner().rows.iter().map(|it| candidate_of(*many, it)).collect::<Vec<_>>()
     };
     let mut candidates: Vec<Candidate> = searches.iter().flat_map(candidates_of).collect();
     candidates.sort_by(|a, b| (!a.fits).cmp(&!b.fits).then(a.seconds.total_cmp(&b.seconds)));

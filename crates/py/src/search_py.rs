@@ -45,7 +45,7 @@ pub(crate) struct Asked {
 
 impl Asked {
     /// The whole question.
-    pub(crate) fn of<T>(
+    pub(crate) fn with_question<T>(
         &self,
         model: &crate::model::Model,
         ask: impl FnOnce(&Question<'_>) -> diag::Result<T>,
@@ -87,7 +87,7 @@ impl Found {
         let candidate = self.inner.rows.get(at);
         let candidate =
             candidate.ok_or_else(|| pyo3::exceptions::PyIndexError::new_err("there are fewer plans"))?;
-        Ok(Plan::of(&self.graph, candidate.plan.clone()))
+        Ok(Plan::new(&self.graph, candidate.plan.clone()))
     }
 
     /// Seconds of a step that no plan can beat.
@@ -100,15 +100,17 @@ impl Found {
     /// that were looked at, and how long that took. None if these were not looked at.
     #[getter]
     fn inside(&self) -> Option<(f64, usize, usize, f64, f64)> {
-        self.inner.inside.map(|told| (told.bound, told.decisions, told.choices, told.sums, told.seconds))
+        self.inner
+            .inside
+            .map(|stats| (stats.bound, stats.decisions, stats.choices, stats.sums, stats.seconds))
     }
 
     /// Of pipelines whose stages are found: places to cut, groups of devices that differ, pipelines and ends of them that were
     /// looked at, how long that took, and whether nothing was left out for lack of time. None if these were not looked at.
     #[getter]
     fn pipelines(&self) -> Option<(usize, usize, usize, f64, bool)> {
-        let told = self.inner.stages.as_ref().filter(|told| told.looked > 0)?;
-        Some((told.places, told.groups, told.looked, told.seconds, told.is_whole))
+        let stats = self.inner.stages.as_ref().filter(|stats| stats.looked > 0)?;
+        Some((stats.places, stats.groups, stats.looked, stats.seconds, stats.is_whole))
     }
 
     /// Why an operator is divided as it is in the quickest plan, if that was found and not named, or was before it was
@@ -123,11 +125,11 @@ impl Found {
         if operator >= model.graph.ops.len() {
             return Err(pyo3::exceptions::PyIndexError::new_err("there are fewer operators"));
         }
-        guarded(Evidence::of(model), || {
+        guarded(Evidence::from_model(model), || {
             py.detach(|| {
-                self.asked.of(model, |question| {
-                    let found = search::why(question, candidate, OpId::new(operator), most.max(1))?;
-                    Ok(found.map(|found| explained(candidate, &found, search::spmd::limit(question))))
+                self.asked.with_question(model, |question| {
+                    let explanation = search::why(question, candidate, OpId::new(operator), most.max(1))?;
+                    Ok(explanation.map(|why| explained(candidate, &why, search::spmd::limit(question))))
                 })
             })
         })
@@ -171,8 +173,8 @@ fn explained(candidate: &Evaluated, why: &search::Why, limit: u64) -> Explained 
         (it.name.clone(), it.more, takes, it.totals.bytes, it.wins_if(&ways[0], limit as f64))
     };
     let ways = ways.iter().map(way).collect();
-    let of = candidate.reason.as_ref().map_or(&candidate.plan.name, |reason| &reason.plan);
-    (of.clone(), why.block, why.explanation.ops.len(), ways)
+    let plan_name = candidate.reason.as_ref().map_or(&candidate.plan.name, |reason| &reason.plan);
+    (plan_name.clone(), why.block, why.explanation.ops.len(), ways)
 }
 
 fn dict<'py>(py: Python<'py>, candidate: &Evaluated) -> PyResult<Bound<'py, PyDict>> {
@@ -227,7 +229,7 @@ pub(crate) fn search_plan(
 ) -> PyResult<Found> {
     let mut tell = telling(watch);
     let model = &graph.model;
-    let (inner, asked) = guarded(Evidence::of(model), || {
+    let (inner, asked) = guarded(Evidence::from_model(model), || {
         let asked = Asked {
             cluster: cluster_of(cluster, text)?,
             devices,
@@ -242,11 +244,11 @@ pub(crate) fn search_plan(
         py.detach(|| {
             let wanted =
                 Wanted { count: wanted.unwrap_or(usize::MAX).max(1), below: below.unwrap_or(f64::INFINITY) };
-            let found = asked.of(model, |question| match every {
+            let result = asked.with_question(model, |question| match every {
                 true => search::quickest(question, wanted, deadline, &mut tell),
                 false => search::best(question, deadline, &mut tell),
             })?;
-            Ok((found, asked))
+            Ok((result, asked))
         })
     })?;
     Ok(Found { inner, graph: Graph { model: std::sync::Arc::clone(model) }, asked })

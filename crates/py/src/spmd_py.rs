@@ -37,7 +37,7 @@ pub(crate) fn decision_tables(
     byte: f64,
 ) -> PyResult<DecisionTables> {
     let model = &graph.model;
-    guarded(Evidence::of(model), || {
+    guarded(Evidence::from_model(model), || {
         let cluster = cluster_of(cluster, text)?;
         let (optimizer, inputs) = (optimizer.into(), Inputs::Global);
         let asked = Asked {
@@ -50,14 +50,14 @@ pub(crate) fn decision_tables(
             constraints: None,
             threads: 1,
         };
-        py.detach(|| asked.of(model, |question| Ok(told(spmd::tables(question, byte)?))))
+        py.detach(|| asked.with_question(model, |question| Ok(tables_of(spmd::tables(question, byte)?))))
     })
 }
 
-fn told(found: spmd::Tables) -> DecisionTables {
+fn tables_of(decisions: spmd::Tables) -> DecisionTables {
     let mut known: HashMap<*const f64, usize> = HashMap::new();
     let (mut terms, mut tables) = (vec![], vec![]);
-    for term in &found.problem.terms {
+    for term in &decisions.problem.terms {
         let at = *known.entry(Rc::as_ptr(&term.costs).cast()).or_insert_with(|| {
             tables.push(term.costs.to_vec());
             tables.len() - 1
@@ -65,10 +65,10 @@ fn told(found: spmd::Tables) -> DecisionTables {
         terms.push((term.scope.clone(), at));
     }
     DecisionTables {
-        sizes: found.problem.sizes,
+        sizes: decisions.problem.sizes,
         terms,
         tables,
-        least: found.least.map(|least| least.cost),
-        seconds: found.seconds,
+        least: decisions.least.map(|least| least.cost),
+        seconds: decisions.seconds,
     }
 }

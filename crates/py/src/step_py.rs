@@ -33,8 +33,8 @@ impl Simulated {
         &self.inner.shares
     }
 
-    fn most_waited_for(&self, of: impl Fn(&simulate::Shares) -> simulate::Share) -> (f64, f64, u64) {
-        let all = self.shares().iter().map(of).map(|it| (it.moves, it.exposed, it.bytes));
+    fn most_waited_for(&self, share_of: impl Fn(&simulate::Shares) -> simulate::Share) -> (f64, f64, u64) {
+        let all = self.shares().iter().map(share_of).map(|it| (it.moves, it.exposed, it.bytes));
         all.reduce(|a, b| if (b.1, b.0) > (a.1, a.0) { b } else { a }).unwrap_or_default()
     }
 }
@@ -76,7 +76,7 @@ impl Simulated {
             .memory
             .iter()
             .map(compiler::Memory::total)
-            .zip(self.there.iter().map(|(own, _)| *own))
+            .zip(self.there.iter().map(|(capacity, _)| *capacity))
             .collect()
     }
 

@@ -115,13 +115,13 @@ impl Comparison<'_, '_> {
                     .get(number)
                     .and_then(Option::as_ref)
                     .map(|column| column.get(rank.at));
-                let found = rank.outputs.get(&(when, number));
-                if let (Some(region), Some(got)) = (region, found) {
+                let output = rank.outputs.get(&(when, number));
+                if let (Some(region), Some(got)) = (region, output) {
                     self.part("the output", rank.number, *tensor, region, got, wanted)?;
                     covered.extend(regions::places(&whole, region).into_iter().flatten());
                 }
-                let is_part = found.is_some() && region != Some(&whole);
-                if found.is_some() != region.is_some() || (*asked == Output::Whole && is_part) {
+                let is_part = output.is_some() && region != Some(&whole);
+                if output.is_some() != region.is_some() || (*asked == Output::Whole && is_part) {
                     return Err(self.missing("all of the output", rank.number, *tensor));
                 }
             }

@@ -109,7 +109,7 @@ impl<'a> Machine<'a> {
         back: bool,
     ) -> Result<Ran, Trouble> {
         let mut tape = Tape::new();
-        let mut found: std::collections::HashMap<BufId, T> = std::collections::HashMap::new();
+        let mut tensors: std::collections::HashMap<BufId, T> = std::collections::HashMap::new();
         let mut inputs = vec![];
         for (buf, value) in call.inputs.iter().zip(given) {
             let wanted = match self.leaf_of(rank.role, *buf) {
@@ -118,7 +118,7 @@ impl<'a> Machine<'a> {
             };
             let x = tape.enter(value, back && wanted);
             inputs.push(x.clone());
-            found.insert(*buf, x);
+            tensors.insert(*buf, x);
         }
         self.env.single = false;
         self.env.batch = job.when.key();
@@ -127,7 +127,7 @@ impl<'a> Machine<'a> {
             Draws::Rank { graph: self.graph, program: self.program, role: rank.role, at: rank.at };
         self.env.spend(tape.len())?;
         for op in &call.ops {
-            let arg = |arg: &Arg| argument(arg, rank, &found);
+            let arg = |arg: &Arg| argument(arg, rank, &tensors);
             let args = op.args.iter().map(arg).collect::<Result<Vec<_>, Trouble>>()?;
             let kwargs = op.kwargs.iter().map(|(name, value)| Ok((name.clone(), arg(value)?)));
             let kwargs = kwargs.collect::<Result<Vec<_>, Trouble>>()?;
@@ -138,12 +138,13 @@ impl<'a> Machine<'a> {
             }
             for (buf, result) in op.outputs.iter().zip(results) {
                 if let Some(buf) = buf {
-                    found.insert(*buf, result);
+                    tensors.insert(*buf, result);
                 }
             }
         }
-        let made =
-            |buf: &BufId| found.get(buf).cloned().ok_or_else(|| Trouble::fault("gives what it has not made"));
+        let made = |buf: &BufId| {
+            tensors.get(buf).cloned().ok_or_else(|| Trouble::fault("gives what it has not made"))
+        };
         let outputs = call.outputs.iter().map(made).collect::<Result<Vec<_>, Trouble>>()?;
         // The numbers stay in the budget for as long as the tape is there.
         self.env.left += tape.len();
@@ -305,7 +306,7 @@ pub fn number(rank: &Rank<'_>, arg: &Arg) -> Result<i64, Trouble> {
     match arg {
         Arg::Int(value) => Ok(*value),
         Arg::Hole(hole) => {
-            rank.own().constant(*hole).ok_or_else(|| Trouble::fault("a number that is in no table"))
+            rank.table().constant(*hole).ok_or_else(|| Trouble::fault("a number that is in no table"))
         }
         _ => Err(Trouble::fault("no number where one is needed")),
     }
@@ -318,7 +319,7 @@ pub fn extents(rank: &Rank<'_>, dims: &[Vec<Arg>]) -> Result<Vec<Vec<i64>>, Trou
 fn argument(
     arg: &Arg,
     rank: &Rank<'_>,
-    found: &std::collections::HashMap<BufId, T>,
+    tensors: &std::collections::HashMap<BufId, T>,
 ) -> Result<ops::OpArg, Trouble> {
     Ok(match arg {
         Arg::None => ops::OpArg::None,
@@ -331,10 +332,10 @@ fn argument(
         Arg::Buf(buf) => {
             let missing =
                 || Trouble::fault(format!("reads `{}`, which is not there", rank.role.body.buf(*buf).name));
-            ops::OpArg::Tensor(found.get(buf).cloned().ok_or_else(missing)?)
+            ops::OpArg::Tensor(tensors.get(buf).cloned().ok_or_else(missing)?)
         }
         Arg::List(items) => ops::OpArg::List(
-            items.iter().map(|item| argument(item, rank, found)).collect::<Result<_, Trouble>>()?,
+            items.iter().map(|item| argument(item, rank, tensors)).collect::<Result<_, Trouble>>()?,
         ),
     })
 }

@@ -16,13 +16,13 @@ impl<'a> Machine<'a> {
 
     /// A leaf as a code reads it.
     pub fn leaf(&self, rank: &Rank<'a>, number: usize, job: &Job) -> Result<Value, Trouble> {
-        let (of, region) = rank.own().leaf(number);
+        let (origin, region) = rank.table().leaf(number);
         let tensor = rank.role.body.leaves[number].tensor;
         let factors = &self.program.factors[tensor.index()];
-        let (value, frame) = match of {
-            Of::Shard(shard) => (self.shard(rank, shard, job), rank.own().shard(shard)),
+        let (value, frame) = match origin {
+            Of::Shard(shard) => (self.shard(rank, shard, job), rank.table().shard(shard)),
             Of::Copy(copy) => match &rank.copies[copy] {
-                Some(value) => (value.clone(), rank.own().copy(copy)),
+                Some(value) => (value.clone(), rank.table().copy(copy)),
                 None => return Err(Trouble::fault("reads what is not gathered")),
             },
         };
@@ -58,7 +58,7 @@ impl<'a> Machine<'a> {
     /// A leaf's gradient, which it gives up; zeros if there is none.
     pub fn gradient_of(&self, rank: &mut Rank<'a>, step: u32, leaf: usize) -> Value {
         let taken = rank.gradients(step).leaves[leaf].take();
-        let (_, region) = rank.own().leaf(leaf);
+        let (_, region) = rank.table().leaf(leaf);
         let tensor = rank.role.body.leaves[leaf].tensor;
         taken.unwrap_or_else(|| Value::zeros(regions::shape(region, &self.program.factors[tensor.index()])))
     }
@@ -83,23 +83,23 @@ impl<'a> Machine<'a> {
 
     /// The gradients of a rank's shards at the end of a step.
     pub fn finished(&self, rank: &mut Rank<'a>, step: u32) -> Result<Vec<Value>, Trouble> {
-        let mut found: Vec<Value> =
+        let mut sums: Vec<Value> =
             rank.shards.iter().map(|shard| Value::zeros(shard.shape.clone())).collect();
         let gradients = rank.gradients.remove(&step).unwrap_or_default();
         for (number, gradient) in gradients.leaves.into_iter().enumerate() {
             let Some(gradient) = gradient else { continue };
-            let (_, region) = rank.own().leaf(number);
-            let shard = rank.own().shard_of(number);
-            let mut data = found[shard].data.to_vec();
-            regions::join(&mut data, rank.own().shard(shard), &gradient.data, region, Num::plus)
+            let (_, region) = rank.table().leaf(number);
+            let shard = rank.table().shard_of(number);
+            let mut data = sums[shard].data.to_vec();
+            regions::join(&mut data, rank.table().shard(shard), &gradient.data, region, Num::plus)
                 .ok_or_else(|| Trouble::fault("a gradient of a leaf that is no part of its shard"))?;
-            found[shard].data = data.into();
+            sums[shard].data = data.into();
         }
-        for (place, arrived) in found.iter_mut().zip(gradients.arrived) {
+        for (place, arrived) in sums.iter_mut().zip(gradients.arrived) {
             if let Some(arrived) = arrived {
                 *place = place.zip(&arrived, Num::plus);
             }
         }
-        Ok(found)
+        Ok(sums)
     }
 }

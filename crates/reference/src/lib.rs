@@ -159,7 +159,7 @@ impl<'r> Execution<'r> {
     fn verdict(&self) -> Verdict {
         let mut env = self.env();
         let (expected, agree) = match self.expected(&mut env) {
-            Ok(found) => found,
+            Ok(expected) => expected,
             Err(Stop::TooLarge) => return Verdict::Unknown(Reason::TooLarge),
             Err(Stop::Unknown(target)) => return Verdict::Unknown(Reason::Operator(target)),
             Err(Stop::Wrong(what)) => return Verdict::Unknown(Reason::Model(what)),
@@ -177,14 +177,14 @@ impl<'r> Execution<'r> {
 
     /// What each step must give, and whether the rewritten graph gives the same as the model's own.
     fn expected(&self, env: &mut Env<'r>) -> std::result::Result<(Vec<Expected>, bool), Stop> {
-        let own = self.on_one_device(env, self.model, self.numbers());
+        let original = self.on_one_device(env, self.model, self.numbers());
         if self.program.rewritings.is_empty() && self.program.slices.is_none() {
-            return own.map(|found| (found, true));
+            return original.map(|expected| (expected, true));
         }
         let graph = &self.rewritten.graph;
         let other = self.on_one_device(env, graph, (0..graph.ops.len() as u32).collect())?;
-        match own {
-            Ok(own) if equal(&own, &other) => Ok((own, true)),
+        match original {
+            Ok(expected) if equal(&expected, &other) => Ok((expected, true)),
             Err(Stop::TooLarge) => Err(Stop::TooLarge),
             _ => Ok((other, false)),
         }
@@ -206,13 +206,13 @@ impl<'r> Execution<'r> {
 
     /// By which numbers the model's operators draw: those of the rewritten graph, where they are the same operators.
     fn numbers(&self) -> Vec<u32> {
-        let mut found = vec![u32::MAX; self.model.ops.len()];
+        let mut numbers = vec![u32::MAX; self.model.ops.len()];
         for (number, origin) in self.rewritten.origins.iter().enumerate() {
             if origin.labels.is_none() {
-                found[origin.op.index()] = number as u32;
+                numbers[origin.op.index()] = number as u32;
             }
         }
-        found
+        numbers
     }
 
     fn ranks(&self, env: Env<'r>, expected: &[Expected]) -> std::result::Result<Report, Verdict> {

@@ -78,10 +78,10 @@ impl<'a> Machine<'a> {
             let (mut moved, mut done) = (false, true);
             for rank in ranks.iter_mut() {
                 loop {
-                    let found = self.next(rank, finished).map_err(|trouble| placed(trouble, rank))?;
-                    moved |= found == Progress::Ran;
-                    done &= found != Progress::Waits;
-                    if found != Progress::Ran {
+                    let progress = self.next(rank, finished).map_err(|trouble| placed(trouble, rank))?;
+                    moved |= progress == Progress::Ran;
+                    done &= progress != Progress::Waits;
+                    if progress != Progress::Ran {
                         break;
                     }
                 }
@@ -176,7 +176,7 @@ impl<'a> Machine<'a> {
                         .sources
                         .seed(number, self.graph.tensor(tensor), job.when)
                         .map(|x| x.times(scale));
-                    let Some(region) = rank.own().output(number) else { continue };
+                    let Some(region) = rank.table().output(number) else { continue };
                     let region = region.clone();
                     rank.bufs.insert(*buf, self.part(&seed, tensor.index(), &region)?);
                 }
@@ -251,8 +251,8 @@ impl<'a> Machine<'a> {
         let program = self.program;
         let groups = program.groupings.get(grouping.index()).into_iter().flatten().enumerate();
         for (number, group) in groups {
-            if let Some(own) = group.iter().position(|other| other.index() == rank.number) {
-                return Ok((number, group, own));
+            if let Some(place) = group.iter().position(|other| other.index() == rank.number) {
+                return Ok((number, group, place));
             }
         }
         Err(Trouble::fault("communicates in a group that it is not in"))
@@ -266,7 +266,7 @@ impl<'a> Machine<'a> {
         what: &str,
         give: impl FnOnce(&mut Self, &mut Rank<'a>) -> Result<Vec<Value>, Trouble>,
     ) -> Result<Option<Met>, Trouble> {
-        let (number, group, own) = self.group(grouping, rank)?;
+        let (number, group, place) = self.group(grouping, rank)?;
         let name = format!("{}", grouping.0);
         let key = (grouping, number, rank.met.get(&name).copied().unwrap_or(0));
         if !rank.waits {
@@ -282,7 +282,7 @@ impl<'a> Machine<'a> {
                     rendezvous.what
                 )));
             }
-            rendezvous.given[own] = Some(given);
+            rendezvous.given[place] = Some(given);
         }
         let Some(rendezvous) = self.open.get(&key) else { return Ok(None) };
         let all: Option<Vec<Vec<Value>>> = rendezvous.given.iter().cloned().collect();
@@ -290,7 +290,7 @@ impl<'a> Machine<'a> {
         *rank.met.entry(name).or_default() += 1;
         let equal = all.iter().all(|given| given.len() == all[0].len());
         if equal {
-            Ok(Some((all, own)))
+            Ok(Some((all, place)))
         } else {
             Err(Trouble::fault("gives another number of values than others"))
         }

@@ -21,9 +21,9 @@ impl<'a> Machine<'a> {
                     self.post(rank, *exchange, occasion, &values)?;
                 }
                 let occasion = occasion(rank, *exchange, job);
-                let Some(found) = self.collect(rank, *exchange, occasion)? else { return Ok(false) };
+                let Some(values) = self.collect(rank, *exchange, occasion)? else { return Ok(false) };
                 again(rank, *exchange);
-                store(rank, to, found)?;
+                store(rank, to, values)?;
                 Ok(true)
             }
             Instr::Send { exchange, from } => {
@@ -32,8 +32,8 @@ impl<'a> Machine<'a> {
                 Ok(true)
             }
             Instr::Receive { exchange, to } => {
-                let Some(found) = self.collect(rank, *exchange, job.when.key())? else { return Ok(false) };
-                store(rank, to, found)?;
+                let Some(values) = self.collect(rank, *exchange, job.when.key())? else { return Ok(false) };
+                store(rank, to, values)?;
                 Ok(true)
             }
             Instr::ExchangeGradients { exchange, leaves, shards, .. } => {
@@ -43,12 +43,12 @@ impl<'a> Machine<'a> {
                     self.post(rank, *exchange, occasion, &values)?;
                 }
                 let occasion = occasion(rank, *exchange, job);
-                let Some(found) = self.collect(rank, *exchange, occasion)? else { return Ok(false) };
+                let Some(values) = self.collect(rank, *exchange, occasion)? else { return Ok(false) };
                 again(rank, *exchange);
-                if found.len() != shards.len() {
+                if values.len() != shards.len() {
                     return Err(Trouble::fault("gets another number of gradients than it has shards for"));
                 }
-                for (shard, value) in shards.iter().zip(found) {
+                for (shard, value) in shards.iter().zip(values) {
                     self.arrives(rank, job.when.step, *shard, value)?;
                 }
                 Ok(true)
@@ -120,7 +120,7 @@ impl<'a> Machine<'a> {
             let How::AllToAll { send, .. } = &it.how else { return Ok(values) };
             (0..send.sizes.len()).map(|at| piece(rank, send, &values[0], at)).collect()
         };
-        let Some((all, own)) = self.meet(rank, it.group, &what, give)? else { return Ok(false) };
+        let Some((all, place)) = self.meet(rank, it.group, &what, give)? else { return Ok(false) };
         let made = match &it.how {
             How::AllReduce(reduction) => (0..it.from.len())
                 .map(|at| reduced(&all, at, *reduction))
@@ -131,10 +131,10 @@ impl<'a> Machine<'a> {
             }
             How::ReduceScatter(cut) => {
                 let sum = reduced(&all, 0, Reduction::Sum)?;
-                vec![piece(rank, cut, &sum, own)?]
+                vec![piece(rank, cut, &sum, place)?]
             }
             How::AllToAll { receive, .. } => {
-                let pieces: Option<Vec<Value>> = all.iter().map(|given| given.get(own).cloned()).collect();
+                let pieces: Option<Vec<Value>> = all.iter().map(|given| given.get(place).cloned()).collect();
                 let pieces =
                     pieces.ok_or_else(|| Trouble::fault("sends fewer pieces than its group has ranks"))?;
                 vec![join(rank, receive, &pieces)?]
@@ -169,8 +169,8 @@ impl<'a> Machine<'a> {
                 return Err(Trouble::fault("gathers another number of parts than its group has"));
             }
             for (part, given) in all.iter().enumerate() {
-                let own = part_of(region, table.factor, part as u32, table.parts)?;
-                regions::join(&mut data, region, &given[at].data, &own, |_, new| new)
+                let part = part_of(region, table.factor, part as u32, table.parts)?;
+                regions::join(&mut data, region, &given[at].data, &part, |_, new| new)
                     .ok_or_else(|| Trouble::fault("gathers parts that do not fit"))?;
             }
             let shape = regions::shape(region, &self.program.factors[tensor.index()]);
@@ -187,7 +187,7 @@ impl<'a> Machine<'a> {
         leaves: &'a [LeafId],
     ) -> Result<bool, Trouble> {
         let give = |it: &mut Self, rank: &mut Rank<'a>| Ok(it.gradients_of(rank, job, leaves));
-        let Some((all, own)) = self.meet(rank, group, "scatter_gradients", give)? else { return Ok(false) };
+        let Some((all, place)) = self.meet(rank, group, "scatter_gradients", give)? else { return Ok(false) };
         for (at, leaf) in leaves.iter().enumerate() {
             let sum = reduced(&all, at, Reduction::Sum)?;
             let table = rank.role.table.leaves.get(leaf.index());
@@ -196,7 +196,7 @@ impl<'a> Machine<'a> {
             };
             let table = &rank.role.table.copies[*copy];
             // By the place in the group, as the runtime sends it.
-            let part = part_of(table.region.get(rank.at), table.factor, own as u32, table.parts)?;
+            let part = part_of(table.region.get(rank.at), table.factor, place as u32, table.parts)?;
             self.region_arrives(rank, job, leaf.index(), &sum, &part)?;
         }
         Ok(true)
@@ -209,7 +209,7 @@ impl<'a> Machine<'a> {
         leaf: usize,
         gradient: &Value,
     ) -> Result<(), Trouble> {
-        let region = rank.own().shard(rank.own().shard_of(leaf)).clone();
+        let region = rank.table().shard(rank.table().shard_of(leaf)).clone();
         self.region_arrives(rank, job, leaf, gradient, &region)
     }
 
@@ -221,11 +221,11 @@ impl<'a> Machine<'a> {
         gradient: &Value,
         region: &Region,
     ) -> Result<(), Trouble> {
-        let (_, frame) = rank.own().leaf(leaf);
+        let (_, frame) = rank.table().leaf(leaf);
         let tensor = rank.role.body.leaves[leaf].tensor;
         let part = regions::cut(gradient, frame, region, &self.program.factors[tensor.index()]);
         let part = part.ok_or_else(|| Trouble::fault("a part that is not in what is gathered"))?;
-        self.arrives(rank, job.when.step, rank.own().shard_of(leaf), part)
+        self.arrives(rank, job.when.step, rank.table().shard_of(leaf), part)
     }
 
     /// Sends the pieces of a rank's sources.
@@ -239,8 +239,8 @@ impl<'a> Machine<'a> {
         let Some(table) = self.program.exchanges.get(exchange.index()) else {
             return Err(Trouble::fault("no such table"));
         };
-        let own = |(_, (owner, _)): &(usize, &(program::RankId, Region))| owner.index() == rank.number;
-        let sources: Vec<usize> = table.sources.iter().enumerate().filter(own).map(|(at, _)| at).collect();
+        let is_own = |(_, (owner, _)): &(usize, &(program::RankId, Region))| owner.index() == rank.number;
+        let sources: Vec<usize> = table.sources.iter().enumerate().filter(is_own).map(|(at, _)| at).collect();
         if sources.len() != values.len() {
             return Err(Trouble::fault("gives another number of values than its table says"));
         }
@@ -268,22 +268,22 @@ impl<'a> Machine<'a> {
         };
         let key = |from: usize| (exchange.0, occasion, from, rank.number);
         let mut next: std::collections::HashMap<usize, usize> = std::collections::HashMap::new();
-        let mut found = vec![];
+        let mut targets = vec![];
         for (target, (owner, region)) in table.targets.iter().enumerate() {
             if owner.index() == rank.number {
-                found.push((target, region, vec![Num::ZERO; regions::numel(region)]));
+                targets.push((target, region, vec![Num::ZERO; regions::numel(region)]));
             }
         }
         // Where no piece comes to, there are zeros, whatever the reduction is.
         for piece in &table.pieces {
-            if let Some((_, region, data)) = found.iter_mut().find(|(target, ..)| *target == piece.to) {
+            if let Some((_, region, data)) = targets.iter_mut().find(|(target, ..)| *target == piece.to) {
                 let begin = vec![neutral(table.reduction); regions::numel(&piece.region)];
                 regions::join(data, region, &begin, &piece.region, |_, neutral| neutral)
                     .ok_or_else(|| Trouble::fault("receives what does not fit"))?;
             }
         }
         for piece in &table.pieces {
-            let Some((_, region, data)) = found.iter_mut().find(|(target, ..)| *target == piece.to) else {
+            let Some((_, region, data)) = targets.iter_mut().find(|(target, ..)| *target == piece.to) else {
                 continue;
             };
             let giver = table.sources[piece.from].0.index();
@@ -301,7 +301,7 @@ impl<'a> Machine<'a> {
             Value::new(kind, regions::shape(region, factors), data)
         };
         next.keys().for_each(|giver| drop(self.messages.remove(&key(*giver))));
-        Ok(Some(found.into_iter().map(value).collect()))
+        Ok(Some(targets.into_iter().map(value).collect()))
     }
 }
 
@@ -390,8 +390,8 @@ fn join(rank: &Rank<'_>, cut: &Cut, pieces: &[Value]) -> Result<Value, Trouble> 
 
 fn piece(rank: &Rank<'_>, cut: &Cut, value: &Value, at: usize) -> Result<Value, Trouble> {
     let (whole, region) = span(rank, cut, at)?;
-    let found = regions::cut(value, &regions::whole(&whole.concat()), &region, &whole);
-    found.ok_or_else(|| Trouble::fault("cuts what does not fit"))
+    let part = regions::cut(value, &regions::whole(&whole.concat()), &region, &whole);
+    part.ok_or_else(|| Trouble::fault("cuts what does not fit"))
 }
 
 /// A balanced part of a region along a factor: sizes differ by one at most, longer ones first.

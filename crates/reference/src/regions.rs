@@ -18,16 +18,16 @@ pub fn places(frame: &Region, region: &Region) -> Option<Vec<usize>> {
     if frame.0.len() != region.0.len() {
         return None;
     }
-    let mut found = vec![0usize];
+    let mut places = vec![0usize];
     for (outer, inner) in frame.0.iter().zip(&region.0) {
         if inner.hi < inner.lo || inner.lo < outer.lo || (inner.hi > outer.hi && inner.lo < inner.hi) {
             return None;
         }
         let size = (outer.hi - outer.lo) as usize;
         let span = (inner.lo - outer.lo) as usize..(inner.hi - outer.lo) as usize;
-        found = found.iter().flat_map(|at| span.clone().map(move |step| at * size + step)).collect();
+        places = places.iter().flat_map(|at| span.clone().map(move |step| at * size + step)).collect();
     }
-    Some(found)
+    Some(places)
 }
 
 /// The shape of a region of a tensor whose dims have these factors.

@@ -59,8 +59,8 @@ impl Single<'_> {
     ) -> Made<()> {
         (env.single, env.batch) = (true, when.key());
         let graph = self.graph;
-        let (mut tape, mut found) = (Tape::new(), vec![None; graph.tensors.len()]);
-        for (tensor, place) in graph.tensors.iter().zip(&mut found) {
+        let (mut tape, mut values) = (Tape::new(), vec![None; graph.tensors.len()]);
+        for (tensor, place) in graph.tensors.iter().zip(&mut values) {
             if matches!(tensor.source, Source::Op { .. }) {
                 continue;
             }
@@ -70,9 +70,9 @@ impl Single<'_> {
         }
         env.spend(tape.len())?;
         for at in 0..graph.ops.len() {
-            self.operator(env, &mut tape, &mut found, at)?;
+            self.operator(env, &mut tape, &mut values, at)?;
         }
-        let value = |id: TensorId| found[id.index()].as_ref();
+        let value = |id: TensorId| values[id.index()].as_ref();
         let leave = |id: &Option<TensorId>| id.and_then(&value).map(|x| tape.leave(x));
         expected.outputs.push(graph.outputs.iter().map(leave).collect());
         for (name, id) in &graph.updates {
@@ -81,14 +81,14 @@ impl Single<'_> {
             }
         }
         if self.trains {
-            self.back(&tape, &found, sources, when, expected);
+            self.back(&tape, &values, sources, when, expected);
         }
         Ok(())
     }
 
-    fn operator(&self, env: &mut Env<'_>, tape: &mut Tape, found: &mut [Option<T>], at: usize) -> Made<()> {
+    fn operator(&self, env: &mut Env<'_>, tape: &mut Tape, values: &mut [Option<T>], at: usize) -> Made<()> {
         let op = &self.graph.ops[at];
-        let read = |id: TensorId| found[id.index()].clone();
+        let read = |id: TensorId| values[id.index()].clone();
         let arg = |arg: &graph::Arg| argument(arg, &read, &ops::OpArg::Tensor);
         let args: Option<Vec<ops::OpArg>> = op.args.iter().map(arg).collect();
         let kwargs = op.kwargs.iter().map(|(name, value)| Some((name.clone(), arg(value)?)));
@@ -119,25 +119,32 @@ impl Single<'_> {
                 ));
             }
             // The type is the graph's.
-            found[id.index()] = Some(T { kind: kind(self.graph.tensor(*id).dtype), ..result.clone() });
+            values[id.index()] = Some(T { kind: kind(self.graph.tensor(*id).dtype), ..result.clone() });
         }
         Ok(())
     }
 
-    fn back(&self, tape: &Tape, found: &[Option<T>], sources: &Sources, when: When, expected: &mut Expected) {
+    fn back(
+        &self,
+        tape: &Tape,
+        values: &[Option<T>],
+        sources: &Sources,
+        when: When,
+        expected: &mut Expected,
+    ) {
         let needs = self.boundary.needs_grad(self.graph);
         let scale = sources.scale(when.step);
         let mut seeds: Vec<(u32, Num)> = vec![];
         for (number, output) in self.graph.outputs.iter().enumerate() {
             let leaves = self.boundary.outputs.get(number).is_some_and(|it| *it != Output::None);
             let Some(id) = output.filter(|id| leaves && needs[id.index()]) else { continue };
-            let Some(x) = &found[id.index()] else { continue };
+            let Some(x) = &values[id.index()] else { continue };
             let seed = sources.seed(number, self.graph.tensor(id), when);
             seeds.extend(x.at.iter().copied().zip(seed.data.iter().map(|it| it.times(scale))));
         }
         let gradients = tape.back(seeds);
         let mut of_inputs = BTreeMap::new();
-        for (tensor, x) in self.graph.tensors.iter().zip(found) {
+        for (tensor, x) in self.graph.tensors.iter().zip(values) {
             let (Some(x), true) = (x, tensor.wants_grad()) else { continue };
             let data = x.at.iter().map(|at| gradients[*at as usize]).collect();
             let gradient = Value { kind: x.kind, shape: x.shape.clone(), data };

@@ -49,8 +49,8 @@ fn of_role(program: &Program, role: &Role, tensors: usize) -> Option<String> {
             it.shard < table.shards.len() && fits(table.shards[it.shard].tensor, it.region.values())
         })
         && body.inputs.iter().zip(&table.inputs).all(|(tensor, it)| fits(*tensor, it.values()))
-        && body.leaves.iter().zip(&table.leaves).all(|(leaf, (of, region))| {
-            let there = match of {
+        && body.leaves.iter().zip(&table.leaves).all(|(leaf, (origin, region))| {
+            let there = match origin {
                 Of::Shard(at) => table.shards.get(*at).is_some_and(|it| it.tensor == leaf.tensor),
                 Of::Copy(at) => {
                     table.copies.get(*at).is_some_and(|it| table.shards[it.shard].tensor == leaf.tensor)

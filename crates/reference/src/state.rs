@@ -76,7 +76,7 @@ pub enum Does {
 }
 
 impl<'a> Rank<'a> {
-    pub fn own(&self) -> Own<'a> {
+    pub fn table(&self) -> Own<'a> {
         self.role.own(self.at)
     }
 

@@ -63,28 +63,28 @@ pub fn ranks<'a>(machine: &Machine<'a>, batches: u32) -> Result<Vec<Rank<'a>>, T
 
 fn jobs(role: &Role, batches: u32, goes_on: bool) -> Vec<Job> {
     let table = &role.body.timetable;
-    let mut found = vec![];
+    let mut jobs = vec![];
     if !goes_on {
-        found.extend(once(role, Pass::Begin, 0, table.begins));
-        found.extend(table.tasks(batches).filter_map(|(task, batch)| job(role, task, 0, 0, batch, batches)));
-        found.extend(once(role, Pass::End, 0, table.ends));
-        found.push(event(Does::Finish, 0));
-        return found;
+        jobs.extend(once(role, Pass::Begin, 0, table.begins));
+        jobs.extend(table.tasks(batches).filter_map(|(task, batch)| job(role, task, 0, 0, batch, batches)));
+        jobs.extend(once(role, Pass::End, 0, table.ends));
+        jobs.push(event(Does::Finish, 0));
+        return jobs;
     }
     for step in 0..=STEPS {
         let last = step == STEPS;
         if !last {
-            found.extend(once(role, Pass::Begin, step, table.begins));
+            jobs.extend(once(role, Pass::Begin, step, table.begins));
         }
         let runs = table.no_flush(step, batches, last);
-        found.extend(runs.iter().filter_map(|run| job(role, run.task, step, run.of, run.batch, batches)));
+        jobs.extend(runs.iter().filter_map(|run| job(role, run.task, step, run.of, run.batch, batches)));
         if step > 0 {
-            found.extend(once(role, Pass::End, step - 1, table.ends));
-            found.push(event(Does::Finish, step - 1));
+            jobs.extend(once(role, Pass::End, step - 1, table.ends));
+            jobs.push(event(Does::Finish, step - 1));
         }
-        found.push(event(Does::Change, step + 1));
+        jobs.push(event(Does::Change, step + 1));
     }
-    found
+    jobs
 }
 
 fn event(does: Does, step: u32) -> Job {
@@ -96,7 +96,7 @@ fn once(role: &Role, pass: Pass, step: u32, runs: bool) -> Option<Job> {
     Some(Job { code, does: Does::Code, ..event(Does::Code, step) })
 }
 
-fn job(role: &Role, task: &Task, step: u32, of: u32, batch: u32, batches: u32) -> Option<Job> {
+fn job(role: &Role, task: &Task, step: u32, batch_step: u32, batch: u32, batches: u32) -> Option<Job> {
     let code =
         role.body.codes.iter().position(|code| (code.block, code.pass) == (task.block, task.pass()))?;
     let scaled = match task.does {
@@ -104,7 +104,7 @@ fn job(role: &Role, task: &Task, step: u32, of: u32, batch: u32, batches: u32) -
         _ => 0,
     };
     let settles = task.settles().is(batch, batches);
-    Some(Job { code, when: When { step: of, batch }, step, settles, scaled, does: Does::Code })
+    Some(Job { code, when: When { step: batch_step, batch }, step, settles, scaled, does: Does::Code })
 }
 
 /// Whether a shard is of a parameter that is trained.

@@ -121,21 +121,21 @@ impl Tape {
 
     /// The gradients of all numbers, given those of some.
     pub fn back(&self, seeds: impl IntoIterator<Item = (u32, Num)>) -> Vec<Num> {
-        let mut found = vec![Num::ZERO; self.values.len()];
+        let mut gradients = vec![Num::ZERO; self.values.len()];
         for (at, seed) in seeds {
-            found[at as usize] = found[at as usize].plus(seed);
+            gradients[at as usize] = gradients[at as usize].plus(seed);
         }
         for at in (0..self.values.len()).rev() {
-            let gradient = found[at];
+            let gradient = gradients[at];
             if gradient == Num::ZERO {
                 continue;
             }
             for (from, by) in &self.edges[self.starts[at] as usize..self.starts[at + 1] as usize] {
                 let from = *from as usize;
-                found[from] = found[from].plus(gradient.times(*by));
+                gradients[from] = gradients[from].plus(gradient.times(*by));
             }
         }
-        found
+        gradients
     }
 
     pub fn enter(&mut self, value: &Value, needs: bool) -> T {

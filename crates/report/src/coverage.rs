@@ -107,16 +107,24 @@ pub fn coverage(
     let mut unruled: Vec<Unruled> = rows.into_values().map(|ops| sums.unruled(&ops, counted)).collect();
     unruled.sort_by(|a, b| b.amount.operations.total_cmp(&a.amount.operations));
     let planned = plan.map(|plan| {
-        let of = |way: Division| {
-            sums.of(&ops.iter().filter(|op| division_of(plan.op(**op)) == way).copied().collect::<Vec<_>>())
+        let amount_of = |way: Division| {
+            sums.amount(
+                &ops.iter().filter(|op| division_of(plan.op(**op)) == way).copied().collect::<Vec<_>>(),
+            )
         };
         Planned {
-            split: of(Division::Split),
-            replicated: of(Division::Replicated),
-            single: of(Division::Single),
+            split: amount_of(Division::Split),
+            replicated: amount_of(Division::Replicated),
+            single: amount_of(Division::Single),
         }
     });
-    Coverage { all: sums.of(&ops), ruled: sums.of(&ruled), whole: sums.of(&whole), unruled, planned }
+    Coverage {
+        all: sums.amount(&ops),
+        ruled: sums.amount(&ruled),
+        whole: sums.amount(&whole),
+        unruled,
+        planned,
+    }
 }
 
 /// What each operator has of the work and the memory.
@@ -159,17 +167,17 @@ impl<'g> Sums<'g> {
             .iter()
             .zip(&shares)
             .filter(|(_, share)| share.is_none())
-            .map(|(own, _)| own)
+            .map(|(operations, _)| operations)
             .sum();
         let rest = 1.0 - shares.iter().flatten().sum::<f64>();
-        for (own, share) in self.operations.iter_mut().zip(shares) {
+        for (operations, share) in self.operations.iter_mut().zip(shares) {
             if let Some(share) = share.filter(|_| rest > 1e-9 && known > 0.0) {
-                *own = share / rest * known;
+                *operations = share / rest * known;
             }
         }
     }
 
-    fn of(&self, ops: &[OpId]) -> Amount {
+    fn amount(&self, ops: &[OpId]) -> Amount {
         let read: BTreeSet<TensorId> = ops.iter().flat_map(|op| self.graph.op(*op).inputs()).collect();
         let held = |t: &&TensorId| {
             matches!(self.graph.tensor(**t).source, Source::Param { .. } | Source::Buffer { .. })
@@ -184,14 +192,14 @@ impl<'g> Sums<'g> {
 
     fn unruled(&self, ops: &[OpId], counted: &BTreeMap<String, f64>) -> Unruled {
         let (first, name) = (self.graph.op(ops[0]), name_of(self.graph, ops[0]));
-        let each = |of: &dyn Fn(OpId) -> String| {
-            let mut found: Vec<String> = vec![];
-            for text in ops.iter().map(|op| of(*op)) {
-                if !found.contains(&text) {
-                    found.push(text);
+        let each = |text_of: &dyn Fn(OpId) -> String| {
+            let mut texts: Vec<String> = vec![];
+            for text in ops.iter().map(|op| text_of(*op)) {
+                if !texts.contains(&text) {
+                    texts.push(text);
                 }
             }
-            found
+            texts
         };
         Unruled {
             target: first.target.clone(),
@@ -200,7 +208,7 @@ impl<'g> Sums<'g> {
             lack: lack(&first.target),
             modules: each(&|op| folded(&self.graph.op(op).module)),
             lines: each(&|op| self.graph.op(op).line.clone()),
-            amount: self.of(ops),
+            amount: self.amount(ops),
             counted: name.is_some_and(|name| counted.contains_key(name)),
         }
     }

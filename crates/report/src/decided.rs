@@ -16,7 +16,7 @@ pub struct Decided {
 }
 
 impl Decided {
-    pub(crate) fn of(analysis: &Analysis, names: &DimNames, plan: &Plan, op: OpId) -> Self {
+    pub(crate) fn new(analysis: &Analysis, names: &DimNames, plan: &Plan, op: OpId) -> Self {
         let mut ways: Vec<(String, u32)> = vec![];
         for split in plan.op(op).splits.iter().filter(|split| split.parts > 1) {
             let word = match split.on {

@@ -47,7 +47,7 @@ pub struct Row {
 /// The rows of a plan in the model's order, with what ranks do in a step if that is known.
 pub fn rows(graph: &Graph, analysis: &Analysis, plan: &Plan, shares: Option<&[Shares]>) -> Vec<Row> {
     let names = DimNames::of(graph, analysis);
-    let decided: Vec<Decided> = graph.op_ids().map(|op| Decided::of(analysis, &names, plan, op)).collect();
+    let decided: Vec<Decided> = graph.op_ids().map(|op| Decided::new(analysis, &names, plan, op)).collect();
     let costs = compiler::operations_of_each(graph, analysis);
     let view = rows::View {
         decided: &decided,
@@ -56,13 +56,13 @@ pub fn rows(graph: &Graph, analysis: &Analysis, plan: &Plan, shares: Option<&[Sh
         offloaded: marks(plan, &plan.offload),
     };
     let all: f64 = costs.iter().sum();
-    let mut found = view.of(&Module::of(graph));
-    for entry in &mut found {
+    let mut decisions = view.rows(&Module::from_graph(graph));
+    for entry in &mut decisions {
         entry.work =
             if all > 0.0 { entry.ops.iter().map(|op| costs[op.index()]).sum::<f64>() / all } else { 0.0 };
         entry.share = shares.map(|shares| share(shares, &entry.ops));
     }
-    found
+    decisions
 }
 
 /// For each operator whether it is in a span.
@@ -74,7 +74,7 @@ fn marks(plan: &Plan, spans: &[Vec<OpId>]) -> Vec<bool> {
 
 /// What operators take, on the rank with most of it.
 fn share(shares: &[Shares], ops: &[OpId]) -> Share {
-    let of = |rank: &Shares| ops.iter().map(|op| rank.of[op.index()]).sum::<Share>();
+    let share_of = |rank: &Shares| ops.iter().map(|op| rank.of[op.index()]).sum::<Share>();
     let more = |a: Share, b: Share| if b.works + b.exposed > a.works + a.exposed { b } else { a };
-    shares.iter().map(of).fold(Share::default(), more)
+    shares.iter().map(share_of).fold(Share::default(), more)
 }

@@ -13,7 +13,7 @@ pub(crate) struct Module {
 }
 
 impl Module {
-    pub(crate) fn of(graph: &Graph) -> Self {
+    pub(crate) fn from_graph(graph: &Graph) -> Self {
         let mut root = Self::default();
         for op in graph.op_ids() {
             let mut at = &mut root;

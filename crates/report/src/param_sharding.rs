@@ -18,17 +18,18 @@ pub struct KeptParams {
 
 /// Those that are divided, by how; all others are where they are read.
 pub fn kept(graph: &Graph, plan: &Plan) -> Vec<KeptParams> {
-    let mut found: BTreeMap<(usize, Gather, Reduce), (usize, u64)> = BTreeMap::new();
+    let mut counts: BTreeMap<(usize, Gather, Reduce), (usize, u64)> = BTreeMap::new();
     for tensor in &graph.tensors {
         let Source::Param { names, .. } = &tensor.source else { continue };
         let Some(sharding) = names.first().and_then(|name| plan.param_shardings.get(name)) else {
             continue;
         };
         let over = sharding.groups.first().map_or(1, Vec::len);
-        let entry = found.entry((over, sharding.gather, sharding.reduce)).or_default();
+        let entry = counts.entry((over, sharding.gather, sharding.reduce)).or_default();
         entry.0 += 1;
         entry.1 += tensor.numel().unsigned_abs() * tensor.dtype.bytes() as u64;
     }
-    let of = |((over, gather, reduce), (count, bytes))| KeptParams { over, gather, reduce, count, bytes };
-    found.into_iter().map(of).collect()
+    let kept_params =
+        |((over, gather, reduce), (count, bytes))| KeptParams { over, gather, reduce, count, bytes };
+    counts.into_iter().map(kept_params).collect()
 }

@@ -18,7 +18,7 @@ pub(crate) struct View<'v> {
 
 impl View<'_> {
     /// The rows of a module, with paths from there.
-    pub(crate) fn of(&self, module: &Module) -> Vec<Row> {
+    pub(crate) fn rows(&self, module: &Module) -> Vec<Row> {
         // Which layers are computed again is worth rows of their own, which of a layer's operators are is not.
         let is_told =
             |row: &Row| !module.has_layers() || row.is_even(row.recomputed) && row.is_even(row.offloaded);
@@ -83,10 +83,10 @@ impl View<'_> {
 
     /// Modules by their names, layers one after another that are alike as one.
     fn layers(&self, modules: &[Module]) -> Vec<(String, Vec<Row>)> {
-        let mut found: Vec<Layers<'_>> = vec![];
+        let mut layers: Vec<Layers<'_>> = vec![];
         for module in modules {
-            let (number, rows) = (module.name.parse::<u64>().ok(), self.of(module));
-            match found
+            let (number, rows) = (module.name.parse::<u64>().ok(), self.rows(module));
+            match layers
                 .last_mut()
                 .filter(|it| number.is_some() && it.next() == number && are_same(&it.rows, &rows))
             {
@@ -94,10 +94,10 @@ impl View<'_> {
                     known.last = number;
                     known.rows.iter_mut().zip(rows).for_each(|(known, row)| known.join(row));
                 }
-                None => found.push(Layers { name: &module.name, last: number, rows }),
+                None => layers.push(Layers { name: &module.name, last: number, rows }),
             }
         }
-        found.into_iter().map(|it| (it.named(), it.rows)).collect()
+        layers.into_iter().map(|it| (it.named(), it.rows)).collect()
     }
 }
 

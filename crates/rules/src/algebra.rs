@@ -253,15 +253,15 @@ fn span(text: &str, part: &str) -> Range<usize> {
 
 /// A side's words; each parenthesis is one.
 fn words(side: &str) -> Vec<&str> {
-    let mut found = vec![];
+    let mut words = vec![];
     for mut word in side.split_whitespace() {
         while let Some(at) = word.find(['(', ')']) {
-            found.extend([&word[..at], &word[at..=at]].into_iter().filter(|part| !part.is_empty()));
+            words.extend([&word[..at], &word[at..=at]].into_iter().filter(|part| !part.is_empty()));
             word = &word[at + 1..];
         }
-        found.extend(Some(word).filter(|word| !word.is_empty()));
+        words.extend(Some(word).filter(|word| !word.is_empty()));
     }
-    found
+    words
 }
 
 const REST: &str = "...";
@@ -481,15 +481,15 @@ impl<'t> Text<'t> {
             }
         }
         // One operand may leave what another one tells, so in rounds until nothing new is known.
-        let mut found = usize::MAX;
+        let mut num_known = usize::MAX;
         loop {
-            let before = std::mem::replace(&mut found, sizes.iter().flatten().count());
+            let before = std::mem::replace(&mut num_known, sizes.iter().flatten().count());
             for (operand, shape, (_, terms)) in known() {
                 for ((product, &size), at) in operand.dims.iter().zip(shape).zip(terms) {
-                    solve(product, size, &mut sizes, before == found, at)?;
+                    solve(product, size, &mut sizes, before == num_known, at)?;
                 }
             }
-            if before == found {
+            if before == num_known {
                 break;
             }
         }
@@ -533,7 +533,7 @@ impl Text<'_> {
         let reduction =
             |dim: &Dim| if let Kind::Reduce(reduction) = dim.kind { Some(reduction) } else { None };
         let first = self.dims.iter().find_map(reduction);
-        let other = self.dims.iter().position(|dim| reduction(dim).is_some_and(|own| Some(own) != first));
+        let other = self.dims.iter().position(|dim| reduction(dim).is_some_and(|kind| Some(kind) != first));
         other.map_or(Ok(()), |at| Err(bad(self.named[at].clone(), "dims are reduced in two different ways")))
     }
 }
@@ -601,8 +601,8 @@ pub fn was_found(text: &str) -> bool {
 
 /// Refuses a text that says so, which only whoever tried it may.
 pub fn refuse_found(text: &str) -> Result<()> {
-    let found = text.split(';').skip(1).find(|clause| clause.trim() == FOUND);
-    match found {
+    let claim = text.split(';').skip(1).find(|clause| clause.trim() == FOUND);
+    match claim {
         Some(clause) => Err(bad(span(text, clause.trim()), "only a rule that is found by trying says so")),
         None => Ok(()),
     }
@@ -630,9 +630,9 @@ impl Rule {
     }
 
     /// Dims that are always beside others in a product whose sizes are not told; of two the whole one is.
-    pub fn untold(&self, told: &[(String, i64)]) -> Vec<(String, i64)> {
+    pub fn untold(&self, sizes: &[(String, i64)]) -> Vec<(String, i64)> {
         let products = || self.inputs.iter().chain(&self.outputs).flat_map(|operand| &operand.dims);
-        let is_told = |dim: &Dim| told.iter().any(|(name, _)| *name == dim.name);
+        let is_told = |dim: &Dim| sizes.iter().any(|(name, _)| *name == dim.name);
         let mut known: Vec<bool> = self.dims.iter().map(is_told).collect();
         let mut given = vec![];
         loop {

@@ -222,16 +222,16 @@ impl<'a> Call<'a> {
 
 /// The inputs that a call names, in its order.
 fn named(op: &LocalOp) -> Vec<usize> {
-    fn visit(arg: &LocalArg, found: &mut Vec<usize>) {
+    fn visit(arg: &LocalArg, inputs: &mut Vec<usize>) {
         match arg {
-            LocalArg::Input(input) => found.push(*input),
-            LocalArg::List(items) => items.iter().for_each(|item| visit(item, found)),
+            LocalArg::Input(input) => inputs.push(*input),
+            LocalArg::List(items) => items.iter().for_each(|item| visit(item, inputs)),
             _ => {}
         }
     }
-    let mut found = vec![];
-    op.args.iter().chain(op.kwargs.iter().map(|(_, arg)| arg)).for_each(|arg| visit(arg, &mut found));
-    found
+    let mut inputs = vec![];
+    op.args.iter().chain(op.kwargs.iter().map(|(_, arg)| arg)).for_each(|arg| visit(arg, &mut inputs));
+    inputs
 }
 
 pub fn numel(shape: &[i64]) -> u64 {
@@ -269,7 +269,7 @@ enum CostValue {
 
 impl Sketch {
     /// What the rule's text tells.
-    pub fn of(call: &Call<'_>) -> Self {
+    pub fn new(call: &Call<'_>) -> Self {
         let flops = call.products().map_or_else(|| call.largest(), |products| 2 * products);
         Self {
             flops,
@@ -436,19 +436,19 @@ fn once(call: &Call<'_>, counts: impl Fn(&Operand) -> bool) -> u64 {
 /// The gradient of each operand needs those in which the operator is not linear jointly with it.
 fn not_linear(call: &Call<'_>) -> Vec<Need> {
     let all = || call.operands.iter().enumerate();
-    let others = |(of, one)| {
+    let others = |(operand_index, one)| {
         let other = move |(_, other): &(usize, &Operand)| !call.jointly(one, other);
-        all().filter(other).map(move |(at, _)| Need { of: Some(of), what: CostValue::Operand(at) })
+        all().filter(other).map(move |(at, _)| Need { of: Some(operand_index), what: CostValue::Operand(at) })
     };
     all().flat_map(others).collect()
 }
 
-fn needs((of, values): (&str, &str)) -> Vec<Need> {
+fn needs((position, values): (&str, &str)) -> Vec<Need> {
     let number = |text: &str| text.parse::<usize>().expect("a position");
-    let of = Some(of.trim()).filter(|of| *of != "*").map(number);
+    let operand = Some(position.trim()).filter(|text| *text != "*").map(number);
     let value = |text: &str| match text.strip_prefix('r') {
         Some(result) => CostValue::Result(number(result)),
         None => CostValue::Operand(number(text)),
     };
-    values.split_whitespace().map(|text| Need { of, what: value(text) }).collect()
+    values.split_whitespace().map(|text| Need { of: operand, what: value(text) }).collect()
 }

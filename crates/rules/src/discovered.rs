@@ -59,8 +59,8 @@ impl Discovery {
         let apart = |other: &ValidSplit| {
             let outputs = held.outputs.iter();
             outputs
-                .flat_map(|place| other.outputs.iter().map(move |own| (place, own)))
-                .all(|(place, own)| other.apart(*own, *place, &held.split))
+                .flat_map(|place| other.outputs.iter().map(move |other_place| (place, other_place)))
+                .all(|(place, other_place)| other.apart(*other_place, *place, &held.split))
         };
         let fits = self.is_open(&held.split) && self.held.iter().all(apart);
         if fits {
@@ -71,7 +71,7 @@ impl Discovery {
 
     /// What no split that holds divides, of the inputs and of the outputs.
     pub fn gaps(&self) -> (Vec<Gap>, Vec<Gap>) {
-        let of = |shapes: &[Vec<i64>], side: SplitSide| {
+        let gaps_of = |shapes: &[Vec<i64>], side: SplitSide| {
             let dims = |(operand, shape): (usize, &Vec<i64>)| {
                 (0..shape.len()).map(move |dim| (operand, dim)).collect::<Vec<_>>()
             };
@@ -83,7 +83,7 @@ impl Discovery {
             });
             terms.collect()
         };
-        (of(&self.inputs, SplitSide::Inputs), of(&self.outputs, SplitSide::Outputs))
+        (gaps_of(&self.inputs, SplitSide::Inputs), gaps_of(&self.outputs, SplitSide::Outputs))
     }
 
     /// What a dim is a product of, outer to inner.
@@ -125,12 +125,12 @@ enum SplitTerm {
 }
 
 impl ValidSplit {
-    /// Whether `own`, one of its places, and `place` of `split` share nothing: one lies in the other's elements.
-    fn apart(&self, own: FactorPlace, place: FactorPlace, split: &Split) -> bool {
+    /// Whether `place`, one of its places, and `other` of `split` share nothing: one lies in the other's elements.
+    fn apart(&self, place: FactorPlace, other: FactorPlace, split: &Split) -> bool {
         let inside = |outer: i64, size: i64, inner: i64| inner % (outer * size) == 0;
-        (own.operand, own.dim) != (place.operand, place.dim)
-            || inside(own.outer, self.split.size, place.outer)
-            || inside(place.outer, split.size, own.outer)
+        (place.operand, place.dim) != (other.operand, other.dim)
+            || inside(place.outer, self.split.size, other.outer)
+            || inside(other.outer, split.size, place.outer)
     }
 }
 

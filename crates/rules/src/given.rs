@@ -20,12 +20,14 @@ pub struct Given<'a> {
 /// the sizes of dims, of which a part has its own.
 pub fn give(graph: &mut Graph, id: OpId, given: &Given<'_>) -> Result<(), Invalid> {
     refuse_found(given.rule)?;
-    let places = Places::of(graph.op(id));
+    let places = Places::new(graph.op(id));
     let call = given.call.unwrap_or(text(graph, id, places.call)).to_owned();
     let rule = read(graph, id, given, &call)?;
     let mut sizes = given.told.clone();
     let call = match call.split_once(ARROW) {
-        Some((arguments, results)) => format!("{arguments}{ARROW}{}", told(results, &rule, &mut sizes)),
+        Some((arguments, results)) => {
+            format!("{arguments}{ARROW}{}", symbolic_results(results, &rule, &mut sizes))
+        }
         None => call,
     };
     let mut more = vec![Arg::Str(match given.found {
@@ -76,7 +78,7 @@ fn results_of(text: &str) -> impl Iterator<Item = (&str, Vec<i64>)> {
 }
 
 /// Results with `S0` for the size of a dim: its place among `sizes`, which get those that are not there yet.
-fn told(results: &str, rule: &Rule, sizes: &mut Vec<(String, i64)>) -> String {
+fn symbolic_results(results: &str, rule: &Rule, sizes: &mut Vec<(String, i64)>) -> String {
     let mut dim = |(product, size): (&Vec<crate::DimId>, &i64)| {
         let mut fixed = *size;
         let mut words = vec![];

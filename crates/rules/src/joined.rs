@@ -17,12 +17,12 @@ impl Joined {
     }
 
     /// The smallest of a group.
-    pub fn first(&mut self, mut of: usize) -> usize {
-        while self.before[of] != of {
-            self.before[of] = self.before[self.before[of]];
-            of = self.before[of];
+    pub fn first(&mut self, mut member: usize) -> usize {
+        while self.before[member] != member {
+            self.before[member] = self.before[self.before[member]];
+            member = self.before[member];
         }
-        of
+        member
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -28,17 +28,17 @@ pub struct LocalOp {
 impl LocalOp {
     /// The integers among the arguments, in order, which are left as zeros.
     pub fn take_ints(&mut self) -> Vec<i64> {
-        fn take(arg: &mut LocalArg, found: &mut Vec<i64>) {
+        fn take(arg: &mut LocalArg, ints: &mut Vec<i64>) {
             match arg {
-                LocalArg::Int(value) => found.push(std::mem::take(value)),
-                LocalArg::List(items) => items.iter_mut().for_each(|item| take(item, found)),
+                LocalArg::Int(value) => ints.push(std::mem::take(value)),
+                LocalArg::List(items) => items.iter_mut().for_each(|item| take(item, ints)),
                 _ => {}
             }
         }
-        let mut found = vec![];
+        let mut ints = vec![];
         let all = self.args.iter_mut().chain(self.kwargs.iter_mut().map(|(_, arg)| arg));
-        all.for_each(|arg| take(arg, &mut found));
-        found
+        all.for_each(|arg| take(arg, &mut ints));
+        ints
     }
 }
 

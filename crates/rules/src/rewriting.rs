@@ -115,7 +115,7 @@ fn along(graph: &Graph, op: OpId, dims: &[String]) -> Result<()> {
     let family = families::family_of(&graph.op(op).target).filter(|family| family.rewriting.is_some());
     let rule = family.and_then(|_| families::rule_of(View::new(graph, op)));
     let exchanged = families::exchanged(&graph.op(op).target).map(|(_, to)| to);
-    let own: Vec<&str> = rule
+    let rewritable: Vec<&str> = rule
         .iter()
         .flat_map(|rule| &rule.dims)
         .filter(|dim| dim.kind == Kind::Own || Some(&dim.name[..]) == exchanged)
@@ -125,14 +125,19 @@ fn along(graph: &Graph, op: OpId, dims: &[String]) -> Result<()> {
         let who = graph.describe(op);
         Err(Error::new(code, format!("{who} {what}")).why(why).fix(FIX))
     };
-    if own.is_empty() {
+    if rewritable.is_empty() {
         return refuse("SW0521", "is not rewritten for any split".into(), "no dim of its rule is marked `@`");
     }
-    if let Some(dim) = dims.iter().find(|dim| !own.contains(&&dim[..])) {
+    if let Some(dim) = dims.iter().find(|dim| !rewritable.contains(&&dim[..])) {
         let what = format!("is not rewritten for a split along `{}`", dim.escape_debug());
-        return refuse("SW0521", what, &format!("it is rewritten for splits along {}", own.join(", ")));
+        return refuse(
+            "SW0521",
+            what,
+            &format!("it is rewritten for splits along {}", rewritable.join(", ")),
+        );
     }
-    let listed: Vec<&str> = own.into_iter().filter(|name| dims.iter().any(|dim| dim == name)).collect();
+    let listed: Vec<&str> =
+        rewritable.into_iter().filter(|name| dims.iter().any(|dim| dim == name)).collect();
     if listed.is_empty() || !dims.iter().eq(listed) {
         let what = format!("is rewritten for a split along `{}`", dims.join(" "));
         return refuse("SW0522", what, "some of its dims are listed once, in the order of the rule");

@@ -103,7 +103,7 @@ fn input_at(graph: &Graph, at: usize) -> Option<TensorId> {
 pub fn slice<'g>(model: &'g Graph, slices: &Slices) -> Result<Sliced<'g>> {
     let whole = rewrite(model, &means(model, slices)?)?;
     let analysis = Analysis::of(&whole.graph);
-    let forms = forms::Forms::of(&whole.graph, &analysis, slices)?;
+    let forms = forms::Forms::new(&whole.graph, &analysis, slices)?;
     let (graph, pieces, likes) = cutter::cut(&forms);
     Ok(Sliced { whole, graph, pieces, likes })
 }
@@ -117,9 +117,9 @@ pub fn derive<'g>(
     let Some(slices) = slices else { return rewrite(model, rewritings) };
     let sliced = slice(model, slices)?;
     let rewritten = rewrite(&sliced.graph, rewritings)?;
-    let origin = |own: &Origin| {
-        let first = &sliced.whole.origins[sliced.pieces[own.op.index()].op.index()];
-        Origin { op: first.op, labels: own.labels.clone().or_else(|| first.labels.clone()) }
+    let origin = |sliced_origin: &Origin| {
+        let first = &sliced.whole.origins[sliced.pieces[sliced_origin.op.index()].op.index()];
+        Origin { op: first.op, labels: sliced_origin.labels.clone().or_else(|| first.labels.clone()) }
     };
     let origins = rewritten.origins.iter().map(origin).collect();
     Ok(Rewritten { graph: Cow::Owned(rewritten.graph.into_owned()), origins })
@@ -141,19 +141,19 @@ fn means(model: &Graph, slices: &Slices) -> Result<Vec<Rewriting>> {
     let analysis = Analysis::of(model);
     let classes = Classes::of(model, &analysis);
     let class = slices.class(model, &analysis, &classes)?;
-    let of = |op: OpId| {
+    let rewriting_of = |op: OpId| {
         let (rule, dims) = (analysis.rules[op.index()].as_ref()?, analysis.op(op));
         families::family_of(&model.op(op).target)?.rewriting?;
-        let own = |index: &usize| {
+        let needs_rewriting = |index: &usize| {
             let made = dims.outputs.iter().flatten().any(|carried| *carried == Some(*index));
             classes.of_loop(op, *index) == class && dims.loops[*index].kind == Kind::Own && !made
         };
-        let mut found: Vec<_> =
-            (0..dims.loops.len()).filter(own).map(|index| dims.loops[index].dim).collect();
-        found.sort_unstable();
-        found.dedup();
-        let names: Vec<String> = found.into_iter().map(|dim| rule.dim(dim).name.clone()).collect();
+        let mut rule_dims: Vec<_> =
+            (0..dims.loops.len()).filter(needs_rewriting).map(|index| dims.loops[index].dim).collect();
+        rule_dims.sort_unstable();
+        rule_dims.dedup();
+        let names: Vec<String> = rule_dims.into_iter().map(|dim| rule.dim(dim).name.clone()).collect();
         (!names.is_empty()).then_some(Rewriting { op, dims: names })
     };
-    Ok(model.op_ids().filter_map(of).collect())
+    Ok(model.op_ids().filter_map(rewriting_of).collect())
 }

@@ -19,7 +19,7 @@ pub fn figure(
 ) -> Result<String, Stuck> {
     let lanes = simulate(shape, orders, batches, TIMES)?;
     let named = names.iter().map(String::len).max().unwrap_or(0);
-    let several = (0..shape.devices()).any(|device| shape.of(device).nth(1).is_some());
+    let several = (0..shape.devices()).any(|device| shape.blocks_of(device).nth(1).is_some());
     let word = |task: &Task, batch: u32| {
         let block = if several { task.block.to_string() } else { String::new() };
         format!("{block}{}{batch}", task.pass.letter())

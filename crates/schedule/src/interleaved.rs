@@ -13,7 +13,7 @@ pub(crate) fn interleaved(shape: &Shape) -> Option<Orders> {
     }
     let mut orders = vec![vec![]; devices];
     for (place, device) in round.iter().enumerate() {
-        let mut it = of(place, devices, levels);
+        let mut it = loop_of(place, devices, levels);
         it.tasks.retain(|task| task.pass == Pass::Forward || blocks[task.block].trains);
         orders[*device] = vec![it];
     }
@@ -22,7 +22,7 @@ pub(crate) fn interleaved(shape: &Shape) -> Option<Orders> {
 
 /// One forward, one backward, of all levels. The first device begins backward when the first micro-batch is back from the
 /// last one; each further device is so much nearer.
-fn of(device: usize, devices: usize, levels: usize) -> ShapeLoop {
+fn loop_of(device: usize, devices: usize, levels: usize) -> ShapeLoop {
     let ahead = 2 * (devices - 1 - device) + (levels - 1) * devices;
     let forward = |number: usize| {
         let (level, batch) = nth(number + ahead, devices, levels);

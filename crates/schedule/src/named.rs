@@ -68,8 +68,8 @@ impl Schedule {
         let backward = || backwards(shape, Pass::Backward);
         // Of an order that leaves nothing open: where it is none, or not one that is asked for, another one is.
         let keeps = |orders: &Orders| keep(orders, before) && hand_on(orders, shape);
-        let or_open = |found: Option<Orders>, other: Schedule| {
-            found.filter(keeps).or_else(|| other.order(shape, before))
+        let or_open = |orders: Option<Orders>, other: Schedule| {
+            orders.filter(keeps).or_else(|| other.order(shape, before))
         };
         match self {
             _ if !shape.trains() => phases(shape, &[forwards(shape)], before),
@@ -101,7 +101,7 @@ fn phases(shape: &Shape, phases: &[Vec<(usize, Pass)>], before: &[(Task, Task)])
         let iterations = phases.iter().map(|tasks| Placing::place(shape, tasks, before, backward));
         let iterations: Vec<Placing<'_>> = iterations.collect::<Option<_>>()?;
         let loops =
-            |device: usize| iterations.iter().filter_map(|iterations| iterations.of(device)).collect();
+            |device: usize| iterations.iter().filter_map(|iterations| iterations.loop_of(device)).collect();
         Some((0..shape.devices()).map(loops).collect())
     };
     quickest(shape, [place(1)?, place(2)?]).into()
@@ -124,8 +124,8 @@ fn zero_bubble(shape: &Shape, before: &[(Task, Task)]) -> Option<Orders> {
     let mut iterations = Placing::place(shape, &tasks, before, 1)?;
     if before.is_empty() {
         for device in 0..shape.devices() {
-            iterations.late(device, shape.of(device).count() * shape.devices());
+            iterations.late(device, shape.blocks_of(device).count() * shape.devices());
         }
     }
-    Some((0..shape.devices()).map(|device| iterations.of(device).into_iter().collect()).collect())
+    Some((0..shape.devices()).map(|device| iterations.loop_of(device).into_iter().collect()).collect())
 }

@@ -49,10 +49,10 @@ impl<'s> Placing<'s> {
             let mut tasks = tasks.clone();
             // What comes later than it must moves all that waits for it, and that may move others.
             (0..=tasks.len()).find_map(|_| {
-                let found = Self::in_span(shape, tasks.clone(), span)?;
-                let late = found.late_for(before);
+                let placing = Self::in_span(shape, tasks.clone(), span)?;
+                let late = placing.late_for(before);
                 if late.is_empty() {
-                    return Some(Some(found));
+                    return Some(Some(placing));
                 }
                 late.into_iter().for_each(|(at, early)| tasks[at].early = tasks[at].early.max(early));
                 None
@@ -62,8 +62,9 @@ impl<'s> Placing<'s> {
 
     /// Tasks that begin before one ends that must come before them, and when they may.
     fn late_for(&self, before: &[(Task, Task)]) -> Vec<(usize, i64)> {
-        let find =
-            |task: &Task| self.tasks.iter().position(|own| (own.block, own.pass) == (task.block, task.pass));
+        let find = |task: &Task| {
+            self.tasks.iter().position(|placed| (placed.block, placed.pass) == (task.block, task.pass))
+        };
         let early = |(first, then): &(Task, Task)| {
             let (from, to) = (find(first)?, find(then)?);
             let apart = i64::from(then.at) - i64::from(first.at);
@@ -91,9 +92,9 @@ impl<'s> Placing<'s> {
     /// Lets gradients of parameters wait for spans, while a device keeps at most so many micro-batches of a block.
     pub fn late(&mut self, device: usize, most: usize) {
         for at in 0..self.tasks.len() {
-            let own = (self.tasks[at].block, self.tasks[at].pass);
-            let is_waited_for = self.shape.handed.iter().any(|(first, _)| *first == own);
-            let is_own = self.shape.blocks[own.0].devices == [device] && !is_waited_for;
+            let key = (self.tasks[at].block, self.tasks[at].pass);
+            let is_waited_for = self.shape.handed.iter().any(|(first, _)| *first == key);
+            let is_own = self.shape.blocks[key.0].devices == [device] && !is_waited_for;
             while is_own && self.tasks[at].pass == Pass::Weights && self.kept(device) < most as i64 {
                 self.tasks[at].time += self.span;
             }
@@ -107,22 +108,23 @@ impl<'s> Placing<'s> {
             let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(-1));
             (last - first).div_euclid(self.span) + 1
         };
-        self.shape.of(device).map(kept).sum()
+        self.shape.blocks_of(device).map(kept).sum()
     }
 
     /// What a device runs.
-    pub fn of(&self, device: usize) -> Option<ShapeLoop> {
-        let own = || self.tasks.iter().filter(|task| self.shape.blocks[task.block].devices.contains(&device));
-        let first = own().next()?.time;
+    pub fn loop_of(&self, device: usize) -> Option<ShapeLoop> {
+        let placed =
+            || self.tasks.iter().filter(|task| self.shape.blocks[task.block].devices.contains(&device));
+        let first = placed().next()?.time;
         let place = |task: &Placed| {
             let since = task.time - first;
             let at = i32::try_from(-since.div_euclid(self.span)).unwrap_or(0);
             (since.rem_euclid(self.span), Task { block: task.block, pass: task.pass, at })
         };
-        let mut found: Vec<(i64, Task)> = own().map(place).collect();
-        found.sort_by_key(|(place, _)| *place);
-        let least = found.iter().map(|(_, task)| task.at).min()?;
-        let tasks = found.into_iter().map(|(_, task)| Task { at: task.at - least, ..task }).collect();
+        let mut ordered: Vec<(i64, Task)> = placed().map(place).collect();
+        ordered.sort_by_key(|(place, _)| *place);
+        let first = ordered.iter().map(|(_, task)| task.at).min()?;
+        let tasks = ordered.into_iter().map(|(_, task)| Task { at: task.at - first, ..task }).collect();
         Some(ShapeLoop { every: 1, iterations: None, tasks })
     }
 }
@@ -158,8 +160,8 @@ fn wait_for_each_other(
     mut time: impl FnMut(&Placed, i64) -> Option<i64>,
 ) -> Option<()> {
     for at in 0..tasks.len() {
-        let own = (tasks[at].block, tasks[at].pass);
-        let before = tasks[..at].iter().filter(|task| shape.waits(own, (task.block, task.pass)));
+        let key = (tasks[at].block, tasks[at].pass);
+        let before = tasks[..at].iter().filter(|task| shape.waits(key, (task.block, task.pass)));
         let early = before.map(|task| task.time + task.length).max().unwrap_or(0).max(tasks[at].early);
         tasks[at].time = time(&tasks[at], early)?;
     }

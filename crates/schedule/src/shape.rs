@@ -84,7 +84,7 @@ impl Shape {
 
     /// Whether a task waits for another one of the same micro-batch.
     pub fn waits(&self, (block, pass): ShapeStep, (other, done): ShapeStep) -> bool {
-        let reads = |reader: usize, of: usize| self.blocks[reader].reads.contains(&of);
+        let reads = |reader: usize, read: usize| self.blocks[reader].reads.contains(&read);
         if self.handed.contains(&((other, done), (block, pass))) {
             return true;
         }
@@ -98,7 +98,7 @@ impl Shape {
     }
 
     /// The blocks of a device.
-    pub fn of(&self, device: usize) -> impl Iterator<Item = usize> {
+    pub fn blocks_of(&self, device: usize) -> impl Iterator<Item = usize> {
         (0..self.blocks.len()).filter(move |block| self.blocks[*block].devices.contains(&device))
     }
 }
@@ -129,15 +129,16 @@ pub fn not_in_turn(loops: &[ShapeLoop]) -> Option<Task> {
     let all =
         || loops.iter().enumerate().flat_map(|(at, it)| it.tasks.iter().map(move |task| (at, it, task)));
     let wrong = |(at, it, task): &(usize, &ShapeLoop, &Task)| {
-        let same = |(other, _, own): &(usize, &ShapeLoop, &Task)| {
-            ((own.block, own.pass) == (task.block, task.pass)).then_some((*other, i64::from(own.at)))
+        let same = |(other, _, candidate): &(usize, &ShapeLoop, &Task)| {
+            ((candidate.block, candidate.pass) == (task.block, task.pass))
+                .then_some((*other, i64::from(candidate.at)))
         };
-        let own: Vec<(usize, i64)> = all().filter_map(|row| same(&row)).collect();
+        let placed: Vec<(usize, i64)> = all().filter_map(|row| same(&row)).collect();
         let every = i64::from(it.every);
-        let next = own[0].1 + every;
-        let in_order = own.iter().map(|row| row.1).chain([next]).collect::<Vec<_>>();
-        own.len() as i64 != every
-            || own.iter().any(|(other, _)| other != at)
+        let next = placed[0].1 + every;
+        let in_order = placed.iter().map(|row| row.1).chain([next]).collect::<Vec<_>>();
+        placed.len() as i64 != every
+            || placed.iter().any(|(other, _)| other != at)
             || in_order.windows(2).any(|two| two[0] >= two[1])
     };
     all().find(wrong).map(|(_, _, task)| *task)

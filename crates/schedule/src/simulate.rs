@@ -62,14 +62,15 @@ pub fn simulate(
             let Some((task, batch)) = heads[device] else { continue };
             // Not all devices of a block have something to do in each of its passes.
             let runs = |device: &&usize| {
-                let mut own = orders[**device].iter().flat_map(|it| &it.tasks);
-                own.any(|own| (own.block, own.pass) == (task.block, task.pass))
+                let mut tasks = orders[**device].iter().flat_map(|it| &it.tasks);
+                tasks.any(|other| (other.block, other.pass) == (task.block, task.pass))
             };
             let together: Vec<usize> =
                 shape.blocks[task.block].devices.iter().filter(runs).copied().collect();
             let same = |other: &usize| {
-                heads[*other]
-                    .is_some_and(|(own, of)| (own.block, own.pass, of) == (task.block, task.pass, batch))
+                heads[*other].is_some_and(|(head, micro_batch)| {
+                    (head.block, head.pass, micro_batch) == (task.block, task.pass, batch)
+                })
             };
             let first = together.first() == Some(&device);
             let Some(ready) = ready(shape, task.block, task.pass, batch, &done).filter(|_| first) else {
@@ -80,8 +81,8 @@ pub fn simulate(
             }
             let start = together.iter().map(|device| lanes[*device].end).max().unwrap_or(0).max(ready);
             for lane in &together {
-                let own = heads[*lane].map_or(task, |(own, _)| own);
-                lanes[*lane].tasks.push((own, batch, start));
+                let head = heads[*lane].map_or(task, |(head, _)| head);
+                lanes[*lane].tasks.push((head, batch, start));
                 lanes[*lane].busy += times.of(task.pass);
                 lanes[*lane].end = start + times.of(task.pass);
             }
@@ -89,8 +90,9 @@ pub fn simulate(
             moved = true;
         }
         if !moved {
-            let waits =
-                |(device, head): (usize, &Option<(Task, u32)>)| head.map(|(task, of)| (device, task, of));
+            let waits = |(device, head): (usize, &Option<(Task, u32)>)| {
+                head.map(|(task, batch)| (device, task, batch))
+            };
             let stuck: Stuck = heads.iter().enumerate().filter_map(waits).collect();
             return if stuck.is_empty() { Ok(lanes) } else { Err(stuck) };
         }
@@ -105,19 +107,21 @@ fn ready(
     batch: u32,
     done: &BTreeMap<(usize, Pass, u32), u64>,
 ) -> Option<u64> {
-    let of = |block: usize, pass: Pass| done.get(&(block, pass, batch)).copied();
-    let gradient = |block: usize| of(block, Pass::Backward).or_else(|| of(block, Pass::Inputs));
+    let end_of = |block: usize, pass: Pass| done.get(&(block, pass, batch)).copied();
+    let gradient = |block: usize| end_of(block, Pass::Backward).or_else(|| end_of(block, Pass::Inputs));
     let mut all: Vec<Option<u64>> = vec![];
     match pass {
-        Pass::Forward => all.extend(shape.blocks[block].reads.iter().map(|read| of(*read, Pass::Forward))),
+        Pass::Forward => {
+            all.extend(shape.blocks[block].reads.iter().map(|read| end_of(*read, Pass::Forward)));
+        }
         Pass::Backward | Pass::Inputs => {
-            all.push(of(block, Pass::Forward));
+            all.push(end_of(block, Pass::Forward));
             let readers = (0..shape.blocks.len()).filter(|other| shape.blocks[*other].reads.contains(&block));
             all.extend(readers.filter(|other| shape.blocks[*other].trains).map(gradient));
         }
-        Pass::Weights => all.push(of(block, Pass::Inputs)),
+        Pass::Weights => all.push(end_of(block, Pass::Inputs)),
     }
     let handed = shape.handed.iter().filter(|(_, then)| *then == (block, pass));
-    all.extend(handed.map(|((first, done), _)| of(*first, *done)));
+    all.extend(handed.map(|((first, done), _)| end_of(*first, *done)));
     all.into_iter().try_fold(0, |latest, time| Some(latest.max(time?)))
 }

@@ -17,7 +17,7 @@ pub(crate) fn zb_v(shape: &Shape) -> Option<Orders> {
     }
     let mut orders = vec![vec![]; devices];
     for (stage, device) in down.iter().enumerate() {
-        let mut loops = of(i32::try_from(stage).ok()?, i32::try_from(devices).ok()?);
+        let mut loops = loops_of(i32::try_from(stage).ok()?, i32::try_from(devices).ok()?);
         for it in &mut loops {
             it.tasks.retain(|task| task.pass == Pass::Forward || shape.blocks[task.block].trains);
         }
@@ -29,7 +29,7 @@ pub(crate) fn zb_v(shape: &Shape) -> Option<Orders> {
 
 /// The loops of a stage: until its first gradients are there, until those of its first block are there, and from then on.
 /// What the first two need of other stages runs in the first two of these.
-fn of(stage: i32, stages: i32) -> Vec<ShapeLoop> {
+fn loops_of(stage: i32, stages: i32) -> Vec<ShapeLoop> {
     use Pass::{Forward, Inputs, Weights};
     let (behind, half) = (stages - 1 - stage, (stage + 1) / 2);
     let first = |pass: Pass, at: i32| Task { block: stage as usize, pass, at };
@@ -38,12 +38,12 @@ fn of(stage: i32, stages: i32) -> Vec<ShapeLoop> {
     let gradients = vec![second(Inputs, 0), second(Weights, 0), second(Forward, stage + 1)];
     let (down, up) = (first(Forward, stages - half), second(Forward, half));
     let back = [second(Inputs, 0), first(Inputs, -behind)];
-    let (late, own) = (second(Weights, -stage), first(Weights, -behind));
+    let (late, weights) = (second(Weights, -stage), first(Weights, -behind));
     // Against the gradients, forwards of the next stage are half a turn of six later or earlier: those of both blocks
     // change their places from one stage to the next.
     let all = match stage % 2 {
-        0 => vec![up, back[0], back[1], late, own, down],
-        _ => vec![down, late, back[0], back[1], up, own],
+        0 => vec![up, back[0], back[1], late, weights, down],
+        _ => vec![down, late, back[0], back[1], up, weights],
     };
     let iterations =
         |count: i32, tasks: Vec<Task>| ShapeLoop { every: 1, iterations: u32::try_from(count).ok(), tasks };

@@ -211,7 +211,7 @@ fn every_schedule_comes_to_its_end_on_any_blocks() {
     let odd = chain([vec![0], vec![1, 2], vec![0, 3], all, vec![2], vec![2], vec![0, 1]]);
     for (schedule, name) in Schedule::NAMES {
         for shape in [&odd, &stages(1), &stages(5), &in_a_v(1), &in_a_v(3)] {
-            if schedule.goes_on() && (0..shape.devices()).any(|device| shape.of(device).count() > 1) {
+            if schedule.goes_on() && (0..shape.devices()).any(|device| shape.blocks_of(device).count() > 1) {
                 assert_eq!(schedule.order(shape, &[]), None);
                 continue;
             }
@@ -219,7 +219,7 @@ fn every_schedule_comes_to_its_end_on_any_blocks() {
                 let lanes = lanes(schedule, shape, batches);
                 for (device, lane) in lanes.iter().enumerate() {
                     let per_block = if schedule.splits_backward() { 3 } else { 2 };
-                    let tasks = shape.of(device).count() * per_block * batches as usize;
+                    let tasks = shape.blocks_of(device).count() * per_block * batches as usize;
                     assert_eq!(lane.tasks.len(), tasks, "{name}");
                 }
             }

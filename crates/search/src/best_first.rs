@@ -95,8 +95,8 @@ pub(crate) fn nothing(question: &Question<'_>) -> Result<Found> {
 
 /// For each shape and way to hold parameters the shape's number, where its plans stand among all, and their names.
 fn ladders_of(all: &[Shape]) -> impl Iterator<Item = (usize, usize, Vec<PlanName>)> {
-    let of = |(at, shape): (usize, &Shape)| shape.ladders().into_iter().map(move |names| (at, names));
-    let ladders = all.iter().enumerate().flat_map(of);
+    let numbered = |(at, shape): (usize, &Shape)| shape.ladders().into_iter().map(move |names| (at, names));
+    let ladders = all.iter().enumerate().flat_map(numbered);
     ladders.enumerate().map(|(place, (at, names))| (at, place * 100, names))
 }
 
@@ -107,7 +107,7 @@ impl<'q, 'w> Search<'q, 'w> {
         watch: &'w mut dyn FnMut(&str),
     ) -> Result<Self> {
         let all = shapes(question.devices, question.batches);
-        let found = nothing(question)?;
+        let result = nothing(question)?;
         let mut search = Self {
             all: vec![],
             usual: vec![],
@@ -116,7 +116,7 @@ impl<'q, 'w> Search<'q, 'w> {
             leasts: LowerBounds::new(question),
             wanted,
             watch,
-            found,
+            found: result,
             places: vec![],
             open: vec![],
             too_large: vec![],
@@ -179,7 +179,7 @@ impl<'q, 'w> Search<'q, 'w> {
         let mut ladders: Vec<Fallback> = vec![];
         let mut known: Option<(usize, LowerBound)> = None;
         for (shape, place, names) in ladders_of(all) {
-            known = known.filter(|(of, _)| *of == shape);
+            known = known.filter(|(known_shape, _)| *known_shape == shape);
             if known.is_none() && self.looks_at_all() && self.is_late() && !ladders.is_empty() {
                 break;
             }
@@ -191,7 +191,7 @@ impl<'q, 'w> Search<'q, 'w> {
                 // What it takes is looked at when it is its turn.
                 None if self.is_late() => (LowerBound::default(), false),
                 None => match self.named(&names[0]) {
-                    Some(plan) => (self.leasts.of(&plan)?, true),
+                    Some(plan) => (self.leasts.bound(&plan)?, true),
                     None => continue,
                 },
             };
@@ -207,8 +207,8 @@ impl<'q, 'w> Search<'q, 'w> {
 
     /// The plan of a name, if it is one for the model and the constraints.
     fn respected(&self, name: &PlanName) -> Result<Plan> {
-        let found = sets::named_of(name, &self.model, self.question.devices);
-        found.and_then(|plan| self.question.respected(plan))
+        let named = sets::named_of(name, &self.model, self.question.devices);
+        named.and_then(|plan| self.question.respected(plan))
     }
 
     fn is_late(&mut self) -> bool {
@@ -241,7 +241,7 @@ impl<'q, 'w> Search<'q, 'w> {
             if self.has_least_held(fallback.shape, &fallback.names[0]) {
                 fallback.at = fallback.names.len() - 1;
                 let Some(plan) = self.named(&fallback.names[fallback.at].clone()) else { continue };
-                (fallback.bound, fallback.is_own) = (self.leasts.of(&plan)?, true);
+                (fallback.bound, fallback.is_own) = (self.leasts.bound(&plan)?, true);
                 all.push(fallback);
             } else {
                 self.open.push(fallback);
@@ -306,7 +306,7 @@ impl<'q, 'w> Search<'q, 'w> {
         let name = fallback.names[fallback.at].clone();
         let Some(plan) = self.named(&name) else { return Ok(()) };
         if !fallback.is_own {
-            (fallback.bound, fallback.is_own) = (self.leasts.of(&plan)?, true);
+            (fallback.bound, fallback.is_own) = (self.leasts.bound(&plan)?, true);
             if fallback.bound.seconds > self.limit() {
                 self.open.push(fallback);
                 return Ok(());
@@ -383,7 +383,7 @@ impl<'q, 'w> Search<'q, 'w> {
     }
 
     fn few_layers(&self) -> Option<&FewLayers> {
-        self.few_layers.get_or_init(|| FewLayers::of(self.question.graph)).as_ref()
+        self.few_layers.get_or_init(|| FewLayers::from_graph(self.question.graph)).as_ref()
     }
 
     /// Puts a plan to where it belongs by what is told of it; what surely does not fit is not looked at.
@@ -436,7 +436,7 @@ impl<'q, 'w> Search<'q, 'w> {
             else {
                 continue;
             };
-            let bound = if fallback.is_own { Ok(fallback.bound) } else { self.leasts.of(&plan) };
+            let bound = if fallback.is_own { Ok(fallback.bound) } else { self.leasts.bound(&plan) };
             let may = bound.is_ok_and(|bound| {
                 bound.seconds <= limit && (self.looks_at_all() || bound.kept.max(bound.memory) <= most)
             });
@@ -461,7 +461,7 @@ impl<'q, 'w> Search<'q, 'w> {
         let moves = 2.0 * kept / f64::from(at_once) * f64::from(batches) / host;
         let bound = LowerBound { seconds: bound.seconds.max(moves), kept: bound.memory, ..bound };
         let names = vec![Shape::kept_offloaded(&fallback.names[0])];
-        let own = Fallback {
+        let offloaded = Fallback {
             names,
             place: fallback.place + OFFLOADS,
             bound,
@@ -469,7 +469,7 @@ impl<'q, 'w> Search<'q, 'w> {
             is_extrapolated: false,
             ..fallback.clone()
         };
-        (kept <= there || self.looks_at_all()).then_some(own)
+        (kept <= there || self.looks_at_all()).then_some(offloaded)
     }
 
     /// Where the model is divided in one block, other sets that do so.
@@ -490,7 +490,7 @@ impl<'q, 'w> Search<'q, 'w> {
                 let (bound, is_own) = match known {
                     Some(seconds) => (LowerBound { seconds, ..LowerBound::default() }, false),
                     None => match self.named(&names[0]) {
-                        Some(plan) => (self.leasts.of(&plan)?, true),
+                        Some(plan) => (self.leasts.bound(&plan)?, true),
                         None => continue,
                     },
                 };
@@ -519,7 +519,7 @@ impl<'q, 'w> Search<'q, 'w> {
             }
             if !fallback.is_own {
                 let Some(plan) = self.named(&fallback.names[0]) else { continue };
-                fallback.bound = self.leasts.of(&plan)?;
+                fallback.bound = self.leasts.bound(&plan)?;
             }
             few.push(fallback);
         }
@@ -531,7 +531,7 @@ impl<'q, 'w> Search<'q, 'w> {
                     fallback.names.iter().map(|name| name.instead_of(&auto::schedule(), schedule)).collect();
                 let Ok(plan) = self.respected(&names[0]) else { continue };
                 let place = fallback.place + 10 * (at + 1);
-                let bound = self.leasts.of(&plan)?;
+                let bound = self.leasts.bound(&plan)?;
                 self.open.push(Fallback {
                     names,
                     place,

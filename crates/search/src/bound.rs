@@ -27,25 +27,25 @@ pub fn bound(question: &Question<'_>) -> Result<f64> {
     let seconds: Vec<Vec<f64>> =
         kinds.iter().map(|kind| work.iter().map(|it| it.on(kind)).collect()).collect();
     let all: Vec<f64> = seconds.iter().map(|each| each.iter().sum()).collect();
-    let of = |device: &Device| kinds.iter().position(|kind| *kind == device).expect("it is among them");
-    let together: f64 = devices.iter().map(|device| 1.0 / all[of(device)]).sum();
+    let kind_of = |device: &Device| kinds.iter().position(|kind| *kind == device).expect("it is among them");
+    let together: f64 = devices.iter().map(|device| 1.0 / all[kind_of(device)]).sum();
     let weight = |kind: usize| 1.0 / all[kind] / together;
     let least = |at: usize| {
         (0..kinds.len()).map(|kind| weight(kind) * seconds[kind][at]).fold(f64::INFINITY, f64::min)
     };
-    let found: f64 = (0..work.len()).map(least).sum();
-    Ok(if found.is_finite() { found } else { 0.0 })
+    let total: f64 = (0..work.len()).map(least).sum();
+    Ok(if total.is_finite() { total } else { 0.0 })
 }
 
 /// The different ones among the first devices.
 pub(crate) fn kinds(cluster: &Cluster, devices: u32) -> Vec<&Device> {
-    let mut found: Vec<&Device> = vec![];
+    let mut kinds: Vec<&Device> = vec![];
     for device in (0..devices).map(|at| cluster.device(at)) {
-        if !found.contains(&device) {
-            found.push(device);
+        if !kinds.contains(&device) {
+            kinds.push(device);
         }
     }
-    found
+    kinds
 }
 
 /// Something that is done so many times in a step.
@@ -70,7 +70,7 @@ fn work(question: &Question<'_>) -> Result<Vec<RepeatedWork>> {
     let graph = question.graph;
     let needs_grad = arriving(question);
     let wanted = compiler::wanted(graph, question.boundary);
-    let mut found = vec![];
+    let mut pieces = vec![];
     for op in graph.op_ids().filter(|op| wanted[op.index()]) {
         let mut costs = Costs::new(graph, question.analysis, op, &needs_grad);
         let share = if is_triangle(question, op, &mut costs) { 0.5 } else { 1.0 };
@@ -79,7 +79,7 @@ fn work(question: &Question<'_>) -> Result<Vec<RepeatedWork>> {
         let mut add = |operations: u64, bytes: compiler::Bytes| {
             let bytes = share * (bytes.read + bytes.written) as f64;
             let op_cost = OpCost { operations: share * operations as f64, bytes };
-            found.push(RepeatedWork {
+            pieces.push(RepeatedWork {
                 op_cost,
                 dtype,
                 times: f64::from(question.batches),
@@ -91,8 +91,8 @@ fn work(question: &Question<'_>) -> Result<Vec<RepeatedWork>> {
     }
     let bytes = updated(trained(graph, question.masters, &needs_grad), question.optimizer)? as f64;
     let op_cost = OpCost { operations: 0.0, bytes };
-    found.push(RepeatedWork { op_cost, dtype: Dtype::F32, times: 1.0, may_be_offloaded: true });
-    Ok(found)
+    pieces.push(RepeatedWork { op_cost, dtype: Dtype::F32, times: 1.0, may_be_offloaded: true });
+    Ok(pieces)
 }
 
 /// Whether parts of an operator leave out what the whole computes: of causal attention, keys behind their last query.

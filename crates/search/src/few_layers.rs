@@ -40,7 +40,7 @@ pub(crate) struct Extrapolated {
 
 impl FewLayers {
     /// None where a model has no layers that are alike, or not many.
-    pub(crate) fn of(graph: &Graph) -> Option<Self> {
+    pub(crate) fn from_graph(graph: &Graph) -> Option<Self> {
         let runs = repeats(graph, MANY);
         let with = |more: Option<usize>| {
             let few = |run: usize| if more == Some(run) { FEW + 1 } else { FEW };
@@ -52,8 +52,8 @@ impl FewLayers {
         if runs.is_empty() || Self::share(graph, &runs) > SHARE {
             return None;
         }
-        let base = ShortModel::of(with(None)?);
-        let more = |run: usize| Some((ShortModel::of(with(Some(run))?), (runs[run].times - FEW) as f64));
+        let base = ShortModel::new(with(None)?);
+        let more = |run: usize| Some((ShortModel::new(with(Some(run))?), (runs[run].times - FEW) as f64));
         Some(Self { base, more: (0..runs.len()).map(more).collect::<Option<_>>()? })
     }
 
@@ -82,7 +82,7 @@ impl FewLayers {
 }
 
 impl ShortModel {
-    fn of(graph: Graph) -> Self {
+    fn new(graph: Graph) -> Self {
         let analysis = Analysis::of(&graph);
         Self { graph, analysis }
     }
@@ -141,7 +141,7 @@ mod tests {
     /// For some plans the seconds and bytes that are told, by those of the whole.
     fn ratios(rows: usize) -> Vec<(f64, f64)> {
         let graph = deep(40, rows);
-        let few = FewLayers::of(&graph).expect("it has many layers");
+        let few = FewLayers::from_graph(&graph).expect("it has many layers");
         assert!(few.base.graph.ops.len() * 4 < graph.ops.len());
         let (analysis, boundary) = (Analysis::of(&graph), lower::loss(&graph, Inputs::Global));
         let (cluster, masters) = (cluster::named("dgx-a100:4x1").expect("known"), Masters::new());
@@ -186,6 +186,6 @@ mod tests {
 
     #[test]
     fn a_model_of_few_layers_stays_as_it_is() {
-        assert!(FewLayers::of(&deep(4, 64)).is_none());
+        assert!(FewLayers::from_graph(&deep(4, 64)).is_none());
     }
 }

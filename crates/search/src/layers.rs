@@ -15,7 +15,7 @@ pub(crate) struct Layers {
 }
 
 impl Layers {
-    pub(crate) fn of(plan: &Plan) -> Self {
+    pub(crate) fn new(plan: &Plan) -> Self {
         let mut spans: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (number, span) in plan.recompute.iter().enumerate() {
             spans.entry(plan.block(span[0])).or_default().push(number);
@@ -42,28 +42,28 @@ impl Layers {
             let there = question.there(*device) as f64;
             if without > with { ((without - there) / (without - with)).clamp(0.0, 1.0) } else { 1.0 }
         };
-        let of = |(spans, devices): (&Vec<usize>, &Vec<u32>)| {
+        let count_of = |(spans, devices): (&Vec<usize>, &Vec<u32>)| {
             let most = devices.iter().map(share).fold(0.0, f64::max);
             (most * spans.len() as f64).ceil() as usize
         };
-        self.spans.iter().zip(&self.devices).map(of).collect()
+        self.spans.iter().zip(&self.devices).map(count_of).collect()
     }
 
     /// The numbers of so many of the first layers of each block.
     pub(crate) fn first(&self, counts: &[usize]) -> Vec<usize> {
-        let of = |(spans, count): (&Vec<usize>, &usize)| spans[..*count].to_vec();
-        sorted(self.spans.iter().zip(counts).flat_map(of).collect())
+        let first_spans = |(spans, count): (&Vec<usize>, &usize)| spans[..*count].to_vec();
+        sorted(self.spans.iter().zip(counts).flat_map(first_spans).collect())
     }
 
     /// Of so many of each block those that lie among the others as evenly as they can, not at its end.
     pub(crate) fn between(&self, counts: &[usize]) -> Vec<usize> {
-        let of = |(spans, count): (&Vec<usize>, &usize)| {
+        let saved_span = |(spans, count): (&Vec<usize>, &usize)| {
             let (all, count) = (spans.len(), *count);
             let until = move |at: usize| (at * count + all / 2) / all;
             let is_one = move |at: &usize| until(at + 1) > until(*at);
             (0..all).filter(is_one).map(|at| spans[at]).collect::<Vec<_>>()
         };
-        sorted(self.spans.iter().zip(counts).flat_map(of).collect())
+        sorted(self.spans.iter().zip(counts).flat_map(saved_span).collect())
     }
 }
 

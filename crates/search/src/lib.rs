@@ -70,8 +70,8 @@ pub struct Question<'q> {
 impl Question<'_> {
     /// Bytes of memory that a rank may use.
     pub(crate) fn there(&self, rank: u32) -> u64 {
-        let own = self.memory.unwrap_or_else(|| self.cluster.device(rank).memory);
-        self.constraints.and_then(|it| it.memory).map_or(own, |limit| limit.min(own))
+        let memory = self.memory.unwrap_or_else(|| self.cluster.device(rank).memory);
+        self.constraints.and_then(|it| it.memory).map_or(memory, |limit| limit.min(memory))
     }
 
     /// The most that any rank may use.
@@ -184,26 +184,26 @@ pub fn quickest(
 ) -> Result<Found> {
     refuse_numbers(question)?;
     let stop = deadline.map_or(question.stop, |deadline| question.stop.after(deadline));
-    let mut found = looked_for(&Question { stop, ..*question }, wanted, watch)?;
-    found.constraints = question.constraints.map_or(0, |it| it.all.len());
-    match question.constraints.filter(|_| found.rows.is_empty() && wanted.below == f64::INFINITY) {
+    let mut result = looked_for(&Question { stop, ..*question }, wanted, watch)?;
+    result.constraints = question.constraints.map_or(0, |it| it.all.len());
+    match question.constraints.filter(|_| result.rows.is_empty() && wanted.below == f64::INFINITY) {
         Some(constraints) => Err(constraints::clash::clash(question, constraints)?),
-        None => Ok(found),
+        None => Ok(result),
     }
 }
 
 fn looked_for(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
-    let mut found = of_all_kinds(question, wanted, watch)?;
+    let mut result = of_all_kinds(question, wanted, watch)?;
     // Of those that were found operator by operator that was looked at before.
-    let others = found.rows.iter().filter(|candidate| candidate.claim.is_none());
-    let offload = offload::rows(question, others, least_of(&found.rows), watch)?;
-    found.rows.extend(offload);
-    found.rows.extend(partial_recompute::rows(question, &found.rows, watch)?);
-    let ordered = schedule_orders::rows(question, &found.rows, watch)?;
-    found.rows.extend(ordered.rows);
-    found.passed_over.extend(ordered.passed_over);
-    found.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));
-    Ok(found)
+    let others = result.rows.iter().filter(|candidate| candidate.claim.is_none());
+    let offload = offload::rows(question, others, least_of(&result.rows), watch)?;
+    result.rows.extend(offload);
+    result.rows.extend(partial_recompute::rows(question, &result.rows, watch)?);
+    let ordered = schedule_orders::rows(question, &result.rows, watch)?;
+    result.rows.extend(ordered.rows);
+    result.passed_over.extend(ordered.passed_over);
+    result.rows.sort_by(|a, b| b.fits().cmp(&a.fits()).then(a.seconds().total_cmp(&b.seconds())));
+    Ok(result)
 }
 
 /// Of those that compute all layers again that are alike, or none.
@@ -241,14 +241,14 @@ fn of_all_kinds(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&
         looked.passed_over.extend(more.passed_over);
     }
     let below = if only_one { best.min(least_of(&looked.rows)) } else { wanted.below };
-    let mut found = match named {
+    let mut result = match named {
         Some(named) if is_enough(&looked) => named.so_far(),
         Some(named) => named.finish(below)?,
         None => best_first::nothing(question)?,
     };
-    found.rows.extend(looked.rows);
-    found.passed_over.extend(looked.passed_over);
-    Ok(Found { inside: Some(stats), stages, ..found })
+    result.rows.extend(looked.rows);
+    result.passed_over.extend(looked.passed_over);
+    Ok(Found { inside: Some(stats), stages, ..result })
 }
 
 /// Refuses no devices, and more than there are; and as many micro-batches as no step has.
@@ -272,15 +272,15 @@ pub fn best(
     deadline: Option<Duration>,
     watch: &mut dyn FnMut(&str),
 ) -> Result<Found> {
-    let found = quickest(question, Wanted { count: 1, below: f64::INFINITY }, deadline, watch)?;
-    let Some(first) = found.rows.first() else {
+    let result = quickest(question, Wanted { count: 1, below: f64::INFINITY }, deadline, watch)?;
+    let Some(first) = result.rows.first() else {
         let why =
-            found.passed_over.first().map_or_else(String::new, |(name, why)| format!("`{name}`: {why}"));
+            result.passed_over.first().map_or_else(String::new, |(name, why)| format!("`{name}`: {why}"));
         let what = format!("no plan was found for {} on {} devices", question.graph.model, question.devices);
         return Err(Error::new("SW0922", what).why(why).fix("name a plan, or write one"));
     };
     if first.fits() {
-        return Ok(found);
+        return Ok(result);
     }
     if let Some(constraints) = question.constraints {
         if let Some(error) = constraints::clash::too_tight(question, constraints)? {
@@ -288,8 +288,8 @@ pub fn best(
         }
     }
     let over = |candidate: &&Evaluated| (candidate.memory.1 <= candidate.memory.2, candidate.memory.1);
-    let least = found.rows.iter().min_by_key(over).expect("there is one");
-    Err(fits_in_no_way(question, least, found.tried))
+    let lightest = result.rows.iter().min_by_key(over).expect("there is one");
+    Err(fits_in_no_way(question, lightest, result.tried))
 }
 
 const MORE: &str = "more devices or devices with more memory, or smaller micro-batches";
@@ -338,7 +338,7 @@ pub(crate) struct Own {
 
 impl Own {
     /// A plan of which nothing is claimed.
-    pub(crate) const fn of(plan: Plan) -> Self {
+    pub(crate) const fn new(plan: Plan) -> Self {
         Self { plan, claim: None, piped: None, reason: None }
     }
 }
@@ -346,7 +346,7 @@ impl Own {
 impl Evaluated {
     /// Another plan, which is this one changed.
     pub(crate) fn with(&self, plan: Plan) -> Own {
-        Own { reason: self.reason.clone(), ..Own::of(plan) }
+        Own { reason: self.reason.clone(), ..Own::new(plan) }
     }
 }
 
@@ -370,8 +370,9 @@ impl Evaluations {
             // Where it is late, it is late for all but the first.
             let count = if question.stop.is_late() { 1 } else { question.threads.max(1) };
             let some: Vec<Own> = plans.by_ref().take(count).collect();
-            some.iter().for_each(|own| watch(&own.plan.name));
-            let evaluated = ahead::evaluated(question, some.iter().map(|own| own.plan.clone()).collect());
+            some.iter().for_each(|candidate| watch(&candidate.plan.name));
+            let evaluated =
+                ahead::evaluated(question, some.iter().map(|candidate| candidate.plan.clone()).collect());
             for (Own { plan, claim, piped, reason }, evaluated) in some.into_iter().zip(evaluated) {
                 match evaluated {
                     Err(error) if is_refusal(&error) => self.passed_over.push((plan.name, error.what)),

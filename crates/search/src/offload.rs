@@ -29,16 +29,16 @@ pub(crate) fn rows<'r>(
         |candidate: &&Evaluated| candidate.plan.recompute.len() > 1 && candidate.plan.offload.is_empty();
     let mut open: Vec<&Evaluated> = rows.filter(is_open).filter(|candidate| once(candidate) < best).collect();
     open.sort_by(|a, b| b.fits().cmp(&a.fits()).then(once(a).total_cmp(&once(b))));
-    let mut found = vec![];
+    let mut offloaded = vec![];
     for candidate in open.into_iter().take(FEW) {
         if question.stop.is_late() {
             break;
         }
-        found.extend(
-            Offloading { question, candidate, layers: Layers::of(&candidate.plan), watch }.looked_at()?,
+        offloaded.extend(
+            Offloading { question, candidate, layers: Layers::new(&candidate.plan), watch }.looked_at()?,
         );
     }
-    Ok(found)
+    Ok(offloaded)
 }
 
 /// Seconds of a step if nothing were computed again.
@@ -56,21 +56,21 @@ struct Offloading<'r, 'q, 'w> {
 impl Offloading<'_, '_, '_> {
     /// Those that fit and are quicker.
     fn looked_at(mut self) -> Result<Vec<Evaluated>> {
-        let (all, mut found) = (self.layers.all(), vec![]);
-        let Some(whole) = self.with(&all, false)? else { return Ok(found) };
+        let (all, mut candidates) = (self.layers.all(), vec![]);
+        let Some(whole) = self.with(&all, false)? else { return Ok(candidates) };
         let waits = whole.seconds() > (1.0 + LITTLE) * once(self.candidate);
         let (some, fits) = (self.in_time(&whole), whole.fits());
         if fits && waits && !self.question.stop.is_late() {
-            found.extend(self.kept(&whole)?);
+            candidates.extend(self.kept(&whole)?);
         }
         if (!fits || waits) && some != all {
-            found.extend(self.with(&some, true)?);
+            candidates.extend(self.with(&some, true)?);
         }
-        found.push(whole);
-        found.retain(|candidate| {
+        candidates.push(whole);
+        candidates.retain(|candidate| {
             candidate.fits() && (!self.candidate.fits() || candidate.seconds() < self.candidate.seconds())
         });
-        Ok(found)
+        Ok(candidates)
     }
 
     /// With so many layers of each block on the host, and the others computed again or kept. With none it is no other plan.
@@ -93,9 +93,9 @@ impl Offloading<'_, '_, '_> {
         let (_, needed, there) = whole.host;
         let room = there as f64 / needed.max(1) as f64;
         // Where there is too little memory for what is on its way, less is at a time.
-        let own = if whole.memory.1 <= whole.memory.2 { 1.0 } else { 0.5 };
+        let in_flight = if whole.memory.1 <= whole.memory.2 { 1.0 } else { 0.5 };
         let time = self.hidden(whole.seconds());
-        let share = room.min(time).min(own);
+        let share = room.min(time).min(in_flight);
         self.layers.all().iter().map(|all| (share * *all as f64).floor() as usize).collect()
     }
 

@@ -31,8 +31,8 @@ pub(crate) fn rows(
         candidate.plan.recompute.len() > 1 && candidate.seconds() - candidate.recomputed() < best
     };
     let few = order.into_iter().filter(may_be_best).take(FEW);
-    let found = few.map(|candidate| fewer(question, candidate, watch));
-    Ok(found.collect::<Result<Vec<Option<Evaluated>>>>()?.into_iter().flatten().collect())
+    let variants = few.map(|candidate| fewer(question, candidate, watch));
+    Ok(variants.collect::<Result<Vec<Option<Evaluated>>>>()?.into_iter().flatten().collect())
 }
 
 /// As few layers as fit.
@@ -45,7 +45,7 @@ fn fewer(
     if question.respected(none.clone()).is_err() {
         return Ok(None);
     }
-    let layers = Layers::of(&candidate.plan);
+    let layers = Layers::new(&candidate.plan);
     if question.stop.is_late() {
         return Ok(None);
     }

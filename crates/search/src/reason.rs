@@ -46,14 +46,14 @@ pub fn why(question: &Question<'_>, candidate: &Evaluated, op: OpId, most: usize
     let Some(reason) = &candidate.reason else { return Ok(None) };
     match &reason.least {
         Bound::Block(claim) => {
-            let found = spmd::explain(question, claim, op, most)?;
-            Ok(found.map(|explanation| Why { explanation, block: None }))
+            let explained = spmd::explain(question, claim, op, most)?;
+            Ok(explained.map(|explanation| Why { explanation, block: None }))
         }
         Bound::Blocks(blocks) => {
             let number = candidate.plan.block(op) as usize;
-            let found = pipeline::explain(question, &blocks[number], op, most)?;
+            let explained = pipeline::explain(question, &blocks[number], op, most)?;
             let block = Some((number, blocks.len(), blocks[number].run.devices));
-            Ok(found.map(|explanation| Why { explanation, block }))
+            Ok(explained.map(|explanation| Why { explanation, block }))
         }
     }
 }

@@ -33,14 +33,14 @@ pub(crate) fn rows(
     watch: &mut dyn FnMut(&str),
 ) -> Result<Evaluations> {
     let quickest = least_of(rows);
-    let mut found = Evaluations::default();
+    let mut evaluations = Evaluations::default();
     for split_backward in [false, true] {
-        let own =
+        let candidates =
             rows.iter().filter(|candidate| candidate.fits() && is_open(&candidate.plan, split_backward));
-        let Some(first) = own.min_by(|a, b| a.seconds().total_cmp(&b.seconds())) else { continue };
-        ordered(question, first, quickest, &mut found, watch)?;
+        let Some(first) = candidates.min_by(|a, b| a.seconds().total_cmp(&b.seconds())) else { continue };
+        ordered(question, first, quickest, &mut evaluations, watch)?;
     }
-    Ok(found)
+    Ok(evaluations)
 }
 
 /// Whether its order can be another one.
@@ -58,10 +58,10 @@ fn ordered(
     question: &Question<'_>,
     candidate: &Evaluated,
     quickest: f64,
-    found: &mut Evaluations,
+    evaluations: &mut Evaluations,
     watch: &mut dyn FnMut(&str),
 ) -> Result<()> {
-    let Some(blocks) = OrderedBlocks::of(question, candidate) else { return Ok(()) };
+    let Some(blocks) = OrderedBlocks::new(question, candidate) else { return Ok(()) };
     let mut room = blocks.room(question, candidate);
     // Of all orders, whatever was found not to fit of them.
     let mut bound = None;
@@ -79,11 +79,11 @@ fn ordered(
         let mut looked = Evaluations::default();
         let plans = blocks.plans(&candidate.plan, &problem, &repetend, &whole);
         looked.at(question, plans.into_iter().map(|plan| candidate.with(plan)), watch)?;
-        found.passed_over.append(&mut looked.passed_over);
+        evaluations.passed_over.append(&mut looked.passed_over);
         if let Some(better) = quicker(&looked.rows, candidate.seconds()) {
             // In an order of their own blocks may take less than they took: then nothing is known.
             let order = Some(bound).filter(|bound| *bound <= better.seconds());
-            found.rows.push(Evaluated { order, ..better.clone() });
+            evaluations.rows.push(Evaluated { order, ..better.clone() });
             break;
         }
         let Some(over) = looked.rows.iter().find(|it| !it.fits()) else { break };
@@ -113,7 +113,7 @@ struct OrderedBlocks {
 
 impl OrderedBlocks {
     /// None where passes are not those that a plan's blocks have.
-    fn of(question: &Question<'_>, candidate: &Evaluated) -> Option<Self> {
+    fn new(question: &Question<'_>, candidate: &Evaluated) -> Option<Self> {
         let (plan, passes) = (&candidate.plan, &candidate.estimate.passes);
         let pass_of = |pass: program::Pass| match pass {
             program::Pass::Forward => Some(Pass::Forward),
@@ -176,7 +176,7 @@ impl OrderedBlocks {
     fn room(&self, question: &Question<'_>, candidate: &Evaluated) -> Vec<Option<i64>> {
         let order = candidate.plan.schedule.order(&self.shape, &[]).unwrap_or_default();
         let kept = kept(&self.shape, &order, question.batches);
-        let of = |(ranks, kept): (&Vec<u32>, &i64)| {
+        let capacity = |(ranks, kept): (&Vec<u32>, &i64)| {
             let more = ranks.iter().map(|rank| {
                 let memory = &candidate.estimate.memory[*rank as usize];
                 let each = memory.most[Purpose::Activations as usize] as f64 / (*kept).max(1) as f64;
@@ -185,7 +185,7 @@ impl OrderedBlocks {
             });
             Some((kept + more.min().unwrap_or(0)).max(1))
         };
-        self.devices.iter().zip(&kept).map(of).collect()
+        self.devices.iter().zip(&kept).map(capacity).collect()
     }
 
     /// One less where it was too much.
@@ -236,8 +236,8 @@ fn shape(question: &Question<'_>, plan: &Plan, trains: impl Fn(usize) -> bool) -
     for op in question.graph.op_ids() {
         let block = plan.block(op) as usize;
         for rank in &plan.op(op).devices {
-            let own = of_rank.entry(*rank).or_default();
-            own.extend((!own.contains(&block)).then_some(block));
+            let rank_blocks = of_rank.entry(*rank).or_default();
+            rank_blocks.extend((!rank_blocks.contains(&block)).then_some(block));
         }
         let makers = question.graph.op(op).inputs().into_iter().filter_map(|it| question.graph.producer(it));
         for maker in makers.map(|(maker, _): (OpId, _)| plan.block(maker) as usize) {
@@ -246,15 +246,15 @@ fn shape(question: &Question<'_>, plan: &Plan, trains: impl Fn(usize) -> bool) -
         }
     }
     let mut devices: Vec<(Vec<usize>, Vec<u32>)> = vec![];
-    for (rank, mut own) in of_rank {
-        own.sort_unstable();
-        match devices.iter_mut().find(|it| it.0 == own) {
+    for (rank, mut rank_blocks) in of_rank {
+        rank_blocks.sort_unstable();
+        match devices.iter_mut().find(|it| it.0 == rank_blocks) {
             Some(equal) => equal.1.push(rank),
-            None => devices.push((own, vec![rank])),
+            None => devices.push((rank_blocks, vec![rank])),
         }
     }
-    for (device, (own, _)) in devices.iter().enumerate() {
-        own.iter().for_each(|block| blocks[*block].devices.push(device));
+    for (device, (device_blocks, _)) in devices.iter().enumerate() {
+        device_blocks.iter().for_each(|block| blocks[*block].devices.push(device));
     }
     blocks.iter_mut().enumerate().for_each(|(block, it)| it.trains = trains(block));
     (Shape { blocks, ..Shape::default() }, devices.into_iter().map(|it| it.1).collect())
@@ -263,7 +263,7 @@ fn shape(question: &Question<'_>, plan: &Plan, trains: impl Fn(usize) -> bool) -
 /// How many micro-batches each device keeps at a time at most, counted for each of its blocks.
 fn kept(shape: &Shape, order: &Orders, batches: u32) -> Vec<i64> {
     let Ok(lanes) = simulate(shape, order, batches, Times::EQUAL) else { return vec![1; shape.devices()] };
-    let of = |lane: &schedule::Lane| {
+    let most_kept = |lane: &schedule::Lane| {
         let change = |pass: Pass| match pass {
             Pass::Forward => 1,
             Pass::Backward | Pass::Weights => -1,
@@ -276,5 +276,5 @@ fn kept(shape: &Shape, order: &Orders, batches: u32) -> Vec<i64> {
         });
         after.max().unwrap_or(1).max(1)
     };
-    lanes.iter().map(of).collect()
+    lanes.iter().map(most_kept).collect()
 }

@@ -15,8 +15,8 @@ pub struct Shape {
 /// do where there are at least as many micro-batches as stages.
 pub fn shapes(devices: u32, batches: u32) -> Vec<Shape> {
     let divisors = |n: u32| (1..=n).filter(move |d| n % d == 0);
-    let of = |stages: u32| divisors(devices / stages).map(move |ways| (stages, ways));
-    let all = divisors(devices).filter(|stages| *stages <= batches.max(1)).flat_map(of);
+    let with_ways = |stages: u32| divisors(devices / stages).map(move |ways| (stages, ways));
+    let all = divisors(devices).filter(|stages| *stages <= batches.max(1)).flat_map(with_ways);
     all.map(|(stages, ways)| Shape { stages, copies: devices / stages / ways, ways }).collect()
 }
 

@@ -32,14 +32,14 @@ impl<'s> Stop<'s> {
 
     /// At that time, too.
     pub(crate) fn at(self, end: Instant) -> Self {
-        Self { end: Some(self.end.map_or(end, |own| own.min(end))), ..self }
+        Self { end: Some(self.end.map_or(end, |current| current.min(end))), ..self }
     }
 
     /// Of the time that is left, if there is an end, so much.
     pub(crate) fn share(self, share: f64) -> Self {
         let now = Instant::now();
-        let of = |end: Instant| now + end.saturating_duration_since(now).mul_f64(share);
-        Self { end: self.end.map(of), ..self }
+        let share_of = |end: Instant| now + end.saturating_duration_since(now).mul_f64(share);
+        Self { end: self.end.map(share_of), ..self }
     }
 
     /// Whether nothing is looked for any more, even if nothing fits.

@@ -77,9 +77,9 @@ impl fmt::Display for Title {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sets = self.sets.as_ref().map(ToString::to_string);
         let head: Vec<&str> = self.begins.as_deref().into_iter().chain(sets.as_deref()).collect();
-        let found = self.is_found.then(|| FOUND.to_owned());
+        let prefix = self.is_found.then(|| FOUND.to_owned());
         let pieces: Vec<String> =
-            found.into_iter().chain([head.join(" x ")]).chain(self.changes.iter().cloned()).collect();
+            prefix.into_iter().chain([head.join(" x ")]).chain(self.changes.iter().cloned()).collect();
         f.write_str(&pieces.join(", "))
     }
 }

@@ -302,7 +302,7 @@ fn nothing_takes_less_than_it_must() {
                 else {
                     continue;
                 };
-                let least = leasts.of(&plan).expect("a least");
+                let least = leasts.bound(&plan).expect("a least");
                 let Ok(stats) = estimate(&model.graph, &model.analysis, &plan, &model.boundary, &setting)
                 else {
                     continue;

@@ -16,7 +16,7 @@ pub(crate) struct Side {
 }
 
 impl Frame {
-    pub(crate) fn of(from: &Sharding, to: &Sharding) -> Frame {
+    pub(crate) fn new(from: &Sharding, to: &Sharding) -> Frame {
         let (a, b) = (from.mesh(), to.mesh());
         if a == b {
             let mut axes = refined(&from.axes(), &to.axes());
@@ -26,12 +26,12 @@ impl Frame {
             }
         }
         // By the numbers of devices, and by their place in the row.
-        let both = |own: &Sharding, on: &Mesh, other: &Sharding, beside: &Mesh| {
+        let both = |sharding: &Sharding, on: &Mesh, other: &Sharding, beside: &Mesh| {
             let mut at = marks(&refined(&other.axes(), &[]));
             at.extend(places(on, beside));
             at.sort_unstable();
-            let mut axes = cut_at(&refined(&own.axes(), &other.axes()), &at);
-            axes.extend(chunks(own, own));
+            let mut axes = cut_at(&refined(&sharding.axes(), &other.axes()), &at);
+            axes.extend(chunks(sharding, sharding));
             Side { base: on.base(), axes }
         };
         let sides = [both(from, &a, to, &b), both(to, &b, from, &a)];
@@ -43,16 +43,17 @@ impl Frame {
 /// The axes of devices of one sharding, split where another one's begin or end, with falling strides.
 fn refined(axes: &[Axis], other: &[Axis]) -> Vec<Axis> {
     let devices = |axes: &[Axis]| axes.iter().copied().filter(|a| !a.in_turn()).collect::<Vec<Axis>>();
-    let mut found = cut_at(&devices(axes), &marks(&devices(other)));
-    found.sort_unstable_by_key(|a| std::cmp::Reverse(a.stride));
-    found
+    let mut refined = cut_at(&devices(axes), &marks(&devices(other)));
+    refined.sort_unstable_by_key(|a| std::cmp::Reverse(a.stride));
+    refined
 }
 
 /// The axes in turn of both: those of one size are one.
 fn chunks(from: &Sharding, to: &Sharding) -> Vec<Axis> {
-    let of = |sharding: &Sharding| sharding.axes().into_iter().filter(|a| a.in_turn()).collect::<Vec<Axis>>();
-    let (mut all, mut left) = (of(from), of(from));
-    for axis in of(to) {
+    let axes_in_order =
+        |sharding: &Sharding| sharding.axes().into_iter().filter(|a| a.in_turn()).collect::<Vec<Axis>>();
+    let (mut all, mut left) = (axes_in_order(from), axes_in_order(from));
+    for axis in axes_in_order(to) {
         match left.iter().position(|a| *a == axis) {
             Some(at) => drop(left.remove(at)),
             None => all.push(axis),
@@ -63,7 +64,7 @@ fn chunks(from: &Sharding, to: &Sharding) -> Vec<Axis> {
 
 /// The strides of a mesh before which as many devices lie as before an axis of another one.
 fn places(on: &Mesh, other: &Mesh) -> Vec<u64> {
-    let (mut found, mut other_counts, mut count) = (vec![], vec![], 1_u64);
+    let (mut strides, mut other_counts, mut count) = (vec![], vec![], 1_u64);
     for axis in other.axes().iter().rev() {
         other_counts.push(count);
         count *= u64::from(axis.size);
@@ -72,10 +73,10 @@ fn places(on: &Mesh, other: &Mesh) -> Vec<u64> {
     let mut before = 1_u64;
     for axis in on.axes().iter().rev() {
         let inside = other_counts.iter().filter(|c| *c % before == 0).map(|c| c / before);
-        found.extend(inside.map(|size| size * u64::from(axis.stride)));
+        strides.extend(inside.map(|size| size * u64::from(axis.stride)));
         before *= u64::from(axis.size);
     }
-    found
+    strides
 }
 
 fn is_inside(outer: &Side, inner: &Side) -> bool {

@@ -71,7 +71,7 @@ impl Mesh {
     }
 
     /// The mesh of a set of devices that are given in rising order.
-    pub fn of(devices: &[u32]) -> Option<Mesh> {
+    pub fn from_devices(devices: &[u32]) -> Option<Mesh> {
         let (base, axes) = row(devices)?;
         Mesh::new(base, &axes).filter(|_| devices.windows(2).all(|w| w[0] < w[1]))
     }
@@ -134,8 +134,8 @@ pub fn row(devices: &[u32]) -> Option<(u32, Vec<Axis>)> {
 
 /// All devices of a row, the last axis running fastest.
 pub fn walk(base: u32, axes: &[Axis]) -> Vec<u32> {
-    axes.iter().fold(vec![base], |found, axis| {
-        found.iter().flat_map(|&d| (0..axis.size).map(move |i| d + i * axis.stride)).collect()
+    axes.iter().fold(vec![base], |devices, axis| {
+        devices.iter().flat_map(|&d| (0..axis.size).map(move |i| d + i * axis.stride)).collect()
     })
 }
 
@@ -143,24 +143,24 @@ pub fn walk(base: u32, axes: &[Axis]) -> Vec<u32> {
 pub(crate) fn digits(base: u32, axes: &[Axis], device: u32) -> Option<Vec<u32>> {
     let mut rest = device.checked_sub(base)?;
     let mut digit = |axis: &Axis| {
-        let found = (rest / axis.stride).min(axis.size - 1);
-        rest -= found * axis.stride;
-        found
+        let number = (rest / axis.stride).min(axis.size - 1);
+        rest -= number * axis.stride;
+        number
     };
-    let found = axes.iter().map(&mut digit).collect();
-    (rest == 0).then_some(found)
+    let digits = axes.iter().map(&mut digit).collect();
+    (rest == 0).then_some(digits)
 }
 
 /// The same axes in the same order; neighbours that are one become one.
 pub fn merged(axes: &[Axis]) -> Vec<Axis> {
-    let mut found: Vec<Axis> = vec![];
+    let mut merged: Vec<Axis> = vec![];
     for &axis in axes.iter().filter(|a| a.size > 1) {
-        match found.last().and_then(|outer| outer.joined(axis)) {
-            Some(joined) => *found.last_mut().expect("it has a last one") = joined,
-            None => found.push(axis),
+        match merged.last().and_then(|outer| outer.joined(axis)) {
+            Some(joined) => *merged.last_mut().expect("it has a last one") = joined,
+            None => merged.push(axis),
         }
     }
-    found
+    merged
 }
 
 /// The strides at which axes begin and end.
@@ -173,7 +173,7 @@ pub(crate) fn marks(axes: &[Axis]) -> Vec<u64> {
 
 /// The same axes, split at these strides wherever they can be.
 pub fn cut_at(axes: &[Axis], marks: &[u64]) -> Vec<Axis> {
-    let mut found = vec![];
+    let mut cut_axes = vec![];
     for &axis in axes {
         let (mut outer, mut inner) = (axis, vec![]);
         for &mark in marks.iter().filter(|_| !axis.in_turn()) {
@@ -184,8 +184,8 @@ pub fn cut_at(axes: &[Axis], marks: &[u64]) -> Vec<Axis> {
                 outer = out;
             }
         }
-        found.push(outer);
-        found.extend(inner.into_iter().rev());
+        cut_axes.push(outer);
+        cut_axes.extend(inner.into_iter().rev());
     }
-    found
+    cut_axes
 }

@@ -26,7 +26,7 @@ pub struct Read {
 
 impl<'a> Placed<'a> {
     /// `None` if the devices form no mesh, or no row along the splits.
-    pub fn of(dims: &'a OpDims, splits: &'a [Split], devices: &[u32]) -> Option<Placed<'a>> {
+    pub fn new(dims: &'a OpDims, splits: &'a [Split], devices: &[u32]) -> Option<Placed<'a>> {
         // What exchanges rows is rewritten first.
         if splits.iter().any(|split| matches!(split.on, On::Exchange { .. })) {
             return None;
@@ -35,7 +35,7 @@ impl<'a> Placed<'a> {
         Mesh::new(base, &left)?;
         let mut axes = vec![];
         for split in splits.iter().rev() {
-            let (mut of, mut parts) = (vec![], split.parts);
+            let (mut split_axes, mut parts) = (vec![], split.parts);
             while parts > 1 {
                 let mut axis = left.pop()?;
                 if axis.size > parts {
@@ -43,10 +43,10 @@ impl<'a> Placed<'a> {
                     left.push(outer);
                     axis = inner;
                 }
-                (parts % axis.size == 0).then(|| of.insert(0, axis))?;
+                (parts % axis.size == 0).then(|| split_axes.insert(0, axis))?;
                 parts /= axis.size;
             }
-            axes.insert(0, of);
+            axes.insert(0, split_axes);
         }
         debug_assert_eq!(walk(base, &axes.concat()), devices);
         Some(Placed { dims, splits, base, axes })

@@ -27,7 +27,7 @@ impl Pieces {
     }
 
     /// Pieces of these sizes, one behind another.
-    pub fn of(sizes: &[i64]) -> Pieces {
+    pub fn from_sizes(sizes: &[i64]) -> Pieces {
         let mut at = 0;
         let mut starts = vec![0];
         for size in sizes {

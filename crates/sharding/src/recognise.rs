@@ -9,7 +9,12 @@ use crate::sharding::{Cut, Shard, Sharding};
 impl Sharding {
     /// The spread of which these are all shards; `None` if they form no regular pattern. `shares` says how
     /// many partial results make the value.
-    pub fn of(sizes: &[i64], shards: &[Shard], shares: u32, reduction: Reduction) -> Option<Sharding> {
+    pub fn from_shards(
+        sizes: &[i64],
+        shards: &[Shard],
+        shares: u32,
+        reduction: Reduction,
+    ) -> Option<Sharding> {
         let mut shards = shards.to_vec();
         shards.sort_unstable();
         shards.dedup();
@@ -19,7 +24,7 @@ impl Sharding {
         if !by_device.all(|c| c.len() == chunks) {
             return None;
         }
-        let on = Mesh::of(&devices)?;
+        let on = Mesh::from_devices(&devices)?;
         let rows = ShardRows::new(sizes, &shards, shares)?;
         let mut axes = on.axes().to_vec();
         axes.push(Axis::new(u32::try_from(chunks).ok()?, 0));
@@ -49,7 +54,7 @@ impl ShardRows {
             all.sort_unstable();
             all.dedup();
             let lengths: Vec<i64> = all.iter().map(|i| i.len()).collect();
-            let known = Pieces::of(&lengths);
+            let known = Pieces::from_sizes(&lengths);
             let same = |(i, number): (&Interval, u32)| *i == known.get(number);
             if known.size() != size || !all.iter().zip(0..).all(same) {
                 return None;
@@ -72,16 +77,17 @@ impl ShardRows {
         }
         self.agree(&parts).then_some(())?;
         let chain = |slot: usize, count: u32| {
-            let mut of: Vec<(u32, Axis)> =
+            let mut steps: Vec<(u32, Axis)> =
                 parts.iter().filter_map(|p| p.rises.filter(|r| r.0 == slot).map(|r| (r.1, p.axis))).collect();
-            of.sort_unstable_by_key(|(step, _)| *step);
+            steps.sort_unstable_by_key(|(step, _)| *step);
             let mut next = 1;
-            let digits = of.iter().all(|(step, axis)| {
+            let digits = steps.iter().all(|(step, axis)| {
                 let follows = *step == next;
                 next = next.saturating_mul(axis.size);
                 follows
             });
-            (digits && next == count).then(|| of.iter().rev().map(|(_, axis)| *axis).collect::<Vec<Axis>>())
+            (digits && next == count)
+                .then(|| steps.iter().rev().map(|(_, axis)| *axis).collect::<Vec<Axis>>())
         };
         let cuts = (self.pieces.iter().enumerate())
             .map(|(f, pieces)| Some(Cut { axes: chain(f, pieces.count())?, pieces: pieces.clone() }))
@@ -93,7 +99,7 @@ impl ShardRows {
 
     /// The parts of an axis whose next device is `weight` rows further, innermost first.
     fn parts(&self, axis: Axis, weight: usize) -> Option<Vec<AxisPart>> {
-        let mut found = vec![];
+        let mut parts = vec![];
         let mut unit = 1;
         while unit < axis.size {
             let row = |i: u32| &self.numbers[(i * unit) as usize * weight];
@@ -110,10 +116,10 @@ impl ShardRows {
                 return None;
             }
             let stride = axis.stride * unit;
-            found.push(AxisPart { axis: Axis::new(run, stride), rises });
+            parts.push(AxisPart { axis: Axis::new(run, stride), rises });
             unit *= run;
         }
-        Some(found)
+        Some(parts)
     }
 
     /// Whether every row is what the parts, innermost first, say.

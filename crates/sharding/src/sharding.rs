@@ -145,22 +145,23 @@ impl Sharding {
     }
 
     /// The shards at some digits of each axis.
-    fn numbered(&self, of: impl Fn(Axis) -> std::ops::Range<u32>) -> Vec<Shard> {
+    fn numbered(&self, digits_of: impl Fn(Axis) -> std::ops::Range<u32>) -> Vec<Shard> {
         let slots = self.slots();
-        let mut found = vec![(self.base, vec![0; slots.len()])];
+        let mut numbered = vec![(self.base, vec![0; slots.len()])];
         for (slot, axis) in slots.iter().enumerate().flat_map(|(s, axes)| axes.iter().map(move |a| (s, *a))) {
             let step = |(device, numbers): &(u32, Vec<u32>), digit: u32| {
                 let mut numbers = numbers.clone();
                 numbers[slot] = numbers[slot] * axis.size + digit;
                 (device + digit * axis.stride, numbers)
             };
-            found = found.iter().flat_map(|row| of(axis).map(move |digit| step(row, digit))).collect();
+            numbered =
+                numbered.iter().flat_map(|row| digits_of(axis).map(move |digit| step(row, digit))).collect();
         }
         let shard = |(device, numbers): (u32, Vec<u32>)| {
             let region = self.cuts.iter().zip(&numbers).map(|(c, n)| c.pieces.get(*n)).collect();
             Shard { device, region: Region(region), share: numbers[self.cuts.len()] }
         };
-        let mut shards: Vec<Shard> = found.into_iter().map(shard).collect();
+        let mut shards: Vec<Shard> = numbered.into_iter().map(shard).collect();
         shards.sort_unstable();
         shards
     }

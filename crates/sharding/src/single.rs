@@ -88,7 +88,7 @@ impl List<'_> {
         }
         let shard = |s: &ShardRef<'_>| Shard { device: s.device, region: s.region.clone(), share: s.share };
         let shards: Vec<Shard> = self.shards.iter().map(shard).collect();
-        Sharding::of(&sizes, &shards, self.shares, self.reduction)
+        Sharding::from_shards(&sizes, &shards, self.shares, self.reduction)
     }
 
     /// The shard of a device that has exactly one.
@@ -206,15 +206,15 @@ fn all_reduce_each(source: &List<'_>, target: &List<'_>) -> FoundHop {
         if regions.windows(2).any(|two| two[0] == two[1]) || target.on(here[0].device).len() != here.len() {
             return None;
         }
-        let own = here.iter().map(|shard| shard.share).collect();
-        same.entry(regions).or_default().entry(own).or_default().push(here[0].device);
+        let shares = here.iter().map(|shard| shard.share).collect();
+        same.entry(regions).or_default().entry(shares).or_default().push(here[0].device);
     }
     let mut groups = vec![];
     for holders in same.values() {
         let copies = holders.values().next()?.len();
         let each_once = |position: usize| {
-            let found: BTreeSet<u32> = holders.keys().map(|own| own[position]).collect();
-            found.len() == source.shares as usize
+            let distinct: BTreeSet<u32> = holders.keys().map(|shares| shares[position]).collect();
+            distinct.len() == source.shares as usize
         };
         let shards = holders.keys().next()?.len();
         let even = holders.len() == source.shares as usize

@@ -78,7 +78,7 @@ pub(crate) struct Codec<'a> {
 impl<'a> Codec<'a> {
     /// The states of both ends; `None` if there are too many axes, or too many factors are cut.
     pub(crate) fn new(from: &'a Sharding, to: &'a Sharding) -> Option<(Codec<'a>, State, State)> {
-        let frame = Frame::of(from, to);
+        let frame = Frame::new(from, to);
         if frame.sides.iter().any(|side| side.axes.len() > MOST) {
             return None;
         }
@@ -97,9 +97,9 @@ impl<'a> Codec<'a> {
         let at = marks(&axes);
         let mut free = vec![true; axes.len()];
         let mut number = |axis: Axis| {
-            let found = (0..axes.len()).find(|&i| free[i] && axes[i] == axis)?;
-            free[found] = false;
-            Some(found)
+            let index = (0..axes.len()).find(|&i| free[i] && axes[i] == axis)?;
+            free[index] = false;
+            Some(index)
         };
         let mut factors = vec![];
         for &factor in &self.factors {
@@ -169,14 +169,14 @@ impl<'a> Codec<'a> {
             let axes = held.chain.outermost_first().into_iter().map(named).collect();
             cuts[factor] = Cut { axes, pieces: self.pieces(state.side, position, *held) };
         }
-        let of =
+        let axes_of =
             |mask: u16| (0..side.axes.len()).filter(|a| mask >> a & 1 == 1).map(named).collect::<Vec<Axis>>();
         let reduction: Reduction = if state.as_goal && !self.to.partial().is_empty() {
             self.to.reduction()
         } else {
             self.from.reduction()
         };
-        Sharding::new(side.base, cuts, &of(state.partial), &of(!self.used(state)), reduction)
+        Sharding::new(side.base, cuts, &axes_of(state.partial), &axes_of(!self.used(state)), reduction)
             .expect("hops lead from spread to spread")
     }
 }
@@ -186,19 +186,19 @@ impl<'a> Codec<'a> {
 fn interesting(from: &Sharding, to: &Sharding) -> Option<Vec<usize>> {
     let is_cut = |f: usize| !from.cuts()[f].axes.is_empty() || !to.cuts()[f].axes.is_empty();
     let size = |f: usize| from.cuts()[f].pieces.size();
-    let (mut found, others): (Vec<usize>, Vec<usize>) =
+    let (mut factors, others): (Vec<usize>, Vec<usize>) =
         (0..from.cuts().len()).filter(|&f| size(f) > 1).partition(|&f| is_cut(f));
-    if found.len() > FACTORS {
+    if factors.len() > FACTORS {
         return None;
     }
     let even = from.cuts().iter().chain(to.cuts()).all(|cut| cut.pieces.is_even());
     let devices = i64::from(from.mesh().count());
     match others.iter().find(|&&f| size(f) % devices == 0) {
         _ if even && from.partial().is_empty() => {}
-        Some(&factor) if even => found.push(factor),
-        _ => found.extend(others),
+        Some(&factor) if even => factors.push(factor),
+        _ => factors.extend(others),
     }
-    found.truncate(FACTORS);
-    found.sort_unstable();
-    Some(found)
+    factors.truncate(FACTORS);
+    factors.sort_unstable();
+    Some(factors)
 }

@@ -213,14 +213,14 @@ fn orders(axes: &[usize]) -> Vec<Chain> {
     if axes.len() > 3 {
         return vec![axes.iter().fold(Chain::default(), |chain, &a| chain.push(a))];
     }
-    let mut found = vec![Chain::default()];
+    let mut orders = vec![Chain::default()];
     for _ in axes {
         let open = |chain: &Chain, a: usize| !chain.inwards().any(|b| b == a);
         let longer = |chain: &Chain| {
             let chain = *chain;
             axes.iter().filter(move |&&a| open(&chain, a)).map(move |&a| chain.push(a)).collect::<Vec<_>>()
         };
-        found = found.iter().flat_map(longer).collect();
+        orders = orders.iter().flat_map(longer).collect();
     }
-    found
+    orders
 }

@@ -106,7 +106,7 @@ impl Names {
         let axes = self.axes(axes.strip_prefix('/')?, '/')?;
         let count = axes.iter().try_fold(1_u32, |n, a| n.checked_mul(a.size))?;
         let pieces = match sizes {
-            Some(sizes) => Pieces::of(&lengths(sizes)?),
+            Some(sizes) => Pieces::from_sizes(&lengths(sizes)?),
             None => Pieces::balanced(size, count),
         };
         (pieces.size() == size).then_some(Cut { axes, pieces })

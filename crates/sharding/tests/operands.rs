@@ -47,11 +47,11 @@ fn expected(
 /// Compares all operands of an operator; says how many there were.
 fn compare(graph: &Graph, analysis: &Analysis, plan: &Plan, op: OpId) -> Option<usize> {
     let (dims, own) = (analysis.op(op), plan.op(op));
-    let placed = Placed::of(dims, &own.splits, &own.devices)?;
+    let placed = Placed::new(dims, &own.splits, &own.devices)?;
     let is_reduced = |on: On| matches!(on, On::Loop(l) if matches!(dims.loops[l].kind, Kind::Reduce(_)));
     let same =
         |found: Option<Sharding>, sizes: &[i64], (shards, shares): (Vec<Shard>, u32), how: Reduction| {
-            let wanted = Sharding::of(sizes, &shards, shares, how);
+            let wanted = Sharding::from_shards(sizes, &shards, shares, how);
             assert_eq!(found, wanted, "{own:?}");
             assert!(found.is_none_or(|found| found.shards() == shards));
         };

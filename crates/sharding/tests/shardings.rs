@@ -33,7 +33,7 @@ fn devices_are_found_to_be_a_row_of_axes() {
     for devices in [vec![], vec![1, 0], vec![0, 1, 3], vec![0, 1, 1, 0], vec![0, 1, 2, 3, 5, 6]] {
         assert_eq!(row(&devices), None, "{devices:?}");
     }
-    assert_eq!(Mesh::of(&[0, 2, 3, 5]).map(|a| a.axes().to_vec()), Some(axes("2:3 2:2")));
+    assert_eq!(Mesh::from_devices(&[0, 2, 3, 5]).map(|a| a.axes().to_vec()), Some(axes("2:3 2:2")));
     assert_eq!(Mesh::new(0, &axes("2:2 2:3 2:1")), None, "0, 1, 2, 3 are not one number each");
 }
 
@@ -51,15 +51,15 @@ fn pieces_are_cut_and_joined() {
     assert_eq!(Pieces::nested(6, &[2, 2]).sizes(), [2, 1, 2, 1]);
     assert_eq!(Pieces::balanced(6, 4).sizes(), [2, 2, 1, 1]);
     assert_eq!(Pieces::nested(8, &[2, 2]), Pieces::balanced(8, 4));
-    assert_eq!(Pieces::of(&[2, 2, 1, 1]), Pieces::balanced(6, 4));
-    assert_eq!(Pieces::of(&[1, 2, 3, 4]).coarser(2).sizes(), [3, 7]);
-    assert_eq!(Pieces::of(&[1, 3]).coarser(2), Pieces::balanced(4, 1));
+    assert_eq!(Pieces::from_sizes(&[2, 2, 1, 1]), Pieces::balanced(6, 4));
+    assert_eq!(Pieces::from_sizes(&[1, 2, 3, 4]).coarser(2).sizes(), [3, 7]);
+    assert_eq!(Pieces::from_sizes(&[1, 3]).coarser(2), Pieces::balanced(4, 1));
 }
 
 #[test]
 fn what_is_irregular_is_no_spread() {
     let shard = |device, lo, hi, share| Shard { device, region: Region([Interval { lo, hi }].into()), share };
-    let of = |shards: &[Shard], shares| Sharding::of(&[4], shards, shares, Reduction::Sum);
+    let of = |shards: &[Shard], shares| Sharding::from_shards(&[4], shards, shares, Reduction::Sum);
     assert!(of(&[shard(0, 0, 2, 0), shard(1, 2, 4, 0)], 1).is_some());
     for (shards, shares) in [
         (vec![], 1),
@@ -94,7 +94,7 @@ proptest! {
         let (sizes, on) = (common::sizes(&mut random), common::mesh(&mut random, 48));
         let sharding = common::sharding(&mut random, &sizes, &on, Reduction::Max);
         let shards = sharding.shards();
-        let found = Sharding::of(&sizes, &shards, sharding.shares(), Reduction::Max);
+        let found = Sharding::from_shards(&sizes, &shards, sharding.shares(), Reduction::Max);
         prop_assert_eq!(found.as_ref(), Some(&sharding));
         prop_assert_eq!(sharding.mesh(), on.clone());
         let devices: BTreeSet<u32> = shards.iter().map(|s| s.device).collect();
@@ -119,7 +119,7 @@ proptest! {
         shards[b].device = device;
         shards.sort();
         shards.dedup();
-        let found = Sharding::of(&sizes, &shards, sharding.shares(), Reduction::Sum);
+        let found = Sharding::from_shards(&sizes, &shards, sharding.shares(), Reduction::Sum);
         prop_assert_eq!(found.as_ref() == Some(&sharding), shards == sharding.shards());
         if let Some(found) = found {
             prop_assert_eq!(found.shards(), shards);

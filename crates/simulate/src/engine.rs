@@ -315,14 +315,14 @@ impl<'s> Engine<'s> {
 }
 
 fn call_inputs(body: &Body) -> BTreeMap<CallId, &[BufId]> {
-    let mut found = BTreeMap::new();
+    let mut inputs = BTreeMap::new();
     for instr in body.instrs() {
         if let Instr::Call(call) = instr {
             // A call that runs again has the id of the first.
-            found.entry(call.id).or_insert(&call.inputs[..]);
+            inputs.entry(call.id).or_insert(&call.inputs[..]);
         }
     }
-    found
+    inputs
 }
 
 /// The first rank of each role, and all where there are few.

@@ -63,7 +63,8 @@ impl<'g> JoinedMessages<'g> {
 
     fn stage(&self, op: OpId) -> usize {
         let before = self.graph.op(op).inputs().into_iter().filter_map(|input| self.graph.producer(input));
-        let stage = |(of, _): (OpId, usize)| self.stages[of.index()] + usize::from(!self.is_joined(of));
+        let stage =
+            |(reader, _): (OpId, usize)| self.stages[reader.index()] + usize::from(!self.is_joined(reader));
         before.map(stage).max().unwrap_or(0)
     }
 
@@ -71,7 +72,7 @@ impl<'g> JoinedMessages<'g> {
     fn source(&self, tensor: TensorId) -> TensorId {
         let view = |(op, _): &(OpId, usize)| self.families[op.index()] == VIEWS;
         match self.graph.producer(tensor).filter(view) {
-            Some((op, _)) => self.graph.op(op).inputs().first().map_or(tensor, |of| self.source(*of)),
+            Some((op, _)) => self.graph.op(op).inputs().first().map_or(tensor, |input| self.source(*input)),
             None => tensor,
         }
     }
@@ -82,12 +83,14 @@ impl<'g> JoinedMessages<'g> {
             return 1.0;
         }
         let stage = self.stages[op.index()];
-        let bytes = |of: TensorId| self.graph.tensor(of).bytes() as f64;
+        let bytes = |tensor: TensorId| self.graph.tensor(tensor).bytes() as f64;
         let (mut all, mut moved) = (0.0, 0.0);
         for input in self.graph.op(op).inputs() {
             let source = self.source(input);
             all += bytes(input);
-            let is_here = |(of, _): (OpId, usize)| self.is_joined(of) && self.stages[of.index()] == stage;
+            let is_here = |(producer, _): (OpId, usize)| {
+                self.is_joined(producer) && self.stages[producer.index()] == stage
+            };
             if !self.graph.producer(source).is_some_and(is_here) && read.insert((source, stage)) {
                 moved += bytes(input);
             }
@@ -101,7 +104,7 @@ impl<'g> JoinedMessages<'g> {
 
     /// Whether somebody reads it who is not in its kernel.
     fn is_written(&self, tensor: TensorId, stage: usize) -> bool {
-        let is_there = |of: &OpId| !self.is_joined(*of) || self.stages[of.index()] != stage;
+        let is_there = |reader: &OpId| !self.is_joined(*reader) || self.stages[reader.index()] != stage;
         self.readers.get(&tensor).is_none_or(|readers| readers.iter().any(is_there))
     }
 }

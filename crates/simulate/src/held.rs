@@ -51,13 +51,13 @@ pub struct Stretch {
 impl Simulation {
     /// Of ranks whose spans are known.
     pub fn held(&self, ranks: &[Placing<'_>]) -> Vec<HeldMemory> {
-        let held = |of: &Placing<'_>| {
-            let spans: Vec<&Span> = self.spans.iter().filter(|span| span.rank == of.rank).collect();
-            let tasks: Vec<TaskSpans<'_>> = tasks(&spans, of.phases);
+        let held = |placing: &Placing<'_>| {
+            let spans: Vec<&Span> = self.spans.iter().filter(|span| span.rank == placing.rank).collect();
+            let tasks: Vec<TaskSpans<'_>> = tasks(&spans, placing.phases);
             (!spans.is_empty()).then(|| HeldMemory {
-                rank: of.rank,
-                over: tasks.iter().filter_map(|task| task.stretch(of)).collect(),
-                closely: tasks.iter().flat_map(|task| task.closely(of)).collect(),
+                rank: placing.rank,
+                over: tasks.iter().filter_map(|task| task.stretch(placing)).collect(),
+                closely: tasks.iter().flat_map(|task| task.closely(placing)).collect(),
             })
         };
         ranks.iter().filter(|it| !it.phases.is_empty()).filter_map(held).collect()
@@ -95,21 +95,21 @@ impl TaskSpans<'_> {
         self.spans[self.spans.len() - 1].end
     }
 
-    fn stretch(&self, of: &Placing<'_>) -> Option<Stretch> {
-        let bytes = if self.updates() { of.end.iter().sum() } else { self.phase?.most + of.state };
+    fn stretch(&self, placing: &Placing<'_>) -> Option<Stretch> {
+        let bytes = if self.updates() { placing.end.iter().sum() } else { self.phase?.most + placing.state };
         Some(Stretch { start: self.start(), end: self.end(), bytes })
     }
 
     /// What takes no time is told with what comes next.
-    fn closely(&self, of: &Placing<'_>) -> Vec<ByPurpose> {
+    fn closely(&self, placing: &Placing<'_>) -> Vec<ByPurpose> {
         if self.updates() {
-            return vec![ByPurpose { start: self.start(), end: self.end(), bytes: of.end }];
+            return vec![ByPurpose { start: self.start(), end: self.end(), bytes: placing.end }];
         }
         let ends: BTreeMap<usize, f64> = self.spans.iter().filter_map(|span| numbered(span)).collect();
         let (mut over, mut from, mut waiting) = (vec![], self.start(), None);
         for (instr, bytes) in self.phase.iter().flat_map(|phase| &phase.instrs) {
             let mut bytes = *bytes;
-            bytes[Purpose::Optimizer as usize] += of.state;
+            bytes[Purpose::Optimizer as usize] += placing.state;
             let most = waiting.take().map_or(bytes, |before| more(before, bytes));
             match ends.get(instr) {
                 Some(end) => {

@@ -30,7 +30,7 @@ impl Kinds {
     /// What work of an operator is; of none it is a copy.
     pub fn sort(&self, op: Option<OpId>, dtype: Dtype, direction: Direction) -> Sort<'_> {
         let known = op.and_then(|op| self.names.get(op.index()));
-        let kinds = known.map_or([COPIES, COPIES], |[own, family]| [own, family]);
+        let kinds = known.map_or([COPIES, COPIES], |[operator, family]| [operator, family]);
         Sort { kinds, dtype, direction }
     }
 
@@ -43,7 +43,7 @@ impl Kinds {
 
 /// Without the overload: `aten.gelu`, and `pointwise`.
 fn kind(target: &str) -> [String; 2] {
-    let own = target.rsplit_once('.').map_or(target, |(own, _)| own);
+    let operator = target.rsplit_once('.').map_or(target, |(name, _)| name);
     let family = family_of(target).map_or("", |family| family.name);
-    [own.to_owned(), family.to_owned()]
+    [operator.to_owned(), family.to_owned()]
 }

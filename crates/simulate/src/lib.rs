@@ -160,7 +160,7 @@ pub struct TakesPart {
 }
 
 impl Lane {
-    pub(crate) fn of(rank: RankId) -> Self {
+    pub(crate) fn new(rank: RankId) -> Self {
         Self {
             rank,
             forward: 0.0,

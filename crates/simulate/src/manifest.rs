@@ -128,25 +128,25 @@ fn computed(simulation: &Simulation, rank: RankId) -> Vec<Computed> {
 
 /// What the rank computes meanwhile. What it computes is in the order of time.
 fn overlaps(computed: &[Computed], start: f64, end: f64) -> Vec<Value> {
-    let mut found: BTreeMap<(Pass, u32, u32), f64> = BTreeMap::new();
+    let mut overlaps: BTreeMap<(Pass, u32, u32), f64> = BTreeMap::new();
     let from = computed.partition_point(|(_, until, _)| *until <= start);
     for (begin, until, code) in computed[from..].iter().take_while(|(begin, _, _)| *begin < end) {
-        *found.entry(*code).or_default() += until.min(end) - begin.max(start);
+        *overlaps.entry(*code).or_default() += until.min(end) - begin.max(start);
     }
     let entry = |((pass, block, batch), seconds): ((Pass, u32, u32), f64)| json!({ "pass": pass.name(), "block": block, "micro_batch": batch, "seconds": seconds });
-    found.into_iter().map(entry).collect()
+    overlaps.into_iter().map(entry).collect()
 }
 
 /// `[[0, 3], [8, 11]]` are the ranks 0 to 3 and 8 to 11.
 fn ranges(ranks: &[RankId]) -> Vec<[u32; 2]> {
     let mut sorted: Vec<u32> = ranks.iter().map(|rank| rank.0).collect();
     sorted.sort_unstable();
-    let mut found: Vec<[u32; 2]> = vec![];
+    let mut ranges: Vec<[u32; 2]> = vec![];
     for rank in sorted {
-        match found.last_mut() {
+        match ranges.last_mut() {
             Some([_, last]) if *last + 1 == rank => *last = rank,
-            _ => found.push([rank, rank]),
+            _ => ranges.push([rank, rank]),
         }
     }
-    found
+    ranges
 }

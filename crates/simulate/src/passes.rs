@@ -20,8 +20,8 @@ pub struct Lasts {
 /// The passes that run for each micro-batch, as they take least: in the first and the last one there may be more to do.
 pub(crate) fn lasting(ranks: &[SimulatedRank<'_>]) -> Vec<Lasts> {
     let mut most: BTreeMap<(u32, Pass), (f64, f64)> = BTreeMap::new();
-    for (of, (seconds, receives)) in ranks.iter().flat_map(least) {
-        let known = most.entry(of).or_default();
+    for (key, (seconds, receives)) in ranks.iter().flat_map(least) {
+        let known = most.entry(key).or_default();
         *known = (known.0.max(seconds), known.1.max(receives));
     }
     let lasts = |((block, pass), (seconds, receives))| Lasts { block, pass, seconds, receives };

@@ -21,7 +21,7 @@ const SAME: f64 = 1e-9;
 /// A step without noting who does what when.
 pub(crate) fn run(scene: &Scene<'_>) -> Result<Simulation> {
     for enough in ENOUGH {
-        let Some(shorter) = Shorter::of(scene.program, scene.batches, enough) else { break };
+        let Some(shorter) = Shorter::new(scene.program, scene.batches, enough) else { break };
         if let Some(simulation) = shorter.run(scene)? {
             return Ok(simulation);
         }
@@ -42,7 +42,7 @@ struct Shorter {
 
 impl Shorter {
     /// None where it is not much shorter.
-    fn of(program: &Program, batches: u32, periods: u32) -> Option<Self> {
+    fn new(program: &Program, batches: u32, periods: u32) -> Option<Self> {
         let all: Vec<(&Body, Vec<Tick>)> =
             program.roles.iter().map(|role| (&role.body, iterations(&role.body, batches))).collect();
         let is_period = |period: u32, at: u32| all.iter().all(|(body, all)| repeats(body, all, at, period));
@@ -73,7 +73,7 @@ impl Shorter {
         for number in 0..=self.periods {
             let batches = self.first + number * self.period;
             let all_are_there = engine.goes_to(|rank| end_of(rank.body, &rank.iterations, batches));
-            moments.push(all_are_there.then(|| Moment::of(&engine, batches)).flatten());
+            moments.push(all_are_there.then(|| Moment::new(&engine, batches)).flatten());
         }
         let Some((one, periods)) = again(&moments) else { return Ok(None) };
         let rest = self.left_out % periods;
@@ -100,9 +100,9 @@ impl Shorter {
 fn again(moments: &[Option<Moment>]) -> Option<(Stretch, u32)> {
     let (last, earlier) = moments.split_last()?;
     let last = last.as_ref()?;
-    let of =
+    let stretch_since =
         |(periods, before): (u32, &Option<Moment>)| Some((Moment::between(before.as_ref()?, last)?, periods));
-    (1..).zip(earlier.iter().rev()).find_map(of)
+    (1..).zip(earlier.iter().rev()).find_map(stretch_since)
 }
 
 /// Whether what follows the first so many micro-batches comes again after a period, for later ones.
@@ -153,7 +153,7 @@ struct Stretch {
 
 impl Moment {
     /// Once so many micro-batches are over; none where something goes on but letters.
-    fn of(engine: &Engine<'_>, batches: u32) -> Option<Self> {
+    fn new(engine: &Engine<'_>, batches: u32) -> Option<Self> {
         if !engine.open.is_empty() || !engine.ranks.iter().all(SimulatedRank::is_free) {
             return None;
         }

@@ -28,7 +28,7 @@ pub(crate) struct Price {
 pub(crate) fn prices(scene: &Scene<'_>) -> Vec<Rc<Vec<Price>>> {
     let (rank_traces, cluster) = (scene.rank_traces, scene.cluster);
     let mut known = BTreeMap::new();
-    let of = |rank_trace: &RankTrace| {
+    let prices_of = |rank_trace: &RankTrace| {
         let device = cluster.device(rank_trace.rank.0);
         let made = known.entry((Rc::as_ptr(&rank_trace.instr_costs), &device.name)).or_insert_with(|| {
             let instrs = scene.program.roles[rank_trace.role].body.instrs();
@@ -38,7 +38,7 @@ pub(crate) fn prices(scene: &Scene<'_>) -> Vec<Rc<Vec<Price>>> {
         });
         Rc::clone(made)
     };
-    rank_traces.iter().map(of).collect()
+    rank_traces.iter().map(prices_of).collect()
 }
 
 fn price(instr_cost: &InstrCost, instr: &Instr, device: &Device, kinds: &Kinds) -> Price {
@@ -92,7 +92,7 @@ pub(crate) struct Groups<'s> {
 
 impl<'s> Groups<'s> {
     pub(crate) fn new(program: &'s Program, cluster: &'s Cluster) -> Self {
-        let of = |groups: &Vec<Vec<RankId>>| {
+        let group_by_rank = |groups: &Vec<Vec<RankId>>| {
             let each = groups.iter().zip(0..);
             each.flat_map(|(group, at)| group.iter().map(move |rank| (*rank, at))).collect()
         };
@@ -103,7 +103,7 @@ impl<'s> Groups<'s> {
         Self {
             program,
             cluster,
-            of: program.groupings.iter().map(of).collect(),
+            of: program.groupings.iter().map(group_by_rank).collect(),
             crowds: program.groupings.iter().map(contention).collect(),
             sent: program.exchanges.iter().map(|exchange| contention_of(exchange, cluster)).collect(),
             known: BTreeMap::new(),

@@ -75,8 +75,8 @@ impl<'s> SimulatedRank<'s> {
             first.push(all);
             all += code.instrs.len();
         }
-        let own = role.own(place);
-        let copy = |(at, leaf): (usize, &program::Leaf)| match own.leaf(at).0 {
+        let rank_table = role.own(place);
+        let copy = |(at, leaf): (usize, &program::Leaf)| match rank_table.leaf(at).0 {
             Of::Copy(copy) => Some((leaf.buf, copy)),
             _ => None,
         };
@@ -109,7 +109,7 @@ impl<'s> SimulatedRank<'s> {
             came: None,
             groups: BTreeMap::new(),
             exchanges: BTreeMap::new(),
-            lane: Lane::of(rank_trace.rank),
+            lane: Lane::new(rank_trace.rank),
             parts: vec![],
         }
     }
@@ -220,11 +220,11 @@ impl<'s> SimulatedRank<'s> {
 
     /// The copies that a call reads.
     pub(crate) fn copies_of(&self, inputs: &[BufId]) -> Vec<usize> {
-        let of = |buf: BufId| {
+        let copies = |buf: BufId| {
             let first = self.copies.partition_point(|(other, _)| *other < buf);
             self.copies[first..].iter().take_while(move |(other, _)| *other == buf).map(|(_, copy)| *copy)
         };
-        inputs.iter().copied().flat_map(of).collect()
+        inputs.iter().copied().flat_map(copies).collect()
     }
 }
 

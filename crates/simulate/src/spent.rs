@@ -23,7 +23,8 @@ impl Spent {
 
     /// Seconds without those for which it waits for other blocks, and those of their messages.
     pub(crate) fn by_itself(&self) -> Option<(f64, f64)> {
-        let own = |seconds: f64| self.exposed.iter().fold(seconds, |left, exposed| left - exposed);
-        self.seconds.map(|seconds| (own(seconds), self.receives))
+        let without_exposed =
+            |seconds: f64| self.exposed.iter().fold(seconds, |left, exposed| left - exposed);
+        self.seconds.map(|seconds| (without_exposed(seconds), self.receives))
     }
 }

@@ -37,9 +37,9 @@ fn kinds(cluster: &Cluster) -> Vec<usize> {
 /// What a cluster sees of ranks: what their devices are, of what kind of node, and which of them share one.
 fn seen<'c>(cluster: &'c Cluster, kinds: &[usize], ranks: &[RankId]) -> Vec<(&'c str, usize, usize)> {
     let nodes: Vec<usize> = ranks.iter().map(|rank| cluster.node(rank.0)).collect();
-    let of = |(rank, node): (&RankId, &usize)| {
+    let signature = |(rank, node): (&RankId, &usize)| {
         let first = nodes.iter().position(|other| other == node).expect("it is one of them");
         (&cluster.device(rank.0).name[..], kinds[*node], first)
     };
-    ranks.iter().zip(&nodes).map(of).collect()
+    ranks.iter().zip(&nodes).map(signature).collect()
 }

@@ -21,7 +21,9 @@ impl Simulation {
         for lane in self.ranks.iter().filter(|lane| watched.contains(&lane.rank)) {
             let (row, shares) = (self.row(lane.rank), shares(lane, self.seconds));
             match lines.last_mut() {
-                Some((_, last, of, parts)) if *of == row && *parts == shares && last.0 + 1 == lane.rank.0 => {
+                Some((_, last, line, parts))
+                    if *line == row && *parts == shares && last.0 + 1 == lane.rank.0 =>
+                {
                     *last = lane.rank;
                 }
                 _ => lines.push((lane.rank, lane.rank, row, shares)),
@@ -60,16 +62,16 @@ impl Simulation {
                 from += 1;
             }
             let mut most = (' ', 0.0);
-            let mut of: Vec<(char, f64)> = vec![];
+            let mut shares: Vec<(char, f64)> = vec![];
             for span in spans[from..].iter().take_while(|span| span.start < end) {
                 let share = span.end.min(end) - span.start.max(start);
-                match of.iter_mut().find(|(letter, _)| *letter == message_of(span)) {
+                match shares.iter_mut().find(|(letter, _)| *letter == message_of(span)) {
                     Some((_, sum)) => *sum += share,
-                    None => of.push((message_of(span), share)),
+                    None => shares.push((message_of(span), share)),
                 }
             }
-            let idle = width - of.iter().map(|(_, share)| share).sum::<f64>();
-            for (letter, share) in of.into_iter().chain([('.', idle)]) {
+            let idle = width - shares.iter().map(|(_, share)| share).sum::<f64>();
+            for (letter, share) in shares.into_iter().chain([('.', idle)]) {
                 most = if share > most.1 { (letter, share) } else { most };
             }
             most.0

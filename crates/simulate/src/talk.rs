@@ -115,7 +115,7 @@ impl<'s> Engine<'s> {
         }
         let expected = members.iter().filter(|rank| self.places.contains_key(rank)).count();
         let line = LinkKind::crossed_by(self.scene.cluster, &members) as usize;
-        let message = self.notes(|| Message::of(kind, members, instr_cost));
+        let message = self.notes(|| Message::new(kind, members, instr_cost));
         let rendezvous = Rendezvous { expected, line, ..Rendezvous::default() };
         self.open.insert(key, (rendezvous, message));
         Some(())
@@ -156,7 +156,11 @@ impl<'s> Engine<'s> {
             let least = cluster.least_of_message(from.0, to.0, Contention(1), bytes);
             (cluster.message(from.0, to.0, contention, bytes), least)
         };
-        instr_cost.sent.iter().map(one).fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1))
+        instr_cost
+            .sent
+            .iter()
+            .map(one)
+            .fold((0.0, 0.0), |all, message| (all.0 + message.0, all.1 + message.1))
     }
 
     /// Holds a collective if all are there and have nothing before it, and then those that waited for it.
@@ -244,8 +248,8 @@ impl<'s> Engine<'s> {
             let (letter, end) = ((exchange, tick.batch, from, to), start + seconds);
             let cluster = self.scene.cluster;
             let message = self.notes(|| {
-                let of = Message::of(Kind::Send, vec![from, to], instr_cost);
-                let mut entry = Message { bytes, start, end, ..of };
+                let base = Message::new(Kind::Send, vec![from, to], instr_cost);
+                let mut entry = Message { bytes, start, end, ..base };
                 entry.uses(cluster.least_of_message(from.0, to.0, Contention(1), bytes as f64));
                 entry
             });
@@ -278,7 +282,7 @@ impl<'s> Engine<'s> {
 
 impl Message {
     /// Before it is known when it is.
-    fn of(kind: Kind, group: Vec<RankId>, instr_cost: &InstrCost) -> Self {
+    fn new(kind: Kind, group: Vec<RankId>, instr_cost: &InstrCost) -> Self {
         Self {
             kind,
             group,

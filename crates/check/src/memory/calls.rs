@@ -177,8 +177,8 @@ impl<'a> Walk<'_, 'a> {
         let inputs = needing(self.cx, self.rank, others).unwrap_or_default();
         let mut unread = vec![];
         for (buf, to) in inputs.iter().zip(&grad.to) {
-            let found = self.arriving[buf.index()].take();
-            let block = found.unwrap_or_else(|| self.ledger.make(self.bytes(*buf), Purpose::Working));
+            let arrived = self.arriving[buf.index()].take();
+            let block = arrived.unwrap_or_else(|| self.ledger.make(self.bytes(*buf), Purpose::Working));
             match to {
                 Some(to) => self.values[to.index()] = Some(block),
                 None => unread.push(block),

@@ -131,10 +131,10 @@ impl Walk<'_, '_> {
     }
 
     pub(super) fn scatter(&mut self, leaves: &[LeafId]) {
-        for own in self.by_dtype(leaves) {
+        for group in self.by_dtype(leaves) {
             self.take_arrived(1);
             let mut scattering = Scattering::default();
-            for message in self.apart(&own, |leaf| self.copy_of(leaf).unwrap_or(0)) {
+            for message in self.apart(&group, |leaf| self.copy_of(leaf).unwrap_or(0)) {
                 self.send_gradients(&message, &mut scattering);
             }
             self.leaving.push(scattering);

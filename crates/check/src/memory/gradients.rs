@@ -58,8 +58,8 @@ impl Walk<'_, '_> {
     }
 
     fn new_messages(&mut self, leaves: &[LeafId]) -> Vec<MemoryBlock> {
-        let several = self.by_dtype(leaves).into_iter().filter(|own| own.len() > 1);
-        let bytes = several.map(|own| own.iter().map(|leaf| self.bytes_of_gradient(*leaf)).sum());
+        let several = self.by_dtype(leaves).into_iter().filter(|group| group.len() > 1);
+        let bytes = several.map(|group| group.iter().map(|leaf| self.bytes_of_gradient(*leaf)).sum());
         let bytes: Vec<u64> = bytes.collect();
         bytes.into_iter().map(|bytes| self.ledger.make(bytes, Purpose::Communication)).collect()
     }
@@ -67,10 +67,10 @@ impl Walk<'_, '_> {
     /// Several gradients of one dtype are copied into a message, and become views of it.
     pub(super) fn reduce_gradients(&mut self, index: usize, leaves: &[LeafId]) {
         let mut messages = self.messages_of(index, leaves).into_iter();
-        for own in self.by_dtype(leaves) {
-            own.iter().for_each(|leaf| self.fill_in(*leaf));
-            let Some(message) = (own.len() > 1).then(|| messages.next()).flatten() else { continue };
-            for leaf in own {
+        for group in self.by_dtype(leaves) {
+            group.iter().for_each(|leaf| self.fill_in(*leaf));
+            let Some(message) = (group.len() > 1).then(|| messages.next()).flatten() else { continue };
+            for leaf in group {
                 let view = self.ledger.hold(message);
                 let old = self.gradients[leaf].replace(view);
                 old.into_iter().for_each(|old| self.ledger.release(old));
@@ -128,13 +128,13 @@ pub(super) fn symmetric(
     items: impl Iterator<Item = usize>,
     dtype: impl Fn(usize) -> Dtype,
 ) -> Vec<Vec<usize>> {
-    let mut found: Vec<(Dtype, Vec<usize>)> = vec![];
+    let mut groups: Vec<(Dtype, Vec<usize>)> = vec![];
     for item in items {
-        let own = dtype(item);
-        match found.iter_mut().find(|(known, _)| *known == own) {
+        let kind = dtype(item);
+        match groups.iter_mut().find(|(known, _)| *known == kind) {
             Some((_, items)) => items.push(item),
-            None => found.push((own, vec![item])),
+            None => groups.push((kind, vec![item])),
         }
     }
-    found.into_iter().map(|(_, items)| items).collect()
+    groups.into_iter().map(|(_, items)| items).collect()
 }

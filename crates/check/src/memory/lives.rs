@@ -8,7 +8,7 @@ pub(super) struct Lives {
 }
 
 impl Lives {
-    pub(super) fn of(body: &Body) -> Self {
+    pub(super) fn new(body: &Body) -> Self {
         let mut fixed = vec![false; body.bufs.len()];
         body.leaves.iter().for_each(|leaf| fixed[leaf.buf.index()] = true);
         let mut done = vec![];

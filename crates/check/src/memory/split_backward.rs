@@ -81,20 +81,20 @@ impl Walk<'_, '_> {
         saved: &[MemoryBlock],
     ) -> Vec<BufId> {
         let made = local.outputs.iter().flatten().any(|buf| waits.at(*buf));
-        let found = self.learning(part).into_iter().filter(|buf| waits.at(*buf));
+        let learning = self.learning(part).into_iter().filter(|buf| waits.at(*buf));
         match () {
-            () if made => found.collect(),
+            () if made => learning.collect(),
             () if can_wait(self.target(part)) => {
-                let found: Vec<BufId> = found.collect();
+                let bufs: Vec<BufId> = learning.collect();
                 let gathered: Vec<MemoryBlock> = self.gathered(saved).collect();
                 let cost = self.cost(part);
                 let binding = self.cx.finder.bindings.get(part.binding);
-                let of = |buf: &BufId| binding.iter().find(|(it, _)| it == buf).map(|(_, at)| *at);
+                let operand_of = |buf: &BufId| binding.iter().find(|(it, _)| it == buf).map(|(_, at)| *at);
                 // What is summed up, such as a bias, needs no values.
-                let reads = |buf: &BufId| of(buf).is_none_or(|at| cost.gradients[at] > 0);
-                let own = |buf: &BufId| waits.root.get(buf).and_then(|root| self.values[root.index()]);
-                let waits = |buf: &BufId| !reads(buf) || gathered.iter().all(|it| Some(*it) == own(buf));
-                found.into_iter().filter(waits).collect()
+                let reads = |buf: &BufId| operand_of(buf).is_none_or(|at| cost.gradients[at] > 0);
+                let block_of = |buf: &BufId| waits.root.get(buf).and_then(|root| self.values[root.index()]);
+                let waits = |buf: &BufId| !reads(buf) || gathered.iter().all(|it| Some(*it) == block_of(buf));
+                bufs.into_iter().filter(waits).collect()
             }
             () => vec![],
         }

@@ -152,8 +152,8 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// What was there at most since the turn before.
     fn note(&mut self, block: u32, pass: Pass, batch: u32) {
         let instrs = self.instrs.as_mut().map(std::mem::take).unwrap_or_default();
-        let bytes = |of: &[u64; Purpose::COUNT]| of.iter().sum::<u64>();
-        let most = instrs.iter().map(|(_, of)| bytes(of)).fold(bytes(&self.ledger.high), u64::max);
+        let bytes = |usage: &[u64; Purpose::COUNT]| usage.iter().sum::<u64>();
+        let most = instrs.iter().map(|(_, usage)| bytes(usage)).fold(bytes(&self.ledger.high), u64::max);
         self.phases.push(Phase { block, pass, batch, most, instrs });
         self.ledger.mark();
     }

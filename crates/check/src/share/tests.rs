@@ -34,8 +34,8 @@ impl Numbers {
     }
 
     /// The same of an operator that is applied to a share.
-    fn passed(&mut self, op: usize, cut: &[Interval], of: ShareId) -> ShareId {
-        let (term, subs) = (self.term(op, cut), self.0.list(&[of]));
+    fn passed(&mut self, op: usize, cut: &[Interval], share: ShareId) -> ShareId {
+        let (term, subs) = (self.term(op, cut), self.0.list(&[share]));
         self.0.share(Term { mode: Mode::Clause(0), subs, ..term })
     }
 

@@ -37,13 +37,13 @@ impl Clone for Object<'_> {
 
 impl PartialEq for Object<'_> {
     fn eq(&self, other: &Self) -> bool {
-        let (mut own, mut other) = (&*self.0, &*other.0);
+        let (mut this, mut other) = (&*self.0, &*other.0);
         loop {
-            (own, other) = match (own, other) {
+            (this, other) = match (this, other) {
                 (Expr::Attr(a, x), Expr::Attr(b, y)) if x == y => (a, b),
                 (Expr::Index(a, x), Expr::Index(b, y)) if x == y => (a, b),
                 (Expr::Attr(..) | Expr::Index(..), _) => return false,
-                _ => return own == other,
+                _ => return this == other,
             };
         }
     }
@@ -76,10 +76,10 @@ impl<'a> Expr<'a> {
         subscripts: impl Fn(&[Self]) -> Vec<Self>,
     ) -> Self {
         let (first, links) = self.links();
-        links.fold(start(first), |found, link| match link {
-            Expr::Attr(_, name) => found.attr(name),
-            Expr::Index(_, all) => found.index(subscripts(all)),
-            _ => found,
+        links.fold(start(first), |chain, link| match link {
+            Expr::Attr(_, name) => chain.attr(name),
+            Expr::Index(_, all) => chain.index(subscripts(all)),
+            _ => chain,
         })
     }
 }

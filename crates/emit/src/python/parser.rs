@@ -31,9 +31,9 @@ pub(crate) fn module<'a>(file: &str, text: &'a str) -> Result<Vec<Function<'a>>>
 pub(crate) fn template(text: &str) -> Result<Expr<'_>> {
     let mut parser =
         Parser { file: "template", tokens: tokens("template", text)?, at: 0, depth: 0, template: true };
-    let found = parser.expr()?;
+    let expr = parser.expr()?;
     parser.expect_kind(TokenKind::Newline, "the end")?;
-    Ok(found)
+    Ok(expr)
 }
 
 /// Positional and keyword arguments.
@@ -98,18 +98,18 @@ impl<'a> Parser<'a, '_> {
 
     /// The statements up to the end of the indentation.
     fn block(&mut self) -> Result<Vec<Stmt<'a>>> {
-        let mut found = vec![];
+        let mut stmts = vec![];
         while self.peek().kind != TokenKind::Dedent {
-            self.statement(&mut found)?;
+            self.statement(&mut stmts)?;
         }
         self.next();
-        Ok(found)
+        Ok(stmts)
     }
 
-    fn statement(&mut self, found: &mut Vec<Stmt<'a>>) -> Result<()> {
+    fn statement(&mut self, stmts: &mut Vec<Stmt<'a>>) -> Result<()> {
         let Token { line, text, kind } = self.peek();
         if kind == TokenKind::Name && matches!(text, "with" | "if" | "for") {
-            return self.compound(found);
+            return self.compound(stmts);
         }
         let kind = if self.eat("pass") {
             self.expect_kind(TokenKind::Newline, "the end of the line")?;
@@ -123,12 +123,12 @@ impl<'a> Parser<'a, '_> {
             self.assignment()?
         };
         self.expect_kind(TokenKind::Newline, "the end of the line")?;
-        found.push(Stmt { line, comment: None, about: None, kind });
+        stmts.push(Stmt { line, comment: None, about: None, kind });
         Ok(())
     }
 
     /// A statement with statements below it.
-    fn compound(&mut self, found: &mut Vec<Stmt<'a>>) -> Result<()> {
+    fn compound(&mut self, stmts: &mut Vec<Stmt<'a>>) -> Result<()> {
         let line = self.peek().line;
         let kind = match self.next().text {
             "if" => {
@@ -148,7 +148,7 @@ impl<'a> Parser<'a, '_> {
                 StmtKind::NoGrad(self.below()?)
             }
         };
-        found.push(Stmt { line, comment: None, about: None, kind });
+        stmts.push(Stmt { line, comment: None, about: None, kind });
         Ok(())
     }
 
@@ -219,9 +219,9 @@ impl<'a> Parser<'a, '_> {
         let mut left = self.unary()?;
         for _ in 0..MAX_CHAIN {
             let token = self.peek();
-            let found =
+            let candidate =
                 OPERATORS.iter().find(|o| **o == token.text).filter(|_| token.kind == TokenKind::Mark);
-            let Some(operator) = found.filter(|o| precedence(o) > above) else { return Ok(left) };
+            let Some(operator) = candidate.filter(|o| precedence(o) > above) else { return Ok(left) };
             self.next();
             let tight = precedence(operator);
             let right = self.nested(|parser| parser.binary(tight))?;
@@ -267,25 +267,25 @@ impl<'a> Parser<'a, '_> {
     }
 
     fn postfix(&mut self) -> Result<Expr<'a>> {
-        let mut found = self.atom()?;
+        let mut expr = self.atom()?;
         let outer = self.depth;
         loop {
             let token = self.peek();
             if token.kind != TokenKind::Mark || !matches!(token.text, "." | "(" | "[") {
                 self.depth = outer;
-                return Ok(found);
+                return Ok(expr);
             }
             self.next();
-            found = match token.text {
-                "." => found.attr(self.attribute()?),
-                "[" => found.index(self.subscripts()?),
+            expr = match token.text {
+                "." => expr.attr(self.attribute()?),
+                "[" => expr.index(self.subscripts()?),
                 _ => {
                     self.depth += 1;
                     if self.depth > MAX_DEPTH {
                         return Err(self.too_deep());
                     }
                     let (args, kwargs) = self.arguments()?;
-                    fold_float(found.call_with(args, kwargs))
+                    fold_float(expr.call_with(args, kwargs))
                 }
             };
         }
@@ -440,9 +440,10 @@ impl<'a> Parser<'a, '_> {
     }
 
     fn eat(&mut self, text: &str) -> bool {
-        let found = self.peek().text == text && matches!(self.peek().kind, TokenKind::Mark | TokenKind::Name);
-        self.at += usize::from(found);
-        found
+        let is_next =
+            self.peek().text == text && matches!(self.peek().kind, TokenKind::Mark | TokenKind::Name);
+        self.at += usize::from(is_next);
+        is_next
     }
 
     fn expect(&mut self, text: &str) -> Result<()> {
@@ -458,9 +459,9 @@ impl<'a> Parser<'a, '_> {
             return Err(self.too_deep());
         }
         self.depth += 1;
-        let found = read(self);
+        let result = read(self);
         self.depth -= 1;
-        found
+        result
     }
 
     fn too_deep(&self) -> diag::Error {
@@ -473,14 +474,14 @@ impl<'a> Parser<'a, '_> {
 
     fn unexpected(&self, wanted: &str) -> diag::Error {
         let token = self.peek();
-        let found: String = match token.kind {
+        let actual: String = match token.kind {
             TokenKind::Newline => "the end of the line".to_owned(),
             TokenKind::End => "the end of the file".to_owned(),
             TokenKind::Indent => "more indentation".to_owned(),
             TokenKind::Dedent => "less indentation".to_owned(),
             _ => format!("`{}`", token.text.chars().take(40).collect::<String>().escape_debug()),
         };
-        self.refuse(format!("expected {wanted}, found {found}"))
+        self.refuse(format!("expected {wanted}, found {actual}"))
     }
 }
 

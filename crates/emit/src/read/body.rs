@@ -88,8 +88,8 @@ pub(super) fn read(
 
 /// The function of the timetable.
 fn step<'a>(reader: &mut Reader<'a>) -> Result<Option<Function<'a>>> {
-    let mut of = |goes_on| reader.functions.remove(step_called(goes_on)).map(|(_, function)| function);
-    match (of(false), of(true)) {
+    let mut take = |goes_on| reader.functions.remove(step_called(goes_on)).map(|(_, function)| function);
+    match (take(false), take(true)) {
         (Some(_), Some(on)) => Err(reader.misuse(on.line, "a file has two timetables")),
         (step, on) => Ok(step.or(on)),
     }
@@ -100,9 +100,9 @@ type CodeFunction<'a> = ((u32, Pass), Function<'a>);
 
 /// The functions of codes, in the order of codes.
 fn codes<'a>(reader: &mut Reader<'a>) -> Result<Vec<CodeFunction<'a>>> {
-    let mut found: Vec<CodeFunction<'a>> = vec![];
+    let mut functions: Vec<CodeFunction<'a>> = vec![];
     for (name, pass) in [("begin", Pass::Begin), ("end", Pass::End)] {
-        found.extend(reader.functions.remove(name).map(|(_, function)| ((0, pass), function)));
+        functions.extend(reader.functions.remove(name).map(|(_, function)| ((0, pass), function)));
     }
     let names: Vec<&'a str> =
         reader.functions.keys().copied().filter(|name| code_of(name).is_some()).collect();
@@ -110,14 +110,14 @@ fn codes<'a>(reader: &mut Reader<'a>) -> Result<Vec<CodeFunction<'a>>> {
         let (Some(code), Some((_, function))) = (code_of(name), reader.functions.remove(name)) else {
             continue;
         };
-        found.push((code, function));
+        functions.push((code, function));
     }
-    found.sort_by_key(|((block, pass), function)| (Code::new(*block, *pass).place(), function.line));
-    if let Some(two) = found.windows(2).find(|two| two[0].0 == two[1].0) {
+    functions.sort_by_key(|((block, pass), function)| (Code::new(*block, *pass).place(), function.line));
+    if let Some(two) = functions.windows(2).find(|two| two[0].0 == two[1].0) {
         return Err(reader.misuse(two[1].1.line, "a function is defined twice"));
     }
-    reader.codes = found.iter().map(|(code, function)| (function.name.to_owned(), *code)).collect();
-    Ok(found)
+    reader.codes = functions.iter().map(|(code, function)| (function.name.to_owned(), *code)).collect();
+    Ok(functions)
 }
 
 /// What a function returns, in which line, and what stands before.
@@ -256,9 +256,9 @@ impl<'a> Reader<'a> {
         self.body.code_mut(self.block, self.pass).instrs = instrs;
         let rest = &role.gradients[self.body.gradients.len().min(role.gradients.len())..];
         if values.len() > rest.len() {
-            let (found, wanted) = (values.len(), rest.len());
+            let (count, wanted) = (values.len(), rest.len());
             return Err(
-                self.misuse(line, format!("`{}` returns {found} values, not {wanted}", function.name))
+                self.misuse(line, format!("`{}` returns {count} values, not {wanted}", function.name))
             );
         }
         for (value, tensor) in values.iter().zip(rest) {
@@ -277,12 +277,12 @@ impl<'a> Reader<'a> {
     }
 
     fn instrs(&mut self, scope: &mut Scope<'a>, stmts: &[Stmt<'a>], sizes: &[usize]) -> Result<Vec<Instr>> {
-        let mut found = Vec::with_capacity(stmts.len());
+        let mut instrs = Vec::with_capacity(stmts.len());
         for stmt in stmts {
             match &stmt.kind {
                 StmtKind::If(Expr::Name("last"), inner) if self.pass.settles() => {
                     for stmt in inner {
-                        found.push(self.instr(scope, stmt, sizes, true)?);
+                        instrs.push(self.instr(scope, stmt, sizes, true)?);
                     }
                 }
                 StmtKind::For { target, values, body } => {
@@ -291,14 +291,14 @@ impl<'a> Reader<'a> {
                         self.spend(body.len().max(1), stmt.line)?;
                         let iteration: Vec<Stmt<'a>> =
                             body.iter().map(|s| one_by_one(s, target, value)).collect();
-                        found.extend(self.instrs(scope, &iteration, sizes)?);
+                        instrs.extend(self.instrs(scope, &iteration, sizes)?);
                     }
                     self.in_loop = outside;
                 }
-                _ => found.push(self.instr(scope, stmt, sizes, false)?),
+                _ => instrs.push(self.instr(scope, stmt, sizes, false)?),
             }
         }
-        Ok(found)
+        Ok(instrs)
     }
 
     fn instr(

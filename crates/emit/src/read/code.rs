@@ -34,8 +34,8 @@ impl<'a, 'r> Code<'a, 'r> {
     /// The value of an argument of a function, in a scope.
     pub(super) fn argument(&self, names: &Names<'a>, expr: &Expr<'a>, line: u32) -> Result<Value> {
         if let Expr::Name(name) = expr {
-            let found = names.get(name).cloned();
-            return found.ok_or_else(|| self.reader.unknown(line, format!("`{name}` is not known here")));
+            let value = names.get(name).cloned();
+            return value.ok_or_else(|| self.reader.unknown(line, format!("`{name}` is not known here")));
         }
         if let Expr::Int(value) = expr {
             return Ok(Value::Int(*value));
@@ -62,8 +62,8 @@ impl<'a, 'r> Code<'a, 'r> {
         no_grad: bool,
         line: u32,
     ) -> Result<Vec<BufId>> {
-        let found = self.reader.functions.remove_entry(name);
-        let Some((key, (index, function))) = found else {
+        let entry = self.reader.functions.remove_entry(name);
+        let Some((key, (index, function))) = entry else {
             return Err(self.reader.unknown(line, format!("there is no function `{name}` above")));
         };
         let result = self.run(&function, args, index, below, no_grad, line);

@@ -106,14 +106,14 @@ fn counted<'a>(expr: &Expr<'a>, counter: &str, value: i64) -> Expr<'a> {
 
 fn computed<'a>(operator: &'static str, a: Expr<'a>, b: Expr<'a>) -> Expr<'a> {
     if let (Expr::Int(x), Expr::Int(y)) = (&a, &b) {
-        let found = match operator {
+        let result = match operator {
             "+" => x.checked_add(*y),
             "-" => x.checked_sub(*y),
             "*" => x.checked_mul(*y),
             _ => None,
         };
-        if let Some(found) = found {
-            return Expr::Int(found);
+        if let Some(value) = result {
+            return Expr::Int(value);
         }
     }
     Expr::Binary(operator, Box::new((a, b)))

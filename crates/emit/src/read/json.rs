@@ -51,8 +51,8 @@ impl Node<'_> {
 
     /// What is there only where it says something.
     pub(super) fn maybe<'n>(&'n self, key: &'n str) -> Result<Option<Node<'n>>> {
-        let found = self.object()?.get(key);
-        Ok(found.map(|value| Node { value, place: Place::Key(self, key) }))
+        let entry = self.object()?.get(key);
+        Ok(entry.map(|value| Node { value, place: Place::Key(self, key) }))
     }
 
     /// Reads every item of a list.

@@ -351,12 +351,12 @@ impl<'a> Methods<'a, '_> {
     }
 
     fn reduction(&self, op: Option<&Expr<'a>>) -> Result<Reduction> {
-        let found = match op {
+        let parsed = match op {
             None => Some(Reduction::Sum),
             Some(Expr::Str(word)) => reduction(word),
             Some(_) => None,
         };
-        found.ok_or_else(|| self.misuse("`op` is no reduction"))
+        parsed.ok_or_else(|| self.misuse("`op` is no reduction"))
     }
 
     fn cut(&self, args: &mut Args<'_, 'a>, group: GroupingId, prefix: &str) -> Result<Cut> {

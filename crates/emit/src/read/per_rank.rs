@@ -68,15 +68,15 @@ impl Regions {
                 let factors: Vec<Vec<Interval>> = factors.iter().map(moved).collect::<Option<_>>()?;
                 (0..ranks).map(|at| Region(factors.iter().map(|of_factor| of_factor[at]).collect())).collect()
             }
-            TableEntry::Named(of, row) => {
+            TableEntry::Named(numbers, row) => {
                 let at: Vec<usize> = match row {
-                    None => (0..of.len()).collect(),
+                    None => (0..numbers.len()).collect(),
                     Some(row) if row.count() == Some(ranks) => {
                         row.numbers().into_iter().map(|n| usize::try_from(n).ok()).collect::<Option<_>>()?
                     }
                     Some(_) => return None,
                 };
-                let one = |at: usize| match self.all.get(*of.get(at)?)? {
+                let one = |at: usize| match self.all.get(*numbers.get(at)?)? {
                     TableEntry::One(region) => Some(region.clone()),
                     _ => None,
                 };
@@ -150,12 +150,12 @@ pub(super) fn grouping(node: &Node<'_>, world: u32) -> Result<Grouping> {
         return node.list(|group| ranks(group, world));
     }
     let heads = list(node, world as usize)?;
-    let of = row(0, &node.get("of")?)?;
+    let offsets = row(0, &node.get("of")?)?;
     let many = || node.refuse(format!("these are more ranks than {world}"));
-    let count = of.count().and_then(|count| count.checked_mul(heads.len()));
+    let count = offsets.count().and_then(|count| count.checked_mul(heads.len()));
     count.filter(|count| *count <= world as usize).ok_or_else(many)?;
     let group = |head: i64| {
-        let members = Row { from: head, by: of.by.clone() }.numbers();
+        let members = Row { from: head, by: offsets.by.clone() }.numbers();
         members.into_iter().map(|n| rank(node, n, world)).collect()
     };
     heads.into_iter().map(group).collect()

@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
 
     /// The block and pass of a code by the name of its function.
     pub(super) fn code_of(&self, name: &str) -> Option<(u32, Pass)> {
-        self.codes.iter().find(|(own, _)| own == name).map(|(_, code)| *code)
+        self.codes.iter().find(|(known, _)| known == name).map(|(_, code)| *code)
     }
 
     pub(super) fn is_function(&self, name: &str) -> bool {
@@ -101,8 +101,8 @@ impl<'a> Reader<'a> {
         let mut text = String::with_capacity(tree.len() + 32);
         text.push_str(tree);
         self.path(expr, &mut text, line)?;
-        let found = self.leaves.get(text.as_str()).copied();
-        found.ok_or_else(|| self.unknown(line, format!("this rank has no leaf `{text}`")))
+        let leaf = self.leaves.get(text.as_str()).copied();
+        leaf.ok_or_else(|| self.unknown(line, format!("this rank has no leaf `{text}`")))
     }
 
     /// A leaf, or what is gathered at a place in the tree.
@@ -113,11 +113,11 @@ impl<'a> Reader<'a> {
             return Ok(vec![LeafId::new(*leaf)]);
         }
         let here = |leaf: &usize| is_below(&self.texts[*leaf], &text);
-        let found: Vec<LeafId> = gathered(self.parts, which).filter(here).map(LeafId::new).collect();
-        if found.is_empty() {
+        let leaves: Vec<LeafId> = gathered(self.parts, which).filter(here).map(LeafId::new).collect();
+        if leaves.is_empty() {
             return Err(self.unknown(line, format!("nothing is gathered at `{text}`")));
         }
-        Ok(found)
+        Ok(leaves)
     }
 
     /// Writes what follows `p` in the one way in which leaves are written.
@@ -148,8 +148,8 @@ impl<'a> Reader<'a> {
     /// A buf at the level of instructions: a name or a leaf.
     pub(super) fn buf(&self, scope: &Scope<'a>, expr: &Expr<'a>, line: u32) -> Result<BufId> {
         if let Expr::Name(name) = expr {
-            let found = scope.get(name).copied();
-            return found.ok_or_else(|| self.unknown(line, format!("`{name}` is not assigned before")));
+            let buf = scope.get(name).copied();
+            return buf.ok_or_else(|| self.unknown(line, format!("`{name}` is not assigned before")));
         }
         Ok(self.body.leaves[self.leaf(expr, "p", line)?].buf)
     }
@@ -165,8 +165,8 @@ impl<'a> Reader<'a> {
         let call = self.body.calls().find(|call| call.id == id);
         let inputs = call.map_or(&[][..], |call| &call.inputs);
         let tensors = inputs.iter().filter(|buf| !self.is_leaf(**buf)).map(|buf| self.body.buf(*buf).tensor);
-        let found: Vec<TensorId> = tensors.filter(|tensor| self.hints.needs_grad(*tensor)).collect();
-        if found.len() == count { found } else { vec![UNKNOWN; count] }
+        let tensors: Vec<TensorId> = tensors.filter(|tensor| self.hints.needs_grad(*tensor)).collect();
+        if tensors.len() == count { tensors } else { vec![UNKNOWN; count] }
     }
 
     pub(super) fn hole(&self, expr: &Expr<'a>, line: u32) -> Result<Option<Arg>> {

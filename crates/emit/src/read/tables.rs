@@ -226,11 +226,11 @@ impl Reader {
             Ok(Gathered { shard, region, factor, parts })
         })?;
         let leaves = node.get("leaves")?.list(|node| {
-            let of = match node.maybe("copy")? {
+            let origin = match node.maybe("copy")? {
                 Some(copy) => Of::Copy(number(&copy, table.copies.len(), "copy")?),
                 None => Of::Shard(number(&node.get("shard")?, table.shards.len(), "shard")?),
             };
-            table.leaves.push((of, regions(&node.get("region")?)?));
+            table.leaves.push((origin, regions(&node.get("region")?)?));
             Ok((self.tensor(&node.get("tensor")?)?, node.get("number")?.id()?))
         })?;
         let inputs = node.get("inputs")?.list(|node| {
@@ -293,8 +293,8 @@ impl Reader {
 
 /// The number of something that a role has so many of.
 fn number(node: &Node<'_>, count: usize, what: &str) -> Result<usize> {
-    let found = node.index()?;
-    if found < count { Ok(found) } else { Err(node.refuse(format!("the role has no {what} of this number"))) }
+    let index = node.index()?;
+    if index < count { Ok(index) } else { Err(node.refuse(format!("the role has no {what} of this number"))) }
 }
 
 pub(super) fn reduction(name: &str) -> Option<Reduction> {

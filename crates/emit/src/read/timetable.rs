@@ -15,20 +15,20 @@ pub(super) fn timetable(reader: &Reader<'_>, step: &Function<'_>) -> Result<Time
     if step.params != ["batches", "scale"] {
         return Err(strange(step.line));
     }
-    let mut found = Timetable::default();
+    let mut timetable = Timetable::default();
     let mut stmts = &step.body[..];
     if let [first, rest @ ..] = stmts {
         if is_once(first, Pass::Begin) {
-            (found.begins, stmts) = (true, rest);
+            (timetable.begins, stmts) = (true, rest);
         }
     }
     if step.name == step_called(true) {
         let stashes = stmts.last().is_some_and(|last| last.kind == stash().kind);
-        (found.steps, stmts) = (Steps::On { stashes }, &stmts[..stmts.len() - usize::from(stashes)]);
+        (timetable.steps, stmts) = (Steps::On { stashes }, &stmts[..stmts.len() - usize::from(stashes)]);
     }
     if let [rest @ .., last] = stmts {
         if is_once(last, Pass::End) {
-            (found.ends, stmts) = (true, rest);
+            (timetable.ends, stmts) = (true, rest);
         }
     }
     for stmt in stmts {
@@ -36,19 +36,19 @@ pub(super) fn timetable(reader: &Reader<'_>, step: &Function<'_>) -> Result<Time
         let mut tasks = vec![];
         for stmt in body {
             let task = match &stmt.kind {
-                StmtKind::Yield(words) => task(reader, words, found.steps),
+                StmtKind::Yield(words) => task(reader, words, timetable.steps),
                 _ => None,
             };
             tasks.push(task.ok_or_else(|| reader.misuse(stmt.line, "this is no task of a timetable"))?);
         }
         let every = every(values).unwrap_or(1);
         let it = Loop { every, iterations: iterations(values, every), tasks };
-        if words_of_range(&it, found.steps) != *values {
+        if words_of_range(&it, timetable.steps) != *values {
             return Err(reader.misuse(stmt.line, "this range is another one than that of the tasks in it"));
         }
-        found.loops.push(it);
+        timetable.loops.push(it);
     }
-    Ok(found)
+    Ok(timetable)
 }
 
 fn is_once(stmt: &Stmt<'_>, pass: Pass) -> bool {

@@ -98,7 +98,7 @@ pub(crate) struct Comments<'a> {
 }
 
 impl Comments<'_> {
-    pub(crate) fn of(&self, instr: &Instr) -> Option<String> {
+    pub(crate) fn text(&self, instr: &Instr) -> Option<String> {
         let buf = moved(instr)?;
         let what = match instr {
             Instr::Collective(it) => self.collective(it),
@@ -136,11 +136,11 @@ impl Comments<'_> {
     /// To whom something goes, or from whom it comes, if that is the same for all ranks of the role.
     fn across(&self, instr: &Instr, exchange: ExchangeId) -> Option<String> {
         let table = &self.program.exchanges[exchange.index()];
-        let (sends, own) = (instr.kind() == Kind::Send, &self.role.ranks);
+        let (sends, ranks) = (instr.kind() == Kind::Send, &self.role.ranks);
         let ends = table.pieces.iter().map(|piece| (table.sources[piece.from].0, table.targets[piece.to].0));
         let pairs = ends.map(|(from, to)| if sends { (from, to) } else { (to, from) });
         let others: BTreeSet<RankId> =
-            pairs.filter(|(rank, _)| own.contains(rank)).map(|(_, other)| other).collect();
+            pairs.filter(|(rank, _)| ranks.contains(rank)).map(|(_, other)| other).collect();
         let others: Vec<RankId> = others.into_iter().collect();
         let word = if sends { "to" } else { "from" };
         (!others.is_empty()).then(|| format!("{word} {}", rank_names(&others)))
@@ -193,7 +193,7 @@ impl Comments<'_> {
         let tensor = self.graph.tensors.get(id.index())?;
         Some(match &tensor.source {
             Source::Op { .. } if names::is_made_up(&tensor.name) => return None,
-            Source::Op { op, .. } => match self.modules.of(*op) {
+            Source::Op { op, .. } => match self.modules.path_of(*op) {
                 "" => tensor.name.clone(),
                 path => path.to_owned(),
             },

@@ -30,14 +30,14 @@ pub(crate) fn group<'a>(modules: &Modules<'a>, ops: &[LocalOp]) -> Group<'a> {
     let all = 0..ops.len();
     let nodes = Grouper { modules, ops }.nodes(all.clone(), "", 0);
     let complete = ops.len() >= modules.size("");
-    let mut found = Group { path: "", range: all, nodes, complete };
+    let mut group = Group { path: "", range: all, nodes, complete };
     let mut whole = complete;
-    while let [ModuleNode::Group(_)] = found.nodes.as_slice() {
-        let Some(ModuleNode::Group(inner)) = found.nodes.pop() else { break };
+    while let [ModuleNode::Group(_)] = group.nodes.as_slice() {
+        let Some(ModuleNode::Group(inner)) = group.nodes.pop() else { break };
         whole |= inner.complete;
-        found = inner;
+        group = inner;
     }
-    if whole { found } else { dissolve(modules, ops, found) }
+    if whole { group } else { dissolve(modules, ops, group) }
 }
 
 /// One group and a few operators beside it read better as one function.
@@ -66,7 +66,7 @@ fn dissolve<'a>(modules: &Modules<'a>, ops: &[LocalOp], mut outer: Group<'a>) ->
 
 /// The innermost module that all operators are in.
 fn common<'a>(modules: &Modules<'a>, ops: &[LocalOp]) -> &'a str {
-    let mut paths = ops.iter().map(|op| modules.of(op.op));
+    let mut paths = ops.iter().map(|op| modules.path_of(op.op));
     let first = paths.next().unwrap_or("");
     paths.fold(first, shared)
 }
@@ -91,14 +91,15 @@ impl<'a> Grouper<'_, 'a> {
         let mut nodes = vec![];
         let mut at = range.start;
         while at < range.end {
-            let path = self.modules.of(self.ops[at].op);
+            let path = self.modules.path_of(self.ops[at].op);
             let Some(child) = child(path, module).filter(|_| depth < MAX_DEPTH) else {
                 nodes.push(ModuleNode::Op(at));
                 at += 1;
                 continue;
             };
-            let inside =
-                |i: &usize| super::super::leaves::strip(self.modules.of(self.ops[*i].op), child).is_some();
+            let inside = |i: &usize| {
+                super::super::leaves::strip(self.modules.path_of(self.ops[*i].op), child).is_some()
+            };
             let end = (at..range.end).take_while(inside).last().map_or(at + 1, |last| last + 1);
             let inner = self.nodes(at..end, child, depth + 1);
             if self.is_worth(child, &inner, end - at) {

@@ -139,7 +139,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn of(stmts: &[Stmt<'_>]) -> Self {
+    pub(super) fn new(stmts: &[Stmt<'_>]) -> Self {
         let mut made: HashMap<String, usize> = HashMap::new();
         for stmt in stmts {
             visit(&mut stmt.clone(), &mut |slot| {
@@ -186,18 +186,18 @@ impl Lines {
 
     /// All loops, in their order.
     pub(super) fn loops(&self) -> Vec<RepeatedLines> {
-        let mut found = vec![];
-        self.search(0, self.shapes.len(), &mut found);
-        found.sort_by_key(|found: &RepeatedLines| found.start);
-        found
+        let mut loops = vec![];
+        self.search(0, self.shapes.len(), &mut loops);
+        loops.sort_by_key(|repeated: &RepeatedLines| repeated.start);
+        loops
     }
 
-    fn search(&self, low: usize, high: usize, found: &mut Vec<RepeatedLines>) {
+    fn search(&self, low: usize, high: usize, loops: &mut Vec<RepeatedLines>) {
         let Some(best) = self.best(low, high) else { return };
         let (start, end) = (best.start, best.start + best.length * best.count);
-        found.push(best);
-        self.search(low, start, found);
-        self.search(end, high, found);
+        loops.push(best);
+        self.search(low, start, loops);
+        self.search(end, high, loops);
     }
 
     /// The loop that saves most; of several that save the same, the one whose turns are one layer each.
@@ -209,9 +209,9 @@ impl Lines {
             if best.as_ref().is_some_and(|best| (count - 1) * length < best.saves()) {
                 break;
             }
-            let found = self.as_loop(start, length, count);
-            if found.as_ref().is_some_and(|new| best.as_ref().is_none_or(|best| new.mixed < best.mixed)) {
-                best = found;
+            let candidate = self.as_loop(start, length, count);
+            if candidate.as_ref().is_some_and(|new| best.as_ref().is_none_or(|best| new.mixed < best.mixed)) {
+                best = candidate;
             }
         }
         best
@@ -275,11 +275,11 @@ impl Lines {
                 }
             }
         }
-        let mut found =
+        let mut repeated =
             RepeatedLines { start, length, count, steps, values, first: 0, falls: false, mixed: 0 };
         indices.extend(self.numbered(start, length, count)?);
-        found.count_by(&indices);
-        Some(found)
+        repeated.count_by(&indices);
+        Some(repeated)
     }
 
     /// The numbers in comments of the first turn that grow or fall by one. `None` if some grow unevenly: one comment
@@ -299,8 +299,8 @@ impl Lines {
     }
 
     /// What the lines of a loop make, in all turns.
-    pub(super) fn made_in(&self, found: &RepeatedLines) -> impl Iterator<Item = &str> {
-        let lines = &self.items[found.start..found.start + found.length * found.count];
+    pub(super) fn made_in(&self, repeated: &RepeatedLines) -> impl Iterator<Item = &str> {
+        let lines = &self.items[repeated.start..repeated.start + repeated.length * repeated.count];
         lines
             .iter()
             .flatten()
@@ -352,14 +352,14 @@ fn step(of_rounds: &[&Item]) -> Option<i64> {
 fn source(of_rounds: &[&Item], made: &HashMap<&str, (usize, usize)>) -> Option<Option<usize>> {
     let names: Vec<&str> =
         of_rounds.iter().filter_map(|i| if let Item::Use(n) = i { Some(n.as_str()) } else { None }).collect();
-    let of = |iteration: usize| made.get(names[iteration]).copied();
-    match (of(0), of(1)) {
+    let made_at = |iteration: usize| made.get(names[iteration]).copied();
+    match (made_at(0), made_at(1)) {
         (Some((0, number)), _) => {
-            (0..names.len()).all(|iteration| of(iteration) == Some((iteration, number))).then_some(None)
+            (0..names.len()).all(|iteration| made_at(iteration) == Some((iteration, number))).then_some(None)
         }
         (None, None) => names.iter().all(|name| *name == names[0]).then_some(None),
         (None, Some((0, number))) => (1..names.len())
-            .all(|iteration| of(iteration) == Some((iteration - 1, number)))
+            .all(|iteration| made_at(iteration) == Some((iteration - 1, number)))
             .then_some(Some(number)),
         _ => None,
     }

@@ -85,7 +85,7 @@ impl<'a> Modules<'a> {
         same.then(|| first.split('.').nth(1).unwrap_or(first))
     }
 
-    pub(crate) fn of(&self, op: OpId) -> &'a str {
+    pub(crate) fn path_of(&self, op: OpId) -> &'a str {
         self.graph.ops.get(op.index()).map_or("", |op| op.module.as_str())
     }
 
@@ -119,10 +119,10 @@ impl<'a> Modules<'a> {
 
     /// An operator's target; that of the model's operator that it is the last piece of.
     pub(crate) fn target(&self, op: OpId) -> Option<&'a str> {
-        let own = self.graph.ops.get(op.index())?;
+        let operator = self.graph.ops.get(op.index())?;
         let ends = |made: &TensorId| !names::is_made_up(&self.graph.tensor(*made).name);
-        let whole = self.piece_of(op).filter(|_| own.outputs.iter().flatten().any(ends));
-        Some(whole.unwrap_or(&own.target))
+        let whole = self.piece_of(op).filter(|_| operator.outputs.iter().flatten().any(ends));
+        Some(whole.unwrap_or(&operator.target))
     }
 
     /// What a function for (a part of) this module is called.

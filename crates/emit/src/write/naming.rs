@@ -40,30 +40,30 @@ impl Naming<'_> {
     /// The name of an input, a parameter or a variable of the model, or of the module whose result it is, seen
     /// from inside the module `inside`. None for what only its operator names.
     pub(crate) fn known(&self, tensor: TensorId, inside: &str) -> Option<String> {
-        let found = self.graph.tensors.get(tensor.index())?;
-        match &found.source {
-            Source::Input { .. } => Some(names::identifier(&found.name)),
+        let entry = self.graph.tensors.get(tensor.index())?;
+        match &entry.source {
+            Source::Input { .. } => Some(names::identifier(&entry.name)),
             Source::Param { names, .. } => Some(gathered(names.first().map_or("x", String::as_str))),
             Source::Buffer { name, .. } | Source::Const { name } => Some(gathered(name)),
             Source::Op { op, .. } => {
-                let (module, target) = (self.modules.of(*op), self.modules.target(*op)?);
-                let own = &self.graph.op(*op).target;
+                let (module, target) = (self.modules.path_of(*op), self.modules.target(*op)?);
+                let own_target = &self.graph.op(*op).target;
                 // A piece that computes what the whole does, but for a bias.
-                let nearly = self.modules.piece_of(*op) == Some(own) && self.modules.is_leaf(module);
+                let nearly = self.modules.piece_of(*op) == Some(own_target) && self.modules.is_leaf(module);
                 let path =
                     leaves::strip(module, inside).filter(|path| !path.is_empty() && says_what(path, inside));
-                if names::is_made_up(&found.name) {
+                if names::is_made_up(&entry.name) {
                     return path.filter(|_| nearly).map(names::tail);
                 }
-                if target != *own {
+                if target != *own_target {
                     return self.result(tensor, module, inside).or_else(|| Some(of_target(target)));
                 }
                 let result = || self.result(tensor, module, inside);
-                let given = variable(&found.name, target);
+                let given = variable(&entry.name, target);
                 // A line such as `y = self.down(self.up(x))` gives its name to more than it should.
-                let told =
+                let preferred =
                     if self.modules.is_leaf(module) { result().or(given) } else { given.or_else(result) };
-                told.or_else(|| Some(of_target(target)).filter(|name| !SAY_LITTLE.contains(&&name[..])))
+                preferred.or_else(|| Some(of_target(target)).filter(|name| !SAY_LITTLE.contains(&&name[..])))
             }
         }
     }
@@ -75,7 +75,7 @@ impl Naming<'_> {
     }
 
     /// What a code calls a buf; `other` where the graph does not know it.
-    pub(crate) fn of(&self, tensor: TensorId, other: &str) -> String {
+    pub(crate) fn name_of(&self, tensor: TensorId, other: &str) -> String {
         let source = self.graph.tensors.get(tensor.index()).map(|tensor| &tensor.source);
         let target = match source {
             Some(Source::Op { op, .. }) => self.modules.target(*op).map(of_target),
@@ -105,10 +105,10 @@ fn says_what(path: &str, inside: &str) -> bool {
 
 /// The module's and the parameter's own name: `c_attn_weight`.
 fn gathered(name: &str) -> String {
-    let (module, own) = name.rsplit_once('.').unwrap_or(("", name));
+    let (module, param) = name.rsplit_once('.').unwrap_or(("", name));
     if module.is_empty() {
-        names::identifier(own)
+        names::identifier(param)
     } else {
-        names::identifier(&format!("{}_{own}", names::tail(module)))
+        names::identifier(&format!("{}_{param}", names::tail(module)))
     }
 }

@@ -221,7 +221,7 @@ impl<'a> Outline<'a> {
         }
         let mut counts: Vec<(&str, usize)> = vec![];
         for op in ops {
-            let rest = leaves::strip(self.modules.of(op.op), group.path).unwrap_or("");
+            let rest = leaves::strip(self.modules.path_of(op.op), group.path).unwrap_or("");
             let child = rest.split(['.', '@']).next().unwrap_or(rest);
             let named = !child.is_empty() && !child.bytes().all(|b| b.is_ascii_digit());
             match counts.iter().position(|(known, _)| *known == child) {
@@ -233,7 +233,7 @@ impl<'a> Outline<'a> {
         if let Some((child, _)) = counts.iter().max_by_key(|(_, count)| *count) {
             return format!("{name}_{}", names::snake(child));
         }
-        let is_outside = |op: &&LocalOp| leaves::strip(self.modules.of(op.op), group.path).is_none();
+        let is_outside = |op: &&LocalOp| leaves::strip(self.modules.path_of(op.op), group.path).is_none();
         match (ops.iter().rfind(is_outside), ops.last()) {
             (Some(outside), Some(last)) if !is_outside(&last) => {
                 format!("{}_{name}", of_target(&outside.target))
@@ -305,9 +305,9 @@ impl<'a> Outline<'a> {
         new.shape.hash(&mut hasher);
         let same = self.known.entry(hasher.finish()).or_default();
         let functions = &mut self.functions;
-        let found = same.iter().copied().find(|id| functions[*id].is_like(&new));
-        let id = found.unwrap_or(functions.len());
-        match found {
+        let existing = same.iter().copied().find(|id| functions[*id].is_like(&new));
+        let id = existing.unwrap_or(functions.len());
+        match existing {
             Some(id) => functions[id].join(&new),
             None => {
                 same.push(id);
@@ -326,7 +326,7 @@ impl<'a> Outline<'a> {
     }
 
     fn op(&self, draft: &mut OutlinedFunction<'a>, op: &'a LocalOp, group: &Group<'a>) {
-        draft.user = self.modules.of(op.op);
+        draft.user = self.modules.path_of(op.op);
         draft.shape.uses_rank |= templates::creates(&op.target);
         let mut args: Vec<Value<'a>> = op.args.iter().map(|arg| self.value(draft, arg)).collect();
         if let Some(Value::Int(number)) = random_number(&op.target).and_then(|at| args.get(at)) {
@@ -469,7 +469,7 @@ impl<'a> Outlined<'a> {
     }
 
     fn is_like(&self, other: &Self) -> bool {
-        let lines = |of: &Self| of.notes.iter().map(|note| note.line).collect::<Vec<_>>();
+        let lines = |function: &Self| function.notes.iter().map(|note| note.line).collect::<Vec<_>>();
         self.shape == other.shape && (self.name == other.name || lines(self) == lines(other))
     }
 

@@ -54,17 +54,17 @@ impl<'a> Regions<'a> {
 
     /// For each rank the number of its region.
     fn named(&mut self, regions: &'a [Region]) -> String {
-        let of: Vec<usize> = regions.iter().map(|region| self.one(region)).collect();
-        let mut distinct = of.clone();
+        let numbers: Vec<usize> = regions.iter().map(|region| self.one(region)).collect();
+        let mut distinct = numbers.clone();
         distinct.sort_unstable();
         distinct.dedup();
         let at = |number: &usize| i64::try_from(distinct.partition_point(|n| n < number)).unwrap_or(i64::MAX);
-        let row = Row::of(&of.iter().map(at).collect::<Vec<_>>()).filter(|row| row.from == 0);
+        let row = Row::from_numbers(&numbers.iter().map(at).collect::<Vec<_>>()).filter(|row| row.from == 0);
         match row {
-            Some(row) if distinct.len() < of.len() => {
+            Some(row) if distinct.len() < numbers.len() => {
                 format!("{{\"of\": {}, \"by\": {}}}", listed(distinct), steps(&row))
             }
-            _ => format!("{{\"of\": {}}}", listed(of)),
+            _ => format!("{{\"of\": {}}}", listed(numbers)),
         }
     }
 
@@ -86,7 +86,7 @@ fn factors(regions: &[Region]) -> Option<String> {
         if regions.iter().all(|region| region.0[at] == first) {
             return Some(interval(&first));
         }
-        let row = Row::of(&regions.iter().map(|region| region.0[at].lo).collect::<Vec<_>>())?;
+        let row = Row::from_numbers(&regions.iter().map(|region| region.0[at].lo).collect::<Vec<_>>())?;
         Some(format!("[{}, {}, {}]", first.lo, first.hi, steps(&row)))
     };
     Some(listed((0..count).map(factor).collect::<Option<Vec<_>>>()?))
@@ -113,22 +113,22 @@ pub(super) fn groups(grouping: &[Vec<program::RankId>]) -> String {
         let numbers =
             |group: &Vec<program::RankId>| group.iter().map(|rank| i64::from(rank.0)).collect::<Vec<_>>();
         let groups: Vec<Vec<i64>> = grouping.iter().map(numbers).collect();
-        let of = Row::of(groups.first()?)?;
+        let first = Row::from_numbers(groups.first()?)?;
         let heads: Vec<i64> = groups.iter().filter_map(|group| group.first().copied()).collect();
         let equal =
-            |(group, head): (&Vec<i64>, &i64)| Row { from: *head, by: of.by.clone() }.numbers() == *group;
+            |(group, head): (&Vec<i64>, &i64)| Row { from: *head, by: first.by.clone() }.numbers() == *group;
         if heads.len() != groups.len() || !groups.iter().zip(&heads).all(equal) {
             return None;
         }
-        let by = Row::of(&heads)?;
-        Some(format!("{{\"from\": {}, \"by\": {}, \"of\": {}}}", by.from, steps(&by), steps(&of)))
+        let by = Row::from_numbers(&heads)?;
+        Some(format!("{{\"from\": {}, \"by\": {}, \"of\": {}}}", by.from, steps(&by), steps(&first)))
     };
     let text = long.then(short).flatten();
     text.unwrap_or_else(|| listed(grouping.iter().map(|group| listed(group.iter().map(|rank| rank.0)))))
 }
 
 fn row(numbers: &[i64]) -> Option<String> {
-    let row = Row::of(numbers)?;
+    let row = Row::from_numbers(numbers)?;
     Some(format!("{{\"from\": {}, \"by\": {}}}", row.from, steps(&row)))
 }
 

@@ -89,7 +89,7 @@ struct File<'n> {
 
 impl<'n> File<'n> {
     fn commented(&self, stmt: Stmt<'n>, instr: &Instr) -> Stmt<'n> {
-        stmt.with(self.comments.of(instr)).about(self.comments.about(instr))
+        stmt.with(self.comments.text(instr)).about(self.comments.about(instr))
     }
 
     /// What values would like to be called, by what they are called.
@@ -121,10 +121,10 @@ fn head(program: &Program, role: &Role, held: &[String]) -> String {
 /// Prints a function, layers that are alike in a loop.
 fn function(out: &mut String, mut function: Function<'_>, names: &Scope, wanted: &HashMap<&str, &str>) {
     let stmts = rolled::with_paths(std::mem::take(&mut function.body));
-    let found = rolled::find(&stmts, &function.params, names, wanted);
+    let loops = rolled::find(&stmts, &function.params, names, wanted);
     let Function { line, name, params, doc, .. } = function;
     out.push_str("\n\n");
-    print::function(out, &Function { line, name, params, doc, body: rolled::apply(stmts, &found) });
+    print::function(out, &Function { line, name, params, doc, body: rolled::apply(stmts, &loops) });
 }
 
 /// The calls of all codes, in their order.
@@ -246,7 +246,7 @@ fn buf_names(
 fn wanted(body: &Body, naming: &Naming<'_>) -> Vec<String> {
     let plain = |buf: &program::Buf| {
         let other = buf.name.strip_prefix("g_").unwrap_or(&buf.name);
-        format!("{}{}", if buf.grad { "g_" } else { "" }, naming.of(buf.tensor, other))
+        format!("{}{}", if buf.grad { "g_" } else { "" }, naming.name_of(buf.tensor, other))
     };
     let mut wanted: Vec<String> = body.bufs.iter().map(plain).collect();
     for instr in body.instrs() {

@@ -31,7 +31,7 @@ pub(super) fn find(
     scope: &Scope,
     wanted: &HashMap<&str, &str>,
 ) -> Rolled {
-    let lines = Lines::of(stmts);
+    let lines = Lines::new(stmts);
     let mut loops = lines.loops();
     while !loops.is_empty() {
         if let Some((renamed, counter)) = renamed(&lines, &loops, params, scope, wanted) {
@@ -54,11 +54,11 @@ pub(super) fn apply<'n>(mut stmts: Vec<Stmt<'n>>, rolled: &'n Rolled) -> Vec<Stm
     }
     let mut rest = stmts.into_iter();
     let (mut out, mut at) = (vec![], 0);
-    for found in &rolled.loops {
-        out.extend(rest.by_ref().take(found.start - at));
-        let all: Vec<Stmt<'n>> = rest.by_ref().take(found.length * found.count).collect();
-        at = found.start + all.len();
-        out.push(written(found, all, &rolled.counter));
+    for repeated in &rolled.loops {
+        out.extend(rest.by_ref().take(repeated.start - at));
+        let all: Vec<Stmt<'n>> = rest.by_ref().take(repeated.length * repeated.count).collect();
+        at = repeated.start + all.len();
+        out.push(written(repeated, all, &rolled.counter));
     }
     out.extend(rest);
     out
@@ -103,7 +103,7 @@ fn renamed(
     if !lines.mean_the_same(params, &new) {
         return None;
     }
-    let made_in_loops: HashSet<&str> = loops.iter().flat_map(|found| lines.made_in(found)).collect();
+    let made_in_loops: HashSet<&str> = loops.iter().flat_map(|repeated| lines.made_in(repeated)).collect();
     for (class, title) in classes.iter().zip(&titles).filter(|(class, _)| class.len() > 1) {
         reuse(lines, &made_in_loops, params, class, title, &mut new);
     }
@@ -129,7 +129,7 @@ fn titles(classes: &[Vec<&str>], wanted: &HashMap<&str, &str>) -> Vec<String> {
 /// The names of one value in all turns, and before them, of all loops.
 fn classes(loops: &[RepeatedLines]) -> Vec<Vec<&str>> {
     let mut classes: Vec<Vec<&str>> = vec![];
-    for one in loops.iter().flat_map(|found| &found.values) {
+    for one in loops.iter().flat_map(|repeated| &repeated.values) {
         let (joined, mut others): (Vec<_>, Vec<_>) = classes
             .into_iter()
             .partition(|class| class.iter().any(|name| one.iter().any(|other| other == name)));
@@ -169,34 +169,34 @@ fn reuse(
 }
 
 /// The lines of the first turn in a loop.
-fn written<'n>(found: &RepeatedLines, mut all: Vec<Stmt<'n>>, counter: &'n str) -> Stmt<'n> {
-    let others: Vec<Stmt<'n>> = all.split_off(found.length);
-    let mut steps = found.steps.iter();
+fn written<'n>(repeated: &RepeatedLines, mut all: Vec<Stmt<'n>>, counter: &'n str) -> Stmt<'n> {
+    let others: Vec<Stmt<'n>> = all.split_off(repeated.length);
+    let mut steps = repeated.steps.iter();
     let mut body = vec![];
     for (at, mut stmt) in all.into_iter().enumerate() {
         visit(&mut stmt, &mut |slot| {
             let Slot::Int(expr, _) = slot else { return };
             let step = *steps.next().expect("a step for each number");
             if let (Expr::Int(value), true) = (&*expr, step != 0) {
-                *expr = number(found, *value, step, counter);
+                *expr = number(repeated, *value, step, counter);
             }
         });
-        stmt.comment = comment(found, stmt.comment.as_deref(), others[at].comment.as_deref(), counter);
+        stmt.comment = comment(repeated, stmt.comment.as_deref(), others[at].comment.as_deref(), counter);
         if stmt.comment.is_some() || stmt.kind != StmtKind::Comment {
             body.push(stmt);
         }
     }
-    let last = found.first + found.sign() * (i64::try_from(found.count).unwrap_or(0) - 1);
-    let (low, high) = (found.first.min(last), found.first.max(last) + 1);
+    let last = repeated.first + repeated.sign() * (i64::try_from(repeated.count).unwrap_or(0) - 1);
+    let (low, high) = (repeated.first.min(last), repeated.first.max(last) + 1);
     let ends = if low == 0 { vec![Expr::Int(high)] } else { vec![Expr::Int(low), Expr::Int(high)] };
     let rising = Expr::Name("range").call(ends);
-    let values = if found.falls { Expr::Name("reversed").call(vec![rising]) } else { rising };
+    let values = if repeated.falls { Expr::Name("reversed").call(vec![rising]) } else { rising };
     Stmt::new(StmtKind::For { target: counter, values, body })
 }
 
 /// A number that is `value` in the first turn, by the counter: `2 * n + 1`.
-fn number<'n>(found: &RepeatedLines, value: i64, step: i64, counter: &'n str) -> Expr<'n> {
-    let (times, plus) = found.by_counter(value, step);
+fn number<'n>(repeated: &RepeatedLines, value: i64, step: i64, counter: &'n str) -> Expr<'n> {
+    let (times, plus) = repeated.by_counter(value, step);
     let binary = |operator, a, b| Expr::Binary(operator, Box::new((a, b)));
     let product = |times: i64| {
         let n = Expr::Name(counter);
@@ -213,7 +213,7 @@ fn number<'n>(found: &RepeatedLines, value: i64, step: i64, counter: &'n str) ->
 /// A comment that is true in all turns, from those of the first two: a loop is only found where its comments are
 /// the same words with numbers that grow evenly.
 fn comment(
-    found: &RepeatedLines,
+    repeated: &RepeatedLines,
     first: Option<&str>,
     second: Option<&str>,
     counter: &str,
@@ -225,7 +225,7 @@ fn comment(
     let ((words, values), (_, next)) = (counted(first), counted(second));
     let mut text = words[0].to_owned();
     for ((value, next), word) in values.into_iter().zip(next).zip(&words[1..]) {
-        match found.by_counter(value, next - value) {
+        match repeated.by_counter(value, next - value) {
             (0, value) => text += &value.to_string(),
             (1, 0) => text += counter,
             (1, plus @ 1..) => text += &format!("{counter}+{plus}"),

@@ -107,9 +107,9 @@ impl<'a> Shardings<'a> {
     }
 
     /// Nothing is known of lengths that are not those of the tensor's factors.
-    fn set(&mut self, buf: BufId, found: Option<ValueSharding>) {
+    fn set(&mut self, buf: BufId, new: Option<ValueSharding>) {
         let count = self.factors(buf).map(|dims| dims.iter().map(Vec::len).sum());
-        self.known[buf.index()] = found.filter(|sharding| Some(sharding.lengths.len()) == count);
+        self.known[buf.index()] = new.filter(|sharding| Some(sharding.lengths.len()) == count);
     }
 }
 
@@ -161,18 +161,19 @@ impl<'a> Follow<'a, '_> {
             }
             Instr::Grad(grad) => self.grad(grad),
             Instr::Slice(slice) => {
-                let found = self.slice(slice);
-                self.shardings.set(slice.to, found);
+                let sharding = self.slice(slice);
+                self.shardings.set(slice.to, sharding);
             }
             Instr::Add { from, to } => {
                 let first = from.first().and_then(|buf| self.shardings.get(*buf));
-                let found = first.filter(|sharding| sharding.parts == 1).cloned();
-                self.shardings.set(*to, found);
+                let sharding = first.filter(|sharding| sharding.parts == 1).cloned();
+                self.shardings.set(*to, sharding);
             }
             Instr::Collective(it) => {
                 for (from, to) in it.from.iter().zip(&it.to) {
-                    let found = self.shardings.get(*from).and_then(|sharding| self.collective(it, sharding));
-                    self.shardings.set(*to, found);
+                    let sharding =
+                        self.shardings.get(*from).and_then(|sharding| self.collective(it, sharding));
+                    self.shardings.set(*to, sharding);
                 }
             }
             Instr::Keep { id, from, .. } => {
@@ -213,7 +214,7 @@ impl<'a> Follow<'a, '_> {
         let mut parts = 1;
         for buf in op.inputs() {
             let sharding = self.shardings.get(buf)?;
-            let carried = self.carried(op.op, dims, self.of(buf))?;
+            let carried = self.carried(op.op, dims, self.tensor_of(buf))?;
             for (length, loop_of) in sharding.lengths.iter().zip(carried) {
                 loop_of.iter().for_each(|it| at[*it] = Some(*length));
             }
@@ -221,7 +222,7 @@ impl<'a> Follow<'a, '_> {
         }
         if at.contains(&None) {
             let all: Vec<i64> =
-                at.iter().zip(&dims.loops).map(|(found, one)| found.unwrap_or(one.size)).collect();
+                at.iter().zip(&dims.loops).map(|(length, one)| length.unwrap_or(one.size)).collect();
             if self.computes(op, &all) {
                 at = all.into_iter().map(Some).collect();
             }
@@ -244,7 +245,7 @@ impl<'a> Follow<'a, '_> {
         let wanted = local_of(View::new(graph, op.op), rule, &part);
         wanted.target == op.target
             && wanted.args.len() == op.args.len()
-            && wanted.args.iter().zip(&op.args).all(|(wanted, own)| same(wanted, own))
+            && wanted.args.iter().zip(&op.args).all(|(wanted, given)| same(wanted, given))
     }
 
     /// The loops along a tensor that the operator reads, or that it makes step by step.
@@ -256,7 +257,7 @@ impl<'a> Follow<'a, '_> {
         read.or_else(|| dims.outputs.get(made()?))
     }
 
-    fn of(&self, buf: BufId) -> TensorId {
+    fn tensor_of(&self, buf: BufId) -> TensorId {
         self.role.body.buf(buf).tensor
     }
 
@@ -264,11 +265,11 @@ impl<'a> Follow<'a, '_> {
     fn grad(&mut self, grad: &Grad) {
         let Some(call) = self.calls.get(&grad.call) else { return };
         for to in grad.to.iter().flatten() {
-            let same = |buf: &&BufId| self.of(**buf) == self.of(*to);
+            let same = |buf: &&BufId| self.tensor_of(**buf) == self.tensor_of(*to);
             let mut all = call.inputs.iter().filter(same).map(|buf| self.shardings.get(*buf));
             let first = all.next().flatten().cloned();
-            let found = first.filter(|one| all.all(|other| other == Some(one)));
-            self.shardings.set(*to, found);
+            let sharding = first.filter(|one| all.all(|other| other == Some(one)));
+            self.shardings.set(*to, sharding);
         }
     }
 
@@ -283,26 +284,26 @@ impl<'a> Follow<'a, '_> {
     fn collective(&self, it: &Collective, from: &ValueSharding) -> Option<ValueSharding> {
         let group = group_of(self.program, self.role, it.group)?;
         let summed = i64::try_from(group.len()).ok().map(|size| (from.parts / size).max(1));
-        let mut found = from.clone();
+        let mut sharding = from.clone();
         match &it.how {
-            How::AllReduce(_) => found.parts = summed?,
-            How::AllGather(cut) => *found.lengths.get_mut(cut.factor)? = cut.sizes.iter().sum(),
+            How::AllReduce(_) => sharding.parts = summed?,
+            How::AllGather(cut) => *sharding.lengths.get_mut(cut.factor)? = cut.sizes.iter().sum(),
             How::ReduceScatter(cut) => {
-                *found.lengths.get_mut(cut.factor)? = even(cut)?;
-                found.parts = summed?;
+                *sharding.lengths.get_mut(cut.factor)? = even(cut)?;
+                sharding.parts = summed?;
             }
             How::AllToAll { send, receive } => {
-                *found.lengths.get_mut(send.factor)? = even(send)?;
-                *found.lengths.get_mut(receive.factor)? = receive.sizes.iter().sum();
+                *sharding.lengths.get_mut(send.factor)? = even(send)?;
+                *sharding.lengths.get_mut(receive.factor)? = receive.sizes.iter().sum();
             }
         }
-        Some(found)
+        Some(sharding)
     }
 }
 
 /// Whether arguments are the same, whatever the tensors among them are.
-fn same(wanted: &LocalArg, own: &Arg) -> bool {
-    match (wanted, own) {
+fn same(wanted: &LocalArg, given: &Arg) -> bool {
+    match (wanted, given) {
         (LocalArg::Input(_), Arg::Buf(_)) | (LocalArg::None, Arg::None) => true,
         (LocalArg::Bool(a), Arg::Bool(b)) => a == b,
         (LocalArg::Int(a), Arg::Int(b)) => a == b,

@@ -93,32 +93,33 @@ pub(crate) fn agree(graph: &Graph, program: &Program, given: &Value) -> bool {
 
 /// The outputs for which the caller gives a gradient.
 fn seeded(body: &Body) -> BTreeSet<usize> {
-    let mut found = BTreeSet::new();
+    let mut outputs = BTreeSet::new();
     for code in body.codes_of(Pass::Forward) {
         let seeds = body.back_of(code.block).map_or(&[][..], |code| &code.takes);
         let mut seeds = seeds.iter().map(|seed| body.buf(*seed).tensor).peekable();
         for (number, output) in code.gives.iter().enumerate() {
             let tensor = output.map(|output| body.buf(output).tensor);
             if tensor.is_some_and(|tensor| seeds.next_if_eq(&tensor).is_some()) {
-                found.insert(number);
+                outputs.insert(number);
             }
         }
     }
-    found
+    outputs
 }
 
 /// The tensors that the tables mention, all of which the runtime looks up.
 fn listed(graph: &Graph, program: &Program) -> BTreeSet<TensorId> {
-    let mut found: BTreeSet<_> = graph.op_ids().filter_map(|id| drawn(graph, id)).map(|d| d.tensor).collect();
+    let mut tensors: BTreeSet<_> =
+        graph.op_ids().filter_map(|id| drawn(graph, id)).map(|d| d.tensor).collect();
     for role in &program.roles {
         let body = &role.body;
-        found.extend(body.leaves.iter().map(|leaf| leaf.tensor));
-        found.extend(&body.inputs);
-        found.extend(body.outputs().iter().flatten().map(|buf| body.buf(*buf).tensor));
-        found.extend(role.table.shards.iter().map(|shard| shard.tensor));
+        tensors.extend(body.leaves.iter().map(|leaf| leaf.tensor));
+        tensors.extend(&body.inputs);
+        tensors.extend(body.outputs().iter().flatten().map(|buf| body.buf(*buf).tensor));
+        tensors.extend(role.table.shards.iter().map(|shard| shard.tensor));
     }
-    found.extend(program.exchanges.iter().map(|exchange| exchange.tensor));
-    found
+    tensors.extend(program.exchanges.iter().map(|exchange| exchange.tensor));
+    tensors
 }
 
 struct TableWriter<'a> {
@@ -193,12 +194,12 @@ impl<'a> TableWriter<'a> {
     /// The factors of the other tensors, unless each dim is one factor.
     fn factors(&self, listed: &BTreeSet<TensorId>) -> Vec<String> {
         let all = self.program.factors.iter().enumerate();
-        let told = all.filter(|(index, found)| {
+        let others = all.filter(|(index, dims)| {
             let tensor = self.graph.tensors.get(*index);
-            tensor.is_none_or(|t| plain_factors(&t.shape) != **found)
+            tensor.is_none_or(|t| plain_factors(&t.shape) != **dims)
                 && !listed.contains(&TensorId::new(*index))
         });
-        told.map(|(index, found)| format!("\"{index}\": {}", factors(found))).collect()
+        others.map(|(index, dims)| format!("\"{index}\": {}", factors(dims))).collect()
     }
 
     /// Which arguments and results of each call need a gradient, where that agrees with backward.
@@ -244,14 +245,14 @@ impl<'a> TableWriter<'a> {
             format!("[{}, {}, {}, {}]", c.shard, regions.per_rank(&c.region), c.factor, c.parts)
         });
         let leaves: Vec<String> = (body.leaves.iter().zip(&table.leaves))
-            .map(|(leaf, (of, region))| {
+            .map(|(leaf, (origin, region))| {
                 let (tensor, number, region) = (leaf.tensor.0, leaf.number, regions.per_rank(region));
                 let names = format!("\"tensor\": {tensor}, \"number\": {number}");
-                let of = match of {
+                let entry = match origin {
                     Of::Shard(shard) => format!("\"shard\": {shard}"),
                     Of::Copy(copy) => format!("\"copy\": {copy}"),
                 };
-                format!("{{{names}, {of}, \"region\": {region}}}")
+                format!("{{{names}, {entry}, \"region\": {region}}}")
             })
             .collect();
         let inputs = body.inputs.iter().zip(&table.inputs);

@@ -79,7 +79,7 @@ fn names(timetable: &Timetable, several: bool) -> Vec<(Task, String)> {
 
 /// `for b in range(...)`, and its tasks.
 fn looped<'n>(it: &Loop, names: &'n [(Task, String)], steps: Steps) -> Stmt<'n> {
-    let name = |task: &Task| names.iter().find(|(own, _)| own == task).map_or("", |(_, name)| name);
+    let name = |task: &Task| names.iter().find(|(known, _)| known == task).map_or("", |(_, name)| name);
     let body = it.tasks.iter().map(|task| Stmt::new(StmtKind::Yield(words(task, name(task), steps))));
     Stmt::new(StmtKind::For { target: "b", values: range(it, steps), body: body.collect() })
 }

@@ -348,10 +348,10 @@ fn clause(line: &mut Line<'_>, word: &str) -> Result<String> {
 /// Each of so many dims once.
 fn order(line: &mut Line<'_>, dims: usize) -> Result<Vec<usize>> {
     let start = *line;
-    let found = numbers(line, "a dim")?;
-    let every: BTreeSet<usize> = found.iter().copied().collect();
-    if found.len() == dims && every.into_iter().eq(0..dims) {
-        return Ok(found);
+    let order = numbers(line, "a dim")?;
+    let every: BTreeSet<usize> = order.iter().copied().collect();
+    if order.len() == dims && every.into_iter().eq(0..dims) {
+        return Ok(order);
     }
     Err(start.refuse("SW0201", format!("`order` does not list each of {dims} dims once")))
 }
@@ -359,18 +359,18 @@ fn order(line: &mut Line<'_>, dims: usize) -> Result<Vec<usize>> {
 /// A list of whole numbers, none of them negative.
 fn numbers(line: &mut Line<'_>, what: &str) -> Result<Vec<usize>> {
     let start = *line;
-    let mut found = Vec::new();
+    let mut numbers = Vec::new();
     expect(line, "[")?;
     while !line.eat("]") {
-        if !found.is_empty() {
+        if !numbers.is_empty() {
             comma(line, "]")?;
         }
         match number(line)? {
-            Arg::Int(value) => found.push(usize::try_from(value).map_err(|_| start.expected(what))?),
+            Arg::Int(value) => numbers.push(usize::try_from(value).map_err(|_| start.expected(what))?),
             _ => return Err(start.expected(what)),
         }
     }
-    Ok(found)
+    Ok(numbers)
 }
 
 fn expect(line: &mut Line<'_>, mark: &str) -> Result<()> {

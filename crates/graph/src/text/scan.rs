@@ -22,20 +22,20 @@ impl<'a> Line<'a> {
     }
 
     pub(super) fn eat(&mut self, mark: &str) -> bool {
-        let found = self.rest.starts_with(mark);
-        if found {
+        let is_next = self.rest.starts_with(mark);
+        if is_next {
             self.advance(mark.len());
         }
-        found
+        is_next
     }
 
     pub(super) fn eat_word(&mut self, word: &str) -> bool {
         let mut ahead = *self;
-        let found = ahead.word() == Some(word);
-        if found {
+        let is_next = ahead.word() == Some(word);
+        if is_next {
             *self = ahead;
         }
-        found
+        is_next
     }
 
     pub(super) fn word(&mut self) -> Option<&'a str> {
@@ -101,10 +101,10 @@ impl<'a> Line<'a> {
     }
 
     pub(super) fn expected(&self, what: &str) -> Error {
-        self.refuse("SW0201", format!("expected {what}, found {}", self.found()))
+        self.refuse("SW0201", format!("expected {what}, found {}", self.shown()))
     }
 
-    fn found(&self) -> String {
+    fn shown(&self) -> String {
         const MOST: usize = 40;
         let Some(first) = self.peek() else { return "the end of the line".to_owned() };
         let stop = |c: char| c.is_whitespace() || "()[],=\"%".contains(c);
@@ -124,7 +124,7 @@ impl<'a> Line<'a> {
         let bad = self.refuse("SW0201", "a quoted string holds a bad escape");
         let bad = bad.fix("write `\\\\` for a backslash, and other characters as JSON does");
         let mut chars = self.rest[1..].chars();
-        let found = match chars.next() {
+        let escaped = match chars.next() {
             Some(c @ ('"' | '\\' | '/')) => Some(c),
             Some('n') => Some('\n'),
             Some('r') => Some('\r'),
@@ -135,7 +135,7 @@ impl<'a> Line<'a> {
             _ => None,
         };
         self.rest = chars.as_str();
-        found.ok_or(bad)
+        escaped.ok_or(bad)
     }
 
     fn take(&mut self, length: usize) -> Option<&'a str> {

@@ -99,11 +99,11 @@ impl Projector<'_> {
         let placement = &cx.placements[item.op.index()];
         let here = self.role_ranks.parts(placement)?;
         let reads = placement.inputs.iter().zip(&here.parts[item.slot].reads);
-        let found = (cx.graph.op(item.op).inputs().into_iter().zip(reads)).map(|(tensor, (read, port))| {
+        let uses = (cx.graph.op(item.op).inputs().into_iter().zip(reads)).map(|(tensor, (read, port))| {
             let id = self.global.uses.through(tensor, read.ports, read.carries_grad);
             port.map(|port| (id, port, read.carries_grad))
         });
-        Ok(found.collect())
+        Ok(uses.collect())
     }
 
     /// The tensor and shard of each output of a part.
@@ -150,8 +150,8 @@ impl Projector<'_> {
             ops.push(self.local_op(item, &operands, results)?);
         }
         let learns = outputs.iter().any(|(t, _)| self.global.cx.needs_grad[t.index()]);
-        let own = &self.global.segments.all[segment];
-        if own.offloaded.is_some() {
+        let segment = &self.global.segments.all[segment];
+        if segment.offloaded.is_some() {
             self.recomputed.goes(id);
         }
         // A part may need none of the values that its operator reads, as one without what is added once.
@@ -161,9 +161,9 @@ impl Projector<'_> {
             inputs: inputs.iter().map(|i| i.0).collect(),
             outputs: outputs.iter().map(|key| self.written[key]).collect(),
             ops,
-            recompute: learns && own.forgets,
-            forgets: learns && own.reads_recomputed && reads_values,
-            offloads: learns && own.offloads && !own.forgets,
+            recompute: learns && segment.forgets,
+            forgets: learns && segment.reads_recomputed && reads_values,
+            offloads: learns && segment.offloads && !segment.forgets,
         };
         self.begins(Begun::Call(id));
         self.push(Instr::Call(call));
@@ -270,7 +270,7 @@ impl Projector<'_> {
         let key = (Rc::as_ptr(alternatives), values);
         let known = self.variants.per_rank.get(&key).copied();
         let id = known.unwrap_or_else(|| {
-            let per_rank = PerRank::of(alternatives.of.iter().map(|of| key.1[*of]).collect());
+            let per_rank = PerRank::of(alternatives.of.iter().map(|index| key.1[*index]).collect());
             self.role_ranks.per_rank.number(per_rank)
         });
         self.variants.per_rank.insert(key, id);
@@ -289,7 +289,7 @@ impl Projector<'_> {
         }
         let here = self.role_ranks.parts(placement)?;
         let reduces = |l: usize| matches!(dims.loops[l].kind, Kind::Reduce(_));
-        let (mut of, mut parts, mut numbers) = (vec![], vec![], HashMap::new());
+        let (mut by_rank, mut parts, mut numbers) = (vec![], vec![], HashMap::new());
         for first in &here.first {
             let sub = &placement.subs[first + item.slot];
             let first_part = sub.first && sub.at.iter().enumerate().all(|(l, i)| !reduces(l) || i.lo == 0);
@@ -299,10 +299,10 @@ impl Projector<'_> {
             if number == next {
                 parts.push(first + item.slot);
             }
-            of.push(number);
+            by_rank.push(number);
         }
-        let found = Rc::new(Alternatives { of, parts });
-        Ok(Rc::clone(self.variants.known.entry(key).or_insert(found)))
+        let alternatives = Rc::new(Alternatives { of: by_rank, parts });
+        Ok(Rc::clone(self.variants.known.entry(key).or_insert(alternatives)))
     }
 
     /// The regions that an operator's parts draw for, in the order of the parts, which may run in another.

@@ -32,7 +32,7 @@ pub(super) fn keep(body: &mut Body) {
 
 fn between(body: &Body) -> Between {
     let mut made: HashMap<BufId, usize> = HashMap::new();
-    let mut found = Between::new();
+    let mut between = Between::new();
     for (at, code) in body.codes.iter().enumerate() {
         made.extend(code.takes.iter().map(|buf| (*buf, at)));
         for instr in &code.instrs {
@@ -41,13 +41,13 @@ fn between(body: &Body) -> Between {
         let reads = code.instrs.iter().flat_map(Instr::reads).chain(code.gives.iter().flatten().copied());
         for buf in reads {
             let Some(from) = made.get(&buf).copied().filter(|from| *from != at) else { continue };
-            let values = found.entry((from, at)).or_default();
+            let values = between.entry((from, at)).or_default();
             if !values.contains(&buf) {
                 values.push(buf);
             }
         }
     }
-    found
+    between
 }
 
 /// In the order in which they are kept.

@@ -18,7 +18,7 @@ impl Projector<'_> {
             if matches!(global.cx.graph.tensor(tensor).source, Source::Op { .. } | Source::Input { .. }) {
                 continue;
             }
-            let divided = global.param_shardings.of(tensor);
+            let divided = global.param_shardings.get(tensor);
             let held = divided.map_or(global.uses.written[tensor.index()], |it| it.held);
             for index in 0..self.role_ranks.shards(held)? {
                 let region = self.role_ranks.shard(held, index)?;
@@ -48,8 +48,8 @@ impl Projector<'_> {
     }
 
     fn copies_of(&self, tensors: &[TensorId]) -> Vec<usize> {
-        let own = tensors.iter().flat_map(|tensor| self.copies.get(tensor).into_iter().flatten());
-        let mut copies: Vec<usize> = own.map(|(copy, _)| *copy).collect();
+        let all = tensors.iter().flat_map(|tensor| self.copies.get(tensor).into_iter().flatten());
+        let mut copies: Vec<usize> = all.map(|(copy, _)| *copy).collect();
         copies.sort_unstable();
         copies
     }
@@ -111,10 +111,10 @@ impl Projector<'_> {
         let buf = self.buf(tensor, false);
         self.leaves.entry(key).or_default().push((region, buf));
         let number = self.body.leaves.iter().filter(|l| l.tensor == tensor).count();
-        let of = self.container(tensor, region)?;
+        let container = self.container(tensor, region)?;
         self.leaf_of.insert(buf, self.body.leaves.len());
         self.body.leaves.push(Leaf { tensor, number: u32::try_from(number).unwrap_or(0), buf });
-        self.table.leaves.push((of, self.role_ranks.per_rank.region(region).clone()));
+        self.table.leaves.push((container, self.role_ranks.per_rank.region(region).clone()));
         Ok(buf)
     }
 
@@ -124,8 +124,8 @@ impl Projector<'_> {
                 return Ok(Of::Copy(copy));
             }
         }
-        for (shard, own) in self.held.get(&tensor).cloned().unwrap_or_default() {
-            if self.role_ranks.per_rank.contains(own, region)? {
+        for (shard, held) in self.held.get(&tensor).cloned().unwrap_or_default() {
+            if self.role_ranks.per_rank.contains(held, region)? {
                 return Ok(Of::Shard(shard));
             }
         }

@@ -103,15 +103,15 @@ struct Projector<'a> {
 /// What all ranks execute, by what they do: those that do the same are projected together.
 pub fn all(global: &Global<'_>, world: u32) -> Vec<Projected> {
     let mut waiting = vec![(0..world).map(RankId).collect::<Vec<RankId>>()];
-    let mut found = vec![];
+    let mut projected = vec![];
     while let Some(ranks) = waiting.pop() {
         match together(global, &ranks) {
-            Ok((body, table, numbers)) => found.push(Projected { ranks, body, table, numbers }),
+            Ok((body, table, numbers)) => projected.push(Projected { ranks, body, table, numbers }),
             Err(Apart(kinds)) => waiting.extend(kinds),
         }
     }
-    found.sort_by_key(|it| it.ranks[0]);
-    found
+    projected.sort_by_key(|it| it.ranks[0]);
+    projected
 }
 
 fn together(global: &Global<'_>, ranks: &[RankId]) -> Asked<(Body, Table, Vec<PerRank<i64>>)> {
@@ -269,12 +269,12 @@ impl Projector<'_> {
 
     /// The sum of the gradients that have arisen for an owner.
     fn gradient(&mut self, owner: Owner, tensor: TensorId) -> Option<BufId> {
-        let found = self.gradients.get(&owner)?.clone();
-        let sum = match found[..] {
+        let gradients = self.gradients.get(&owner)?.clone();
+        let sum = match gradients[..] {
             [one] => one,
             _ => {
                 let to = self.buf(tensor, true);
-                self.push(Instr::Add { from: found, to });
+                self.push(Instr::Add { from: gradients, to });
                 to
             }
         };
@@ -345,9 +345,11 @@ impl Projector<'_> {
         let ports = self.global.uses.get(id).ports;
         for port in 0..self.role_ranks.ports(ports)? {
             let region = self.role_ranks.port(ports, port)?;
-            for (shard, own) in &held {
+            for (shard, held_region) in &held {
                 // With other factors, both are whole.
-                if !self.global.cx.same_factors(old, value) || self.role_ranks.per_rank.same(*own, region)? {
+                if !self.global.cx.same_factors(old, value)
+                    || self.role_ranks.per_rank.same(*held_region, region)?
+                {
                     let from = self.fetch(id, port)?;
                     self.push(Instr::Update { shard: *shard, from });
                     break;

@@ -33,10 +33,10 @@ pub fn agreed<T: PartialEq>(ranks: &[RankId], mut answer: impl FnMut(usize) -> T
     }
     let mut kinds: Vec<(T, Vec<RankId>)> = vec![];
     for (at, rank) in ranks.iter().enumerate() {
-        let found = answer(at);
-        match kinds.iter_mut().find(|kind| kind.0 == found) {
+        let value = answer(at);
+        match kinds.iter_mut().find(|kind| kind.0 == value) {
             Some(kind) => kind.1.push(*rank),
-            None => kinds.push((found, vec![*rank])),
+            None => kinds.push((value, vec![*rank])),
         }
     }
     Err(Apart(kinds.into_iter().map(|kind| kind.1).collect()))
@@ -97,8 +97,8 @@ impl<'a> PerRankValues<'a> {
             return Ok(*known);
         }
         let (left, right) = (self.region(a), self.region(b));
-        let found = agreed(self.ranks, |at| left.get(at) == right.get(at))?;
-        Ok(*self.same.entry((a, b)).or_insert(found))
+        let is_same = agreed(self.ranks, |at| left.get(at) == right.get(at))?;
+        Ok(*self.same.entry((a, b)).or_insert(is_same))
     }
 
     pub fn contains(&mut self, outer: RegionsId, inner: RegionsId) -> Asked<bool> {
@@ -106,8 +106,8 @@ impl<'a> PerRankValues<'a> {
             return Ok(*known);
         }
         let (left, right) = (self.region(outer), self.region(inner));
-        let found = agreed(self.ranks, |at| left.get(at).contains(right.get(at)))?;
-        Ok(*self.contains.entry((outer, inner)).or_insert(found))
+        let is_inside = agreed(self.ranks, |at| left.get(at).contains(right.get(at)))?;
+        Ok(*self.contains.entry((outer, inner)).or_insert(is_inside))
     }
 
     /// The lengths of a region's intervals.
@@ -116,8 +116,8 @@ impl<'a> PerRankValues<'a> {
             return Rc::clone(known);
         }
         let per_rank = self.region(region).clone();
-        let found = self.each(&[&per_rank], |regions| regions[0].0.iter().map(|i| i.len()).collect());
-        Rc::clone(self.lengths.entry(region).or_insert(Rc::new(found)))
+        let lengths = self.each(&[&per_rank], |regions| regions[0].0.iter().map(|i| i.len()).collect());
+        Rc::clone(self.lengths.entry(region).or_insert(Rc::new(lengths)))
     }
 
     /// Where one region begins and ends in another.
@@ -130,18 +130,23 @@ impl<'a> PerRankValues<'a> {
             regions[1].within(regions[0]).0.iter().flat_map(|i| [i.lo, i.hi]).collect::<Vec<i64>>()
         };
         let flat = self.each(&per_rank, ends);
-        let found = flat.chunks(2).map(|pair| (pair[0], pair[1])).collect();
-        Rc::clone(self.within.entry((whole, wanted)).or_insert(Rc::new(found)))
+        let pairs = flat.chunks(2).map(|pair| (pair[0], pair[1])).collect();
+        Rc::clone(self.within.entry((whole, wanted)).or_insert(Rc::new(pairs)))
     }
 
     /// As many numbers for each rank, as columns.
-    fn each(&mut self, per_rank: &[&PerRank<Region>], of: impl Fn(&[&Region]) -> Vec<i64>) -> Vec<NumbersId> {
+    fn each(
+        &mut self,
+        per_rank: &[&PerRank<Region>],
+        numbers_of: impl Fn(&[&Region]) -> Vec<i64>,
+    ) -> Vec<NumbersId> {
         let role_ranks = per_rank.iter().all(|per_rank| matches!(per_rank, PerRank::Same(_)));
         let ranks = if role_ranks { 1 } else { self.ranks.len() };
-        let own = |at: usize| of(&per_rank.iter().map(|per_rank| per_rank.get(at)).collect::<Vec<_>>());
-        let rows: Vec<Vec<i64>> = (0..ranks).map(own).collect();
-        let per_rank = |i: usize| PerRank::of(rows.iter().map(|row| row[i]).collect());
-        let all: Vec<PerRank<i64>> = (0..rows[0].len()).map(per_rank).collect();
+        let values_at =
+            |at: usize| numbers_of(&per_rank.iter().map(|per_rank| per_rank.get(at)).collect::<Vec<_>>());
+        let values: Vec<Vec<i64>> = (0..ranks).map(values_at).collect();
+        let per_rank = |i: usize| PerRank::of(values.iter().map(|row| row[i]).collect());
+        let all: Vec<PerRank<i64>> = (0..values[0].len()).map(per_rank).collect();
         all.into_iter().map(|per_rank| self.number(per_rank)).collect()
     }
 }

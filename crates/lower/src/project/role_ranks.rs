@@ -101,8 +101,8 @@ impl<'a> RoleRanks<'a> {
         }
         let (spots, entries) = (self.spots(layout)?, &self.interner.get(layout).entries);
         let regions = spots.starts.iter().map(|start| entries[start + shard].region.clone()).collect();
-        let found = self.per_rank.add(PerRank::of(regions));
-        Ok(*self.known.entries.entry((layout, shard)).or_insert(found))
+        let id = self.per_rank.add(PerRank::of(regions));
+        Ok(*self.known.entries.entry((layout, shard)).or_insert(id))
     }
 
     /// How many ports each rank has.
@@ -116,27 +116,27 @@ impl<'a> RoleRanks<'a> {
         }
         let (spots, entries) = (self.port_spots(ports)?, &self.interner.get_ports(ports).entries);
         let regions = spots.starts.iter().map(|start| entries[start + port].region.clone()).collect();
-        let found = self.per_rank.add(PerRank::of(regions));
-        Ok(*self.known.reads.entry((ports, port)).or_insert(found))
+        let id = self.per_rank.add(PerRank::of(regions));
+        Ok(*self.known.reads.entry((ports, port)).or_insert(id))
     }
 
     fn spots(&mut self, layout: LayoutId) -> Asked<Rc<Spots>> {
         if let Some(known) = self.known.layouts.get(&layout) {
             return Ok(Rc::clone(known));
         }
-        let found = self.found(|rank| self.interner.get(layout).on(rank))?;
-        Ok(Rc::clone(self.known.layouts.entry(layout).or_insert(found)))
+        let spots = self.find_spots(|rank| self.interner.get(layout).on(rank))?;
+        Ok(Rc::clone(self.known.layouts.entry(layout).or_insert(spots)))
     }
 
     fn port_spots(&mut self, ports: PortsId) -> Asked<Rc<Spots>> {
         if let Some(known) = self.known.ports.get(&ports) {
             return Ok(Rc::clone(known));
         }
-        let found = self.found(|rank| self.interner.get_ports(ports).on(rank))?;
-        Ok(Rc::clone(self.known.ports.entry(ports).or_insert(found)))
+        let spots = self.find_spots(|rank| self.interner.get_ports(ports).on(rank))?;
+        Ok(Rc::clone(self.known.ports.entry(ports).or_insert(spots)))
     }
 
-    fn found(&self, on: impl Fn(RankId) -> std::ops::Range<usize>) -> Asked<Rc<Spots>> {
+    fn find_spots(&self, on: impl Fn(RankId) -> std::ops::Range<usize>) -> Asked<Rc<Spots>> {
         let ranges: Vec<std::ops::Range<usize>> = self.ranks.iter().map(|rank| on(*rank)).collect();
         let count = agreed(self.ranks, |at| ranges[at].len())?;
         Ok(Rc::new(Spots { starts: ranges.into_iter().map(|range| range.start).collect(), count }))
@@ -150,12 +150,12 @@ impl<'a> RoleRanks<'a> {
         }
         let (reads, there) = (self.port_spots(ports)?, self.spots(written)?);
         let (entries, layout) = (&self.interner.get_ports(ports).entries, self.interner.get(written));
-        let found = agreed(self.ranks, |at| {
+        let shard = agreed(self.ranks, |at| {
             let wanted = &entries[reads.starts[at] + port];
             let entry = Entry { rank: wanted.rank, region: wanted.region.clone(), part: wanted.value };
             layout.find(&entry).expect("a direct use finds its shard") - there.starts[at]
         })?;
-        Ok(*self.known.direct.entry(key).or_insert(found))
+        Ok(*self.known.direct.entry(key).or_insert(shard))
     }
 
     /// For each shard of what is needed the ports that read it.
@@ -165,8 +165,8 @@ impl<'a> RoleRanks<'a> {
         }
         let (reads, there) = (self.port_spots(ports)?, self.spots(need)?);
         let (readers, entries) = (&self.interner.get_ports(ports).entries, &self.interner.get(need).entries);
-        let found = agreed(self.ranks, |at| {
-            let own = |shard: usize| {
+        let by_shard = agreed(self.ranks, |at| {
+            let readers_of = |shard: usize| {
                 let entry = &entries[there.starts[at] + shard];
                 let reads_it = |port: &usize| {
                     let port = &readers[reads.starts[at] + port];
@@ -174,9 +174,9 @@ impl<'a> RoleRanks<'a> {
                 };
                 (0..reads.count).filter(reads_it).collect()
             };
-            (0..there.count).map(own).collect::<Vec<Vec<usize>>>()
+            (0..there.count).map(readers_of).collect::<Vec<Vec<usize>>>()
         })?;
-        Ok(Rc::clone(self.known.arrives.entry((ports, need)).or_insert(Rc::new(found))))
+        Ok(Rc::clone(self.known.arrives.entry((ports, need)).or_insert(Rc::new(by_shard))))
     }
 
     /// For each shard of a gradient the port that gives it.
@@ -187,8 +187,8 @@ impl<'a> RoleRanks<'a> {
         let (reads, there) = (self.port_spots(ports)?, self.spots(gradient)?);
         let (readers, entries) =
             (&self.interner.get_ports(ports).entries, &self.interner.get(gradient).entries);
-        let found = agreed(self.ranks, |at| {
-            let own = |shard: usize| {
+        let by_shard = agreed(self.ranks, |at| {
+            let giver_of = |shard: usize| {
                 let entry = &entries[there.starts[at] + shard];
                 let gives_it = |port: &usize| {
                     let port = &readers[reads.starts[at] + port];
@@ -196,25 +196,26 @@ impl<'a> RoleRanks<'a> {
                 };
                 (0..reads.count).find(gives_it)
             };
-            (0..there.count).map(own).collect::<Vec<Option<usize>>>()
+            (0..there.count).map(giver_of).collect::<Vec<Option<usize>>>()
         })?;
-        Ok(Rc::clone(self.known.gives.entry((ports, gradient)).or_insert(Rc::new(found))))
+        Ok(Rc::clone(self.known.gives.entry((ports, gradient)).or_insert(Rc::new(by_shard))))
     }
 
     /// For each shard of one layout those of another that have its region.
-    pub fn twins(&mut self, of: LayoutId, among: LayoutId) -> Asked<Rc<Vec<Vec<usize>>>> {
-        if let Some(known) = self.known.twins.get(&(of, among)) {
+    pub fn twins(&mut self, layout: LayoutId, among: LayoutId) -> Asked<Rc<Vec<Vec<usize>>>> {
+        if let Some(known) = self.known.twins.get(&(layout, among)) {
             return Ok(Rc::clone(known));
         }
-        let (own, others) = (self.spots(of)?, self.spots(among)?);
-        let (left, right) = (&self.interner.get(of).entries, &self.interner.get(among).entries);
-        let found = agreed(self.ranks, |at| {
-            let same =
-                |a: usize, b: &usize| left[own.starts[at] + a].region == right[others.starts[at] + b].region;
+        let (spots, others) = (self.spots(layout)?, self.spots(among)?);
+        let (left, right) = (&self.interner.get(layout).entries, &self.interner.get(among).entries);
+        let twins = agreed(self.ranks, |at| {
+            let same = |a: usize, b: &usize| {
+                left[spots.starts[at] + a].region == right[others.starts[at] + b].region
+            };
             let twins = |a: usize| (0..others.count).filter(|b| same(a, b)).collect();
-            (0..own.count).map(twins).collect::<Vec<Vec<usize>>>()
+            (0..spots.count).map(twins).collect::<Vec<Vec<usize>>>()
         })?;
-        Ok(Rc::clone(self.known.twins.entry((of, among)).or_insert(Rc::new(found))))
+        Ok(Rc::clone(self.known.twins.entry((layout, among)).or_insert(Rc::new(twins))))
     }
 
     /// Into how many parts a parameter is divided; `None` where a rank has no part.
@@ -246,8 +247,8 @@ impl<'a> RoleRanks<'a> {
             on[at].clone().map(part).collect::<Vec<PartHere>>()
         })?;
         let first = on.into_iter().map(|range| range.start).collect();
-        let found = Rc::new(PartsHere { parts, first });
-        Ok(Rc::clone(self.known.placements.entry(key).or_insert(found)))
+        let here = Rc::new(PartsHere { parts, first });
+        Ok(Rc::clone(self.known.placements.entry(key).or_insert(here)))
     }
 
     pub fn moved(&mut self, plan: &Rc<Move>, from: LayoutId, to: LayoutId) -> Asked<Rc<MoveHere>> {
@@ -278,27 +279,27 @@ impl<'a> RoleRanks<'a> {
         let region = |m: usize, at: usize| plan.middle[middle.starts[at] + m].entry.region.clone();
         let per_rank = (0..middle.count).map(|m| (0..self.ranks.len()).map(|at| region(m, at)).collect());
         let per_rank: Vec<Vec<Region>> = per_rank.collect();
-        let own = |rank: &RankId| plan.method.member(*rank).map(|member| member.result.clone());
+        let result_of = |rank: &RankId| plan.method.member(*rank).map(|member| member.result.clone());
         let result =
-            shape.member.as_ref().and_then(|_| self.ranks.iter().map(own).collect::<Option<Vec<_>>>());
-        let found = MoveHere {
+            shape.member.as_ref().and_then(|_| self.ranks.iter().map(result_of).collect::<Option<Vec<_>>>());
+        let here = MoveHere {
             shape,
             middle: per_rank.into_iter().map(|per_rank| self.per_rank.add(PerRank::of(per_rank))).collect(),
             result: result.map(|regions| self.per_rank.add(PerRank::of(regions))),
         };
-        Ok(Rc::clone(self.known.moves.entry(key).or_insert(Rc::new(found))))
+        Ok(Rc::clone(self.known.moves.entry(key).or_insert(Rc::new(here))))
     }
 
     fn middle(&self, plan: &Move) -> Asked<Rc<Spots>> {
-        self.found(|rank| on_rank(&plan.middle, rank))
+        self.find_spots(|rank| on_rank(&plan.middle, rank))
     }
 
     /// What each rank gives to an exchange, in its order.
     pub fn gives_exactly(&self, plan: &Move) -> Asked<Vec<usize>> {
         let (middle, given) = (self.middle(plan)?, given(plan));
         agreed(self.ranks, |at| {
-            let own = given.get(&self.ranks[at]).map_or(&[][..], Vec::as_slice);
-            own.iter().map(|m| m - middle.starts[at]).collect::<Vec<usize>>()
+            let sources = given.get(&self.ranks[at]).map_or(&[][..], Vec::as_slice);
+            sources.iter().map(|m| m - middle.starts[at]).collect::<Vec<usize>>()
         })
     }
 
@@ -312,13 +313,13 @@ impl<'a> RoleRanks<'a> {
         }
         let (reads, entries) = (self.port_spots(ports)?, &self.interner.get_ports(ports).entries);
         let gradient = self.interner.get(leaves.gradient);
-        let found = agreed(self.ranks, |at| {
+        let leaf = agreed(self.ranks, |at| {
             let port = &entries[reads.starts[at] + port];
             let entry = Entry { rank: port.rank, region: port.region.clone(), part: port.grad };
             let middle = leaves.of[gradient.find(&entry).expect("a gradient of this use")];
             middle - leaves.on(port.rank).start
         })?;
-        Ok(*self.known.leaf.entry(key).or_insert(found))
+        Ok(*self.known.leaf.entry(key).or_insert(leaf))
     }
 
     /// The leaves of a use in the order of its layout: the position there, and which of its leaves it is.
@@ -327,26 +328,26 @@ impl<'a> RoleRanks<'a> {
         if let Some(known) = self.known.leaves.get(&key) {
             return Ok(Rc::clone(known));
         }
-        let found = agreed(self.ranks, |at| {
+        let positions = agreed(self.ranks, |at| {
             let layout = self.interner.get(leaves.layout);
-            let (own, start) = (leaves.on(self.ranks[at]), layout.on(self.ranks[at]).start);
+            let (range, start) = (leaves.on(self.ranks[at]), layout.on(self.ranks[at]).start);
             let position = |m: usize| layout.find(&leaves.middle[m].entry).expect("a leaf's entry");
-            let mut found: Vec<(usize, usize)> =
-                own.clone().map(|m| (position(m) - start, m - own.start)).collect();
-            found.sort_unstable();
-            found
+            let mut positions: Vec<(usize, usize)> =
+                range.clone().map(|m| (position(m) - start, m - range.start)).collect();
+            positions.sort_unstable();
+            positions
         })?;
-        Ok(Rc::clone(self.known.leaves.entry(key).or_insert(Rc::new(found))))
+        Ok(Rc::clone(self.known.leaves.entry(key).or_insert(Rc::new(positions))))
     }
 }
 
 /// By rank what is given to an exchange.
 fn given(plan: &Move) -> HashMap<RankId, Vec<usize>> {
-    let mut found: HashMap<RankId, Vec<usize>> = HashMap::new();
+    let mut sources: HashMap<RankId, Vec<usize>> = HashMap::new();
     if let Method::Exchange(pieces) = &plan.method {
         for &source in &pieces.sources {
-            found.entry(plan.middle[source].entry.rank).or_default().push(source);
+            sources.entry(plan.middle[source].entry.rank).or_default().push(source);
         }
     }
-    found
+    sources
 }

@@ -214,12 +214,12 @@ impl Projector<'_> {
             return to;
         }
         let Method::Collective(how, group, _) = &step.plan.method else { return vec![] };
-        let Some((own, ..)) = &here.shape.member else { return vec![] };
-        let from = middle[*own].expect("a member has its source");
+        let Some((shard, ..)) = &here.shape.member else { return vec![] };
+        let from = middle[*shard].expect("a member has its source");
         let result = self.move_buf(id);
         let how = self.how(id, *how, here);
         let (group, from, to) = (*group, vec![from], vec![result]);
-        let overlaps = self.overlaps(id, here.middle[*own], &how);
+        let overlaps = self.overlaps(id, here.middle[*shard], &how);
         self.push(Instr::Collective(Collective { how, group, from, to, overlaps }));
         vec![result; received.max(1)]
     }
@@ -241,11 +241,11 @@ impl Projector<'_> {
 
     /// The middle shards; `None` where nothing has arisen.
     fn sums(&mut self, id: UseId, here: &MoveHere, sources: &[(usize, BufId)]) -> Vec<Option<BufId>> {
-        let mut found = vec![];
+        let mut sums = vec![];
         for from in &here.shape.sums {
-            let of = |e: &usize| sources.iter().find(|(s, _)| s == e).map(|(_, buf)| *buf);
-            let bufs: Vec<BufId> = from.iter().filter_map(of).collect();
-            found.push(match bufs[..] {
+            let buf_of = |e: &usize| sources.iter().find(|(s, _)| s == e).map(|(_, buf)| *buf);
+            let bufs: Vec<BufId> = from.iter().filter_map(buf_of).collect();
+            sums.push(match bufs[..] {
                 [] => None,
                 [one] => Some(one),
                 _ => {
@@ -255,7 +255,7 @@ impl Projector<'_> {
                 }
             });
         }
-        found
+        sums
     }
 
     fn slice(
@@ -299,8 +299,8 @@ impl Projector<'_> {
     }
 
     fn how(&mut self, id: UseId, how: Along, here: &MoveHere) -> How {
-        let (own, sizes, other_sizes) = here.shape.member.as_ref().expect("a member");
-        let (source, result) = (here.middle[*own], here.result.expect("a member has a result"));
+        let (shard, sizes, other_sizes) = here.shape.member.as_ref().expect("a member");
+        let (source, result) = (here.middle[*shard], here.result.expect("a member has a result"));
         let mut cut = |whole: RegionsId, factor: usize, sizes: &[i64]| Cut {
             extents: self.extents(id, whole),
             factor,

@@ -21,24 +21,24 @@ fn running<'a>(proof: &'a Proof<'_>, id: OpId) -> Option<(&'a Filled, usize, &'a
 /// Where a tail is so low that it gets exactly 0, all others share what they would without it.
 pub(super) fn softmax(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled>>> {
     let (filled, bit, tail) = running(proof, id)?;
-    let own = 1 << bit;
-    if !filled.contents[own].is_low() || filled.contents[0].is_low() {
+    let mask = 1 << bit;
+    if !filled.contents[mask].is_low() || filled.contents[0].is_low() {
         let why = "what is filled in gets a share of it: it is not known to be so low that it gets none";
         let fix = "fill scores with -inf (or `torch.finfo(dtype).min`) where the mask is 0, before softmax";
         return Some(Err(proof.mixed(id, tail.length, why, fix)));
     }
-    let of = |set: usize| {
-        let (before, behind) = (filled.contents[set & !own], filled.contents[set | own]);
+    let content_of = |set: usize| {
+        let (before, behind) = (filled.contents[set & !mask], filled.contents[set | mask]);
         let finite = |content: Content| !content.may_be_infinite();
         // A row of nothing but minus infinity has no softmax.
-        match set & !own == 0 || sees_some(before) {
-            true if set & own != 0 && behind.is_low() => Content::number(0.0),
-            false if set & !own != 0 && !finite(before) && !finite(behind) => Content::Wild,
+        match set & !mask == 0 || sees_some(before) {
+            true if set & mask != 0 && behind.is_low() => Content::number(0.0),
+            false if set & !mask != 0 && !finite(before) && !finite(behind) => Content::Wild,
             _ if before == Content::Wild || behind == Content::Wild => Content::Wild,
             _ => Content::within(0.0, 1.0),
         }
     };
-    Some(Ok(vec![Filled::build(filled.tails.clone(), of)]))
+    Some(Ok(vec![Filled::build(filled.tails.clone(), content_of)]))
 }
 
 /// Whether some of it is not low, as outside of all tails.
@@ -55,11 +55,11 @@ pub(super) fn cumsum(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled>>>
     if !tail.is_plain() {
         return Some(Err(proof.mixed_along(id, tail)));
     }
-    let of = |set: usize| {
+    let content_of = |set: usize| {
         let both = [filled.contents[set & !(1 << bit)], filled.contents[set]];
         if both.iter().all(|content| content.is_finite()) { Content::FINITE } else { Content::Wild }
     };
-    Some(proof.require_same_numbers(id).map(|()| vec![Filled::build(filled.tails.clone(), of)]))
+    Some(proof.require_same_numbers(id).map(|()| vec![Filled::build(filled.tails.clone(), content_of)]))
 }
 
 /// Positions of a row and a column of the same length are compared; else zeros may be anywhere.
@@ -74,7 +74,7 @@ pub(super) fn triangle(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled>
     }
     let isomorphic = matches!(sides[..], [a, b] if a.is_like(b));
     let (lower, by) = (name(op) == "tril", int(op, 1, "diagonal", 0));
-    let of = |set: usize| {
+    let content_of = |set: usize| {
         let is = |side: Option<(usize, &Tail)>| side.is_some_and(|(bit, _)| set >> bit & 1 == 1);
         // By how much the column is before or behind the row, at least.
         let kept = match (is(row), is(column)) {
@@ -89,7 +89,7 @@ pub(super) fn triangle(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled>
             None => content.or(Content::number(0.0)),
         }
     };
-    Some(proof.require_same_numbers(id).map(|()| vec![Filled::build(filled.tails.clone(), of)]))
+    Some(proof.require_same_numbers(id).map(|()| vec![Filled::build(filled.tails.clone(), content_of)]))
 }
 
 /// Whether elements are kept: those of the one triangle are not if `none`, those of the other are if `all`.

@@ -12,13 +12,17 @@ const FIX: &str = "give the model its attention mask, 0 where it is filled, or s
 pub(super) fn attention(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled>>> {
     let op = proof.long.op(id);
     let inputs = op.inputs();
-    let of = |at: usize| inputs.get(at).map(|id| (&proof.of[id.index()], proof.shape(*id)));
+    let operand = |at: usize| inputs.get(at).map(|id| (&proof.of[id.index()], proof.shape(*id)));
     if inputs.iter().all(|id| proof.of[id.index()].tails.is_empty()) {
         return None;
     }
-    let (q, k, v) = (of(0)?, of(1)?, of(2)?);
-    let parts =
-        AttentionParts { proof, id, causal: op.arg(5, "is_causal") == Some(&Arg::Bool(true)), mask: of(3) };
+    let (q, k, v) = (operand(0)?, operand(1)?, operand(2)?);
+    let parts = AttentionParts {
+        proof,
+        id,
+        causal: op.arg(5, "is_causal") == Some(&Arg::Bool(true)),
+        mask: operand(3),
+    };
     Some(proof.require_same_numbers(id).and_then(|()| parts.result(q, k, v)))
 }
 
@@ -63,8 +67,8 @@ impl AttentionParts<'_> {
             return refuse("its keys are several rows in one dim");
         }
         if let Some((mask, shape)) = self.mask {
-            let found = shape.len().checked_sub(1).and_then(|dim| mask.tail(dim));
-            let Some((bit, _)) = found.filter(|(_, tail)| tail.is_like(keys)) else {
+            let mask_tail = shape.len().checked_sub(1).and_then(|dim| mask.tail(dim));
+            let Some((bit, _)) = mask_tail.filter(|(_, tail)| tail.is_like(keys)) else {
                 return refuse("its mask is the same for keys that are filled in");
             };
             let content = mask.contents[1 << bit];
@@ -96,7 +100,7 @@ impl AttentionParts<'_> {
     ) -> Result<Vec<Tail>> {
         let made = self.proof.long.op(self.id).outputs[0];
         let rank = made.map_or(0, |made| self.proof.shape(made).len());
-        let mut found: Vec<Tail> = vec![];
+        let mut tails: Vec<Tail> = vec![];
         let operands = [Some(q), Some(k), Some(v), self.mask].into_iter().flatten().enumerate();
         for (at, (filled, shape)) in operands {
             for tail in &filled.tails {
@@ -107,17 +111,17 @@ impl AttentionParts<'_> {
                     continue;
                 }
                 let here = Tail { dim, ..tail.clone() };
-                match found.iter().find(|known| known.dim == dim) {
+                match tails.iter().find(|known| known.dim == dim) {
                     Some(known) if *known != here => return Err(self.proof.mixed_along(self.id, tail)),
                     Some(_) => {}
-                    None => found.push(here),
+                    None => tails.push(here),
                 }
             }
         }
         let wrong = |tail: &&Tail| tail.dim + 1 == rank;
-        match found.iter().find(wrong).or(found.get(MOST)) {
+        match tails.iter().find(wrong).or(tails.get(MOST)) {
             Some(tail) => Err(self.proof.mixed_along(self.id, tail)),
-            None => Ok(found),
+            None => Ok(tails),
         }
     }
 }

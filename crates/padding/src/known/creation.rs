@@ -56,9 +56,9 @@ fn positions(proof: &Proof<'_>, id: OpId) -> Result<Vec<Filled>> {
     let (Some((first, 1)), true) = (numbers(proof.long), numbers(proof.long) == numbers(proof.short)) else {
         return Err(proof.other_numbers(id));
     };
-    let of = &proof.lengths[tail.length];
-    let more = (first + tail.short - of.short) as f64;
-    let length = Some((tail.length, of.long));
+    let sizes = &proof.lengths[tail.length];
+    let more = (first + tail.short - sizes.short) as f64;
+    let length = Some((tail.length, sizes.long));
     let within = |lo: Bound, hi: Bound| Content::Within { lo, hi, kin: Kin::Other };
     let last = Bound::number((first + tail.long - 1) as f64);
     let before = within(Bound::number(first as f64), Bound { length, plus: more - 1.0 });

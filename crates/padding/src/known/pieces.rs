@@ -47,15 +47,15 @@ fn sliced(
         let made = proof.tail_by_shape(out, dim)?;
         let mut tails = filled.tails.clone();
         tails.push(made);
-        let own = 1 << filled.tails.len();
-        let of = |set: usize| filled.contents[set & !own].of_kin(Kin::Other);
-        return Some(Ok(vec![Filled::build(tails, of)]));
+        let mask = 1 << filled.tails.len();
+        let content_of = |set: usize| filled.contents[set & !mask].of_kin(Kin::Other);
+        return Some(Ok(vec![Filled::build(tails, content_of)]));
     };
     let (behind, before) = (proof.shape(x)[dim] - long.1, proof.short_shape(x)[dim] - short.1);
     if !tail.is_plain() {
         return None;
     }
-    let own = 1 << bit;
+    let mask = 1 << bit;
     if long.1 == short.1 && behind != before {
         // The first position is always there.
         let contents = |set: usize| filled.contents[spread(set, bit)];
@@ -67,11 +67,11 @@ fn sliced(
     }
     let mut tails = filled.tails.clone();
     tails[bit] = Tail { long: long.1 - long.0, short: short.1 - short.0, ..tail.clone() };
-    let of = |set: usize| match set & own != 0 && behind > 0 {
-        true => filled.contents[set].or(filled.contents[set & !own]),
+    let content_of = |set: usize| match set & mask != 0 && behind > 0 {
+        true => filled.contents[set].or(filled.contents[set & !mask]),
         false => filled.contents[set],
     };
-    Some(Ok(vec![Filled::build(tails, of)]))
+    Some(Ok(vec![Filled::build(tails, content_of)]))
 }
 
 /// A set of tails of which one is left out, among all.
@@ -160,22 +160,22 @@ fn padded_along(filled: &Filled, dim: usize, before: i64, behind: i64, value: Co
     let Some((bit, tail)) = filled.tail(dim) else {
         return Some(Filled::build(filled.tails.clone(), |set| filled.contents[set].or(value)));
     };
-    let own = 1 << bit;
-    let same = value.constant().is_some() && filled.contents[own].constant() == value.constant();
+    let mask = 1 << bit;
+    let same = value.constant().is_some() && filled.contents[mask].constant() == value.constant();
     if !tail.is_plain() || (behind > 0 && !same) {
         return None;
     }
     let mut tails = filled.tails.clone();
     let more = before + behind;
     tails[bit] = Tail { long: tail.long + more, short: tail.short + more, ..tail.clone() };
-    let of = |set: usize| match set & own != 0 {
+    let content_of = |set: usize| match set & mask != 0 {
         true if behind > 0 => filled.contents[set].or(value),
         true => filled.contents[set],
         false => {
-            filled.contents[set].or(value).or(if behind > 0 { filled.contents[set | own] } else { value })
+            filled.contents[set].or(value).or(if behind > 0 { filled.contents[set | mask] } else { value })
         }
     };
-    Some(Filled::build(tails, of))
+    Some(Filled::build(tails, content_of))
 }
 
 /// What stands before a dim that has a tail moves it; nothing may stand behind.
@@ -183,15 +183,17 @@ pub(super) fn cat(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled>>> {
     let op = proof.long.op(id);
     let inputs = op.inputs();
     let dim = dim_of(op, 1, 0, proof.shape(*inputs.first()?).len())?;
-    let of = |id: &TensorId| &proof.of[id.index()];
+    let filled_of = |id: &TensorId| &proof.of[id.index()];
     let (last, others) = inputs.split_last()?;
-    let tailed = inputs.iter().find_map(|id| of(id).tail(dim))?;
+    let tailed = inputs.iter().find_map(|id| filled_of(id).tail(dim))?;
     let same_rest = others.iter().all(|id| {
         let rest =
             |filled: &Filled| filled.tails.iter().filter(|tail| tail.dim != dim).cloned().collect::<Vec<_>>();
-        of(id).tail(dim).is_none() && rest(of(id)) == of(id).tails && rest(of(last)) == of(id).tails
+        filled_of(id).tail(dim).is_none()
+            && rest(filled_of(id)) == filled_of(id).tails
+            && rest(filled_of(last)) == filled_of(id).tails
     });
-    let (Some((bit, tail)), true) = (of(last).tail(dim), same_rest) else {
+    let (Some((bit, tail)), true) = (filled_of(last).tail(dim), same_rest) else {
         return Some(Err(proof.mixed(
             id,
             tailed.1.length,
@@ -203,14 +205,14 @@ pub(super) fn cat(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Filled>>> {
         return Some(Err(proof.mixed_along(id, tail)));
     }
     let before: i64 = others.iter().map(|id| proof.shape(*id)[dim]).sum();
-    let mut tails = of(last).tails.clone();
+    let mut tails = filled_of(last).tails.clone();
     tails[bit] = Tail { long: tail.long + before, short: tail.short + before, ..tail.clone() };
-    let own = 1 << bit;
+    let mask = 1 << bit;
     let contents = |set: usize| {
-        let rest = |id: &TensorId| of(id).contents[pressed(set, bit)];
-        match set & own != 0 {
-            true => of(last).contents[set],
-            false => others.iter().map(rest).fold(of(last).contents[set], Content::or),
+        let rest = |id: &TensorId| filled_of(id).contents[pressed(set, bit)];
+        match set & mask != 0 {
+            true => filled_of(last).contents[set],
+            false => others.iter().map(rest).fold(filled_of(last).contents[set], Content::or),
         }
     };
     Some(Ok(vec![Filled::build(tails, contents)]))

@@ -27,11 +27,11 @@ pub(super) fn slice_scatter(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<Fi
     };
     Some(match starts {
         [Some(a), Some(b)] if a == b && same_rest && below.tail(dim).is_some() && fits(a) => {
-            let of = |set: usize| match set >> bit & 1 == 1 {
+            let content_of = |set: usize| match set >> bit & 1 == 1 {
                 true => above.contents[set],
                 false => below.contents[set].or(above.contents[set]),
             };
-            Ok(vec![Filled::build(below.tails.clone(), of)])
+            Ok(vec![Filled::build(below.tails.clone(), content_of)])
         }
         _ => Err(refused()),
     })
@@ -68,9 +68,9 @@ pub(super) fn select_scatter(proof: &Proof<'_>, id: OpId) -> Option<Result<Vec<F
         return Some(Err(proof.mixed(id, tail.length, "it writes over a position that may be filled", "")));
     }
     let written = above.contents.first().copied().unwrap_or(Content::Wild);
-    let of = |set: usize| match set >> bit & 1 == 1 {
+    let content_of = |set: usize| match set >> bit & 1 == 1 {
         true => below.contents[set],
         false => below.contents[set].or(written),
     };
-    Some(Ok(vec![Filled::build(below.tails.clone(), of)]))
+    Some(Ok(vec![Filled::build(below.tails.clone(), content_of)]))
 }

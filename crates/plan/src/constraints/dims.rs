@@ -29,8 +29,8 @@ impl<'g> Dims<'g> {
         let is_meant = |index: usize| {
             let name = &loops[index].name;
             let of_model = || {
-                let own = self.classes.of_loop(op, index);
-                classes.as_ref().is_some_and(|wanted| wanted.contains(&own))
+                let class = self.classes.of_loop(op, index);
+                classes.as_ref().is_some_and(|wanted| wanted.contains(&class))
             };
             let called = name == word || name.split('.').next() == Some(word);
             called || self.names.of_loop(op, index) == Some(word) || of_model()

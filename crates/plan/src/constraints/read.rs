@@ -33,7 +33,7 @@ pub fn read(
             .fix(format!("the first line must be `{HEADER}`, or `{PLAN}` for a partial plan")));
     };
     let reader = ConstraintReader { graph, dims: Dims::new(graph, analysis), devices };
-    let mut found = vec![];
+    let mut constraints = vec![];
     for (number, line, said) in lines {
         let place = format!("{called}, line {number}");
         let says = match header {
@@ -41,9 +41,9 @@ pub fn read(
             _ => reader.line_of_plan(said),
         };
         let says = says.map_err(|error| located(error, &place, line))?;
-        found.extend(says.map(|says| Constraint { place, text: said.to_owned(), says }));
+        constraints.extend(says.map(|says| Constraint { place, text: said.to_owned(), says }));
     }
-    Ok(found)
+    Ok(constraints)
 }
 
 /// A line without what is said beside it.
@@ -118,7 +118,7 @@ impl ConstraintReader<'_> {
     /// All operators in modules of a class.
     fn of_class(&self, class: &str) -> Result<Vec<OpId>> {
         let modules: Vec<&str> = (self.graph.modules.iter())
-            .filter(|(_, own)| glob(class, own))
+            .filter(|(_, module_class)| glob(class, module_class))
             .map(|(path, _)| path.as_str())
             .collect();
         let inside = |path: &str| {
@@ -128,9 +128,9 @@ impl ConstraintReader<'_> {
             };
             modules.iter().any(is_in)
         };
-        let found: Vec<OpId> = self.graph.op_ids().filter(|op| inside(&self.graph.op(*op).module)).collect();
-        if !found.is_empty() {
-            return Ok(found);
+        let ops: Vec<OpId> = self.graph.op_ids().filter(|op| inside(&self.graph.op(*op).module)).collect();
+        if !ops.is_empty() {
+            return Ok(ops);
         }
         let mut classes: Vec<&str> = self.graph.modules.iter().map(|(_, class)| class.as_str()).collect();
         classes.sort_unstable();

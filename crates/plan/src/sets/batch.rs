@@ -118,8 +118,8 @@ fn work(model: &Model<'_>, along: &[usize], others: &[usize]) -> u128 {
     if along.is_empty() {
         return 0;
     }
-    let own = model.graph.op_ids().filter(|op| has_any(model, *op, along) && !has_any(model, *op, others));
-    own.map(|op| u128::from(products(model)[op.index()])).sum()
+    let ops = model.graph.op_ids().filter(|op| has_any(model, *op, along) && !has_any(model, *op, others));
+    ops.map(|op| u128::from(products(model)[op.index()])).sum()
 }
 
 fn is_much(model: &Model<'_>, work: u128) -> bool {

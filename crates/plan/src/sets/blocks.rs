@@ -16,13 +16,13 @@ pub(super) struct Blocks {
     rounds: Option<(Rounds, u32)>,
 }
 
-pub(super) fn of(name: &PlanName, model: &Model<'_>, axes: &[Axis]) -> Result<Blocks> {
-    let mut own = axes.iter().filter_map(|axis| Some((axis.size, axis.along.stages?)));
+pub(super) fn from_axes(name: &PlanName, model: &Model<'_>, axes: &[Axis]) -> Result<Blocks> {
+    let mut staged = axes.iter().filter_map(|axis| Some((axis.size, axis.along.stages?)));
     let rounds = name.rounds()?;
-    let Some((stages, cut)) = own.next() else {
+    let Some((stages, cut)) = staged.next() else {
         return if rounds.is_some() { Err(without_stages(name)) } else { Ok(Blocks::default()) };
     };
-    if own.next().is_some() {
+    if staged.next().is_some() {
         return Err(Error::new("SW0310", "a plan has one axis of stages")
             .why("a stage cannot have stages of its own")
             .fix("write the product as the number of stages"));
@@ -38,16 +38,16 @@ pub(super) fn of(name: &PlanName, model: &Model<'_>, axes: &[Axis]) -> Result<Bl
             .fix("use fewer stages"));
     }
     let aside = name.aside(model, stages);
-    let of = match rounds {
+    let blocks = match rounds {
         Some((rounds, count)) => (rounds.cut)(model, &aside, (stages, count)),
         None => cut(model, &aside, stages),
     };
-    if let Some(block) = (0..all).find(|block| rounds.is_some() && !of.contains(block)) {
+    if let Some(block) = (0..all).find(|block| rounds.is_some() && !blocks.contains(block)) {
         return Err(Error::new("SW0324", format!("block {block} of `{name}` would have no operators"))
             .why(format!("{stages} stages of {} are to have {} blocks each", model.graph.model, all / stages))
             .fix("use fewer stages"));
     }
-    Ok(Blocks { of, stages, rounds })
+    Ok(Blocks { of: blocks, stages, rounds })
 }
 
 fn without_stages(name: &PlanName) -> Error {
@@ -66,8 +66,8 @@ impl Blocks {
     /// The operators of each.
     pub fn each(&self, graph: &Graph) -> Vec<Vec<OpId>> {
         let count = self.of.iter().max().map_or(0, |last| last + 1);
-        let own = |block: u32| graph.op_ids().filter(|op| self.of[op.index()] == block).collect();
-        (0..count).map(own).collect()
+        let ops_of = |block: u32| graph.op_ids().filter(|op| self.of[op.index()] == block).collect();
+        (0..count).map(ops_of).collect()
     }
 }
 
@@ -94,13 +94,14 @@ pub(super) fn stages(model: &Model<'_>, draft: &Draft<'_>, set: &str) -> Result<
         all.resize(all.len().max(*block as usize + 1), vec![]);
         all[*block as usize].extend(draft.devices_of(op));
     }
-    all.iter_mut().for_each(|own| {
-        own.sort_unstable();
-        own.dedup();
+    all.iter_mut().for_each(|devices| {
+        devices.sort_unstable();
+        devices.dedup();
     });
     let mut devices = all.clone();
     devices.sort();
     devices.dedup();
-    let of = all.iter().map(|own| devices.binary_search(own).unwrap_or(0)).collect();
-    Ok(Stages { devices, of, blocks })
+    let stage_of =
+        all.iter().map(|block_devices| devices.binary_search(block_devices).unwrap_or(0)).collect();
+    Ok(Stages { devices, of: stage_of, blocks })
 }

@@ -19,7 +19,7 @@ use crate::Draft;
 pub(super) const SET: Set = Set {
     along: Some(Along {
         chunks: Some(chunks),
-        ..Along::of(|model, parts| megatron::choose(model, if parts == 1 { 1 } else { 2 }), megatron::why)
+        ..Along::new(|model, parts| megatron::choose(model, if parts == 1 { 1 } else { 2 }), megatron::why)
     }),
     besides: &[("", again)],
     auto: Auto::OverTime,
@@ -35,13 +35,13 @@ const MOST_PARTS: u64 = 8;
 
 fn chunks(model: &Model<'_>, choice: &[Option<usize>], parts: u32) -> Vec<u32> {
     let size = |op: OpId, index: usize| model.analysis.op(op).loops[index].size;
-    let wanted = if parts == 0 { found(model, choice) } else { vec![parts; choice.len()] };
+    let wanted = if parts == 0 { part_counts(model, choice) } else { vec![parts; choice.len()] };
     let most = |op: OpId| Some(u32::try_from(size(op, choice[op.index()]?)).unwrap_or(u32::MAX));
     model.graph.op_ids().map(|op| most(op).map_or(1, |most| most.min(wanted[op.index()]))).collect()
 }
 
 /// For each operator the parts of its chosen dim.
-fn found(model: &Model<'_>, choice: &[Option<usize>]) -> Vec<u32> {
+fn part_counts(model: &Model<'_>, choice: &[Option<usize>]) -> Vec<u32> {
     let class = |op: OpId| choice[op.index()].map(|index| model.classes.of_loop(op, index));
     let mut inside = vec![0; model.classes.all.len()];
     let mut given = 0;
@@ -62,8 +62,9 @@ fn made(model: &Model<'_>, op: OpId, index: usize, needs_grad: &[bool]) -> u64 {
     let part = model.analysis.part(model.graph, op, &model.analysis.op(op).whole(), true, 0);
     let cost = families::cost_of(view, rule, &part, &families::executed(view, rule, &part), needs_grad);
     let outputs = model.graph.op(op).outputs.iter().zip(&model.analysis.op(op).outputs).zip(&cost.lies_in);
-    let own = outputs.filter(|((_, carried), lies_in)| carried.contains(&Some(index)) && lies_in.is_none());
-    let bytes: u64 = own.filter_map(|((tensor, _), _)| *tensor).map(|tensor| bytes(model, tensor)).sum();
+    let carrying =
+        outputs.filter(|((_, carried), lies_in)| carried.contains(&Some(index)) && lies_in.is_none());
+    let bytes: u64 = carrying.filter_map(|((tensor, _), _)| *tensor).map(|tensor| bytes(model, tensor)).sum();
     bytes + cost.kept.more + cost.meanwhile.backward
 }
 

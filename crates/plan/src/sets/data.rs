@@ -6,7 +6,7 @@ use super::batch::split_classes;
 use super::{Along, Auto, Model, Set, Shards, too_few};
 
 pub(super) const SET: Set = Set {
-    along: Some(Along::of(choose, why)),
+    along: Some(Along::new(choose, why)),
     aliases: &["ddp", "dp"],
     shards: Some(Shards::Nothing),
     auto: Auto::Replicas,
@@ -29,8 +29,8 @@ pub(super) fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
 
 pub(super) fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
     let split = model.split.get_or_init(|| split_classes(model));
-    let own = |class: &usize| model.classes.open_loop(model.analysis, op, *class);
-    split.iter().find_map(own).map_or_else(
+    let loop_of = |class: &usize| model.classes.open_loop(model.analysis, op, *class);
+    split.iter().find_map(loop_of).map_or_else(
         || "it has no batch that may be split".into(),
         |index| match model.analysis.op(op).loops[index].size {
             size if size >= i64::from(parts) => "its result is read whole".into(),

@@ -10,25 +10,25 @@ use crate::{On, Split, exchange, legal};
 pub(super) struct Exchanges(Vec<Option<(usize, On)>>);
 
 impl Exchanges {
-    pub(super) fn of(model: &Model<'_>, axes: &[Axis], choices: &[Vec<Option<usize>>]) -> Self {
-        let mut found = vec![None; model.graph.ops.len()];
+    pub(super) fn new(model: &Model<'_>, axes: &[Axis], choices: &[Vec<Option<usize>>]) -> Self {
+        let mut exchanges = vec![None; model.graph.ops.len()];
         for (number, axis) in axes.iter().enumerate().filter(|(_, axis)| axis.size > 1) {
             let Some(exchange) = axis.along.exchange else { continue };
             let all = exchange(model, axis.size);
             for (op, on) in model.graph.op_ids().zip(all) {
                 let splits = on.and_then(|on| splits(model, op, axes, choices, number, on));
                 if splits.is_some_and(|splits| legal(model.graph, model.analysis, op, &splits).is_ok()) {
-                    found[op.index()] = on.map(|on| (number, on));
+                    exchanges[op.index()] = on.map(|on| (number, on));
                 }
             }
         }
-        Self(found)
+        Self(exchanges)
     }
 
     /// The choices along the axes, in which tokens are divided where rows are exchanged: no operator sums there.
     pub(super) fn instead_of(&self, mut choices: Vec<Vec<Option<usize>>>) -> Vec<Vec<Option<usize>>> {
-        for (op, found) in self.0.iter().enumerate() {
-            if let Some((axis, On::Exchange { tokens, .. })) = found {
+        for (op, exchange) in self.0.iter().enumerate() {
+            if let Some((axis, On::Exchange { tokens, .. })) = exchange {
                 choices[*axis][op] = Some(*tokens);
             }
         }
@@ -36,8 +36,8 @@ impl Exchanges {
     }
 
     pub(super) fn within(&self, mut choices: Vec<Vec<Option<On>>>) -> Vec<Vec<Option<On>>> {
-        for (op, found) in self.0.iter().enumerate() {
-            if let Some((axis, on)) = found {
+        for (op, exchange) in self.0.iter().enumerate() {
+            if let Some((axis, on)) = exchange {
                 choices[*axis][op] = Some(*on);
             }
         }
@@ -51,12 +51,12 @@ fn splits(
     op: OpId,
     axes: &[Axis],
     choices: &[Vec<Option<usize>>],
-    own: usize,
+    exchange_axis: usize,
     on: On,
 ) -> Option<Vec<Split>> {
     let mut splits = vec![];
     for (number, axis) in axes.iter().enumerate() {
-        if number == own {
+        if number == exchange_axis {
             splits.push(Split { on, parts: axis.size });
             continue;
         }

@@ -9,7 +9,7 @@ use super::{Along, Auto, Model, Set, data, too_few};
 use crate::{On, exchange};
 
 pub(super) const SET: Set = Set {
-    along: Some(Along { exchange: Some(exchange), ..Along::of(choose, why) }),
+    along: Some(Along { exchange: Some(exchange), ..Along::new(choose, why) }),
     aliases: &["ep"],
     auto: Auto::Instead(|model, _| has_experts(model)),
     ..Set::new(
@@ -35,14 +35,14 @@ fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
 /// Rows of tokens for fewer experts than devices are fewer bytes than all tokens on all devices.
 fn exchange(model: &Model<'_>, parts: u32) -> Vec<Option<On>> {
     let batch = data::choose(model, parts);
-    let of = |op: OpId| {
+    let exchange_of = |op: OpId| {
         let experts = exchange::experts(model.graph, model.analysis, op)?;
         let chosen = *model.graph.op(op).inputs().get(CHOSEN)?;
         let slots = *model.graph.tensor(chosen).shape.get(1)?;
         let tokens = batch[op.index()].filter(|_| slots < i64::from(parts))?;
-        Some(exchange::of(tokens, experts))
+        Some(exchange::on_experts(tokens, experts))
     };
-    model.graph.op_ids().map(of).collect()
+    model.graph.op_ids().map(exchange_of).collect()
 }
 
 /// The operand of the numbers of each token's experts.

@@ -6,11 +6,11 @@
 use graph::OpId;
 use rules::{Kind, families};
 
-use super::sequence::{is_long, own};
+use super::sequence::{is_long, open_loops};
 use super::{Along, Auto, Model, Set, batch, too_few};
 
 pub(super) const SET: Set = Set {
-    along: Some(Along::of(choose, why)),
+    along: Some(Along::new(choose, why)),
     auto: Auto::Instead(|model, devices| batch::is_short(model, devices) && has_rows(model)),
     ..Set::new(
         "image",
@@ -28,12 +28,12 @@ fn has_rows(model: &Model<'_>) -> bool {
 
 fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
     let rows = classes(model);
-    let fits = |op: OpId| own(model, op, &rows).find(|index| is_long(model, op, *index, parts));
+    let fits = |op: OpId| open_loops(model, op, &rows).find(|index| is_long(model, op, *index, parts));
     model.graph.op_ids().map(fits).collect()
 }
 
 fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
-    own(model, op, &classes(model)).next().map_or_else(
+    open_loops(model, op, &classes(model)).next().map_or_else(
         || "it has no rows of images that may be split".into(),
         |index| too_few("its rows", model.analysis.op(op).loops[index].size, parts),
     )
@@ -41,18 +41,18 @@ fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
 
 /// The classes of the rows of all convolutions of images.
 fn classes(model: &Model<'_>) -> Vec<usize> {
-    let mut found: Vec<usize> = vec![];
+    let mut classes: Vec<usize> = vec![];
     for op in model.graph.op_ids().filter(|op| is_of_images(model, *op)) {
         let Some(rule) = &model.analysis.rules[op.index()] else { continue };
         for (index, it) in model.analysis.op(op).loops.iter().enumerate() {
             if it.kind != Kind::Whole && NAMES.contains(&&rule.dim(it.dim).name[..]) {
-                found.push(model.classes.of_loop(op, index));
+                classes.push(model.classes.of_loop(op, index));
             }
         }
     }
-    found.sort_unstable();
-    found.dedup();
-    found
+    classes.sort_unstable();
+    classes.dedup();
+    classes
 }
 
 fn is_of_images(model: &Model<'_>, op: OpId) -> bool {

@@ -23,7 +23,7 @@ pub(super) const SET: Set = Set {
 };
 
 fn interlace(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
-    let Stages { devices, of, blocks: before } = stages(model, draft, "interlaced")?;
+    let Stages { devices, of: stage_of, blocks: before } = stages(model, draft, "interlaced")?;
     let count = u32::try_from(devices.len()).unwrap_or(u32::MAX);
     let words = loops(model, count);
     if words.iter().all(Option::is_none) {
@@ -37,7 +37,14 @@ fn interlace(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Res
     let ids = ids(model, &words);
     for op in model.graph.op_ids().filter(|op| words[op.index()].is_some() || ids[op.index()]) {
         let on = words[op.index()].map_or(On::Copies, On::Loop);
-        spread(model, draft, op, Split { on, parts: count }, &devices, of[before[op.index()] as usize])?;
+        spread(
+            model,
+            draft,
+            op,
+            Split { on, parts: count },
+            &devices,
+            stage_of[before[op.index()] as usize],
+        )?;
     }
     draft.cut(blocks(model.graph, &before, &words, &ids));
     Ok(())
@@ -46,13 +53,13 @@ fn interlace(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Res
 /// For each operator its loop over the words, if it has one: of the classes that end in a lookup or a loss those with the
 /// largest parameters.
 fn loops(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
-    let found: Vec<(usize, i64)> = (megatron::candidates(model, parts).into_iter())
+    let candidates: Vec<(usize, i64)> = (megatron::candidates(model, parts).into_iter())
         .filter(|class| is_of_words(model, *class))
         .map(|class| (class, largest(model, class)))
         .collect();
-    let most = found.iter().map(|(_, size)| *size).max().unwrap_or(0);
+    let most = candidates.iter().map(|(_, size)| *size).max().unwrap_or(0);
     let mut words = vec![None; model.graph.ops.len()];
-    for (class, _) in found.iter().filter(|(_, size)| *size > 0 && 2 * size >= most) {
+    for (class, _) in candidates.iter().filter(|(_, size)| *size > 0 && 2 * size >= most) {
         model.classes.all[*class].loops.iter().for_each(|(op, index)| words[op.index()] = Some(*index));
     }
     words
@@ -86,15 +93,15 @@ fn ids(model: &Model<'_>, words: &[Option<usize>]) -> Vec<bool> {
             made && !parameter && !needs_grad[tensor.index()]
         });
     }
-    let mut found = vec![false; graph.ops.len()];
+    let mut ids = vec![false; graph.ops.len()];
     for op in graph.op_ids().collect::<Vec<_>>().into_iter().rev() {
-        if words[op.index()].is_some() || found[op.index()] {
+        if words[op.index()].is_some() || ids[op.index()] {
             let makers = graph.op(op).inputs().into_iter().filter_map(|tensor| graph.producer(tensor));
             let asked = makers.filter(|(maker, _)| of_inputs[maker.index()]);
-            asked.for_each(|(maker, _)| found[maker.index()] = true);
+            asked.for_each(|(maker, _)| ids[maker.index()] = true);
         }
     }
-    found
+    ids
 }
 
 /// Divides an operator once more, over all stages: each of its parts among the devices in the same place of each.
@@ -108,8 +115,8 @@ fn spread(
 ) -> Result<()> {
     let splits: Vec<Split> = draft.splits_of(op).iter().copied().chain([split]).collect();
     legal(model.graph, model.analysis, op, &splits)?;
-    let own = &devices[stage];
-    let place = |device: &u32| own.iter().position(|it| it == device).unwrap_or(0);
+    let stage_devices = &devices[stage];
+    let place = |device: &u32| stage_devices.iter().position(|it| it == device).unwrap_or(0);
     let places: Vec<usize> = draft.devices_of(op).iter().map(place).collect();
     let all = places.iter().flat_map(|place| devices.iter().map(|stage| stage[*place])).collect::<Vec<_>>();
     draft.set(op, splits);
@@ -118,21 +125,21 @@ fn spread(
 
 /// Lookups first; then stage by stage, and behind each what is projected of what it gives. Whatever reads that goes along.
 fn blocks(graph: &Graph, stages: &[u32], words: &[Option<usize>], ids: &[bool]) -> Vec<u32> {
-    let mut found: Vec<u32> = vec![];
+    let mut blocks: Vec<u32> = vec![];
     for op in graph.op_ids() {
         let makers = graph.op(op).inputs().into_iter().filter_map(|tensor| graph.producer(tensor));
-        let read = makers.map(|(maker, _)| found[maker.index()]).max().unwrap_or(0);
-        found.push(match (words[op.index()], ids[op.index()]) {
+        let read = makers.map(|(maker, _)| blocks[maker.index()]).max().unwrap_or(0);
+        blocks.push(match (words[op.index()], ids[op.index()]) {
             (_, true) => 0,
             // Even numbers are between stages.
             (Some(_), _) => read.next_multiple_of(2),
             (None, _) => read.max(2 * stages[op.index()] + 1),
         });
     }
-    let mut used = found.clone();
+    let mut used = blocks.clone();
     used.sort_unstable();
     used.dedup();
     let number =
         |block: &u32| used.binary_search(block).map_or(0, |at| u32::try_from(at).unwrap_or(u32::MAX));
-    found.iter().map(number).collect()
+    blocks.iter().map(number).collect()
 }

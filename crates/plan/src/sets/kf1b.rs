@@ -24,17 +24,17 @@ pub(super) const SET: Set = Set {
 /// How many calls there are.
 fn count(model: &Model<'_>, said: Option<u32>) -> Result<u32> {
     let begins = begins(model);
-    let found = u32::try_from(begins.len()).unwrap_or(u32::MAX);
-    if found > 1 && said.is_none_or(|said| said == found) {
-        return Ok(found);
+    let calls = u32::try_from(begins.len()).unwrap_or(u32::MAX);
+    if calls > 1 && said.is_none_or(|said| said == calls) {
+        return Ok(calls);
     }
     let name = said.map_or("kf1b".into(), |said| format!("kf1b:{said}"));
     let error = Error::new("SW0309", format!("`{name}` finds no such calls in {}", model.graph.model));
-    Err(match found {
+    Err(match calls {
         0 | 1 => error.why("no module is called several times, one call after another").fix("leave it out"),
         _ => error
-            .why(format!("most of its operators are in modules that are called {found} times"))
-            .fix(format!("write `kf1b:{found}`, or `kf1b`")),
+            .why(format!("most of its operators are in modules that are called {calls} times"))
+            .fix(format!("write `kf1b:{calls}`, or `kf1b`")),
     })
 }
 
@@ -83,18 +83,18 @@ fn cut(model: &Model<'_>, aside: &[bool], (stages, _): (u32, u32)) -> Vec<u32> {
     let before: Vec<bool> = aside.iter().enumerate().map(|(op, aside)| *aside || op < last).collect();
     let even = stages::cut(model, &before, stages);
     let likes = likes(model, &begins);
-    let own = |op: usize| Some((likes[op].1?, even[op]));
-    let of_like: BTreeMap<Like<'_>, u32> = (last..likes.len()).filter_map(own).collect();
-    let mut found: Vec<u32> = vec![];
+    let stage_of = |op: usize| Some((likes[op].1?, even[op]));
+    let of_like: BTreeMap<Like<'_>, u32> = (last..likes.len()).filter_map(stage_of).collect();
+    let mut blocks: Vec<u32> = vec![];
     for op in graph.op_ids() {
         let (call, like) = likes[op.index()];
         let makers = graph.op(op).inputs().into_iter().filter_map(|tensor| graph.producer(tensor));
-        let read = makers.map(|(maker, _)| found[maker.index()]).max().unwrap_or(0);
+        let read = makers.map(|(maker, _)| blocks[maker.index()]).max().unwrap_or(0);
         let stage =
             if op.index() < last { like.and_then(|like| of_like.get(&like)) } else { even.get(op.index()) };
-        found.push(read.max(call * stages + stage.copied().unwrap_or(0)));
+        blocks.push(read.max(call * stages + stage.copied().unwrap_or(0)));
     }
-    found
+    blocks
 }
 
 /// Of each operator the call that it is in, what comes before the first and after the last with these, and its like where

@@ -17,7 +17,7 @@ use rules::{Kind, Reduction, families};
 use super::{Along, Auto, Model, Set, sequence, too_few};
 
 pub(super) const SET: Set = Set {
-    along: Some(Along::of(choose_shared, why)),
+    along: Some(Along::new(choose_shared, why)),
     aliases: &["tp"],
     auto: Auto::Model,
     ..Set::new(
@@ -27,7 +27,7 @@ pub(super) const SET: Set = Set {
 };
 
 pub(super) const WITH_SEQUENCE: Set = Set {
-    along: Some(Along::of(choose_with_sequence, why_not_even_sequence)),
+    along: Some(Along::new(choose_with_sequence, why_not_even_sequence)),
     auto: Auto::Instead(|model, _| sequence::has_attention(model)),
     ..Set::new(
         "megatron-sp",
@@ -43,7 +43,7 @@ fn choose_with_sequence(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
     if chosen.iter().all(Option::is_none) {
         return chosen;
     }
-    chosen.into_iter().zip(sequence::choose(model, parts)).map(|(own, other)| own.or(other)).collect()
+    chosen.into_iter().zip(sequence::choose(model, parts)).map(|(index, other)| index.or(other)).collect()
 }
 
 fn why_not_even_sequence(model: &Model<'_>, op: OpId, parts: u32) -> String {
@@ -96,10 +96,10 @@ pub(super) fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
 
 /// Classes that qualify, in the order of their first operator.
 pub(super) fn candidates(model: &Model<'_>, parts: u32) -> Vec<usize> {
-    let mut found: Vec<usize> =
+    let mut candidates: Vec<usize> =
         (0..model.classes.all.len()).filter(|&c| !model.inputs[c] && qualifies(model, c, parts)).collect();
-    found.sort_by_key(|&c| model.classes.all[c].loops[0]);
-    found
+    candidates.sort_by_key(|&c| model.classes.all[c].loops[0]);
+    candidates
 }
 
 fn qualifies(model: &Model<'_>, class: usize, parts: u32) -> bool {

@@ -256,7 +256,7 @@ pub type StageCut = fn(&Model<'_>, &[bool], u32) -> Vec<u32>;
 
 impl Along {
     /// An axis along which a loop is split, each part on a device of its own; a model without any is refused.
-    const fn of(choose: Choose, why: Why) -> Self {
+    const fn new(choose: Choose, why: Why) -> Self {
         Self { choose, why, chunks: None, must_find: true, stages: None, places: None, exchange: None }
     }
 
@@ -331,7 +331,7 @@ pub fn devices_of(name: &str) -> Result<Option<u32>> {
 
 /// The plan that a name such as `data`, `coshard:2` or `data:2 x megatron:2` means.
 pub fn named(name: &str, graph: &Graph, analysis: &Analysis, devices: u32) -> Result<Plan> {
-    explained(name, graph, analysis, devices).map(|found| found.0)
+    explained(name, graph, analysis, devices).map(|(plan, _)| plan)
 }
 
 /// The same, of a model that is looked at once for many names.
@@ -377,7 +377,7 @@ pub(crate) fn drafted<'g>(
     analysis: &'g Analysis,
     devices: u32,
 ) -> Result<Draft<'g>> {
-    decided(&name.parse()?, &Model::new(graph, analysis), devices).map(|found| found.0)
+    decided(&name.parse()?, &Model::new(graph, analysis), devices).map(|(draft, ..)| draft)
 }
 
 /// The choices of each axis, too.
@@ -410,10 +410,10 @@ fn decided<'g>(name: &PlanName, model: &Model<'g>, devices: u32) -> Result<Choic
         }
         choices.push(choice);
     }
-    let exchanges = Exchanges::of(model, &axes, &choices);
+    let exchanges = Exchanges::new(model, &axes, &choices);
     let choices = with_partial_sums(model, &axes, &exchanges.instead_of(choices));
     let choices = exchanges.within(choices);
-    let blocks = blocks::of(name, model, &axes)?;
+    let blocks = blocks::from_axes(name, model, &axes)?;
     let mut draft = Draft::new(graph, analysis, &name.to_string(), devices);
     for op in graph.op_ids() {
         let (splits, places) = nest(model, op, &axes, &choices, &chunks, blocks.stage(op));
@@ -424,8 +424,8 @@ fn decided<'g>(name: &PlanName, model: &Model<'g>, devices: u32) -> Result<Choic
     for Said { besides, schedule, axis, number } in besides(name, &axes) {
         schedule.into_iter().for_each(|schedule| draft.schedule(schedule));
         if let Some(besides) = besides {
-            let own = place(&axes, &choices, axis);
-            besides(model, &mut draft, &AxisPlace { size: number.unwrap_or(own.size), ..own })?;
+            let axis_place = place(&axes, &choices, axis);
+            besides(model, &mut draft, &AxisPlace { size: number.unwrap_or(axis_place.size), ..axis_place })?;
         }
     }
     Ok((draft, axes, choices))

@@ -67,7 +67,7 @@ impl PlanName {
     #[must_use]
     pub fn instead_of(&self, term: &SetTerm, other: SetTerm) -> Self {
         let mut terms = self.terms.clone();
-        if let Some(at) = terms.iter().rposition(|own| own == term) {
+        if let Some(at) = terms.iter().rposition(|candidate| candidate == term) {
             terms[at] = other;
         }
         Self { terms }

@@ -20,16 +20,16 @@ pub(super) fn passed_on(
     parts: u32,
 ) -> Vec<Option<On>> {
     let sums = sums(model, choice, others, parts);
-    let mut found: Vec<Option<On>> = choice.iter().map(|index| index.map(On::Loop)).collect();
+    let mut passed: Vec<Option<On>> = choice.iter().map(|index| index.map(On::Loop)).collect();
     for op in (0..model.graph.ops.len()).rev().map(OpId::new) {
         let Some(Sum { from, completed, .. }) = &sums[op.index()] else { continue };
-        let wanted = readers(model, op).first().is_some_and(|r| found[r.index()] == Some(On::Value));
+        let wanted = readers(model, op).first().is_some_and(|r| passed[r.index()] == Some(On::Value));
         let read: u64 = from.iter().filter_map(|o| sums[o.index()].as_ref()).map(|sum| sum.cheapest).sum();
         if !from.is_empty() && (wanted || *completed < read) {
-            found[op.index()] = Some(On::Value);
+            passed[op.index()] = Some(On::Value);
         }
     }
-    found
+    passed
 }
 
 /// Partial sums that an operator could give.
@@ -101,9 +101,9 @@ fn passing(
     let partial = |t: &TensorId| from.iter().any(|o| model.graph.op(*o).outputs.contains(&Some(*t)));
     let learns = model.graph.op(op).outputs.iter().flatten().any(|t| needs_grad[t.index()]);
     let others = inputs.iter().filter(|t| learns && needs_grad[t.index()] && !partial(t));
-    let own: u64 = others.map(|t| bytes(model, *t)).sum();
+    let gradient_bytes: u64 = others.map(|t| bytes(model, *t)).sum();
     let before: u64 = from.iter().filter_map(|o| sums[o.index()].as_ref()).map(|s| s.gradients).sum();
-    Some((from, own + before))
+    Some((from, gradient_bytes + before))
 }
 
 /// Bytes of what an operator makes, if that is one tensor which only operators read.

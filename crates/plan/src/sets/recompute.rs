@@ -25,12 +25,12 @@ pub(super) const SET: Set = Set {
 };
 
 fn all(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
-    found(model)?.iter().for_each(|layer| draft.recompute(layer.clone()));
+    spans(model)?.iter().for_each(|layer| draft.recompute(layer.clone()));
     Ok(())
 }
 
 fn selective(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
-    for layer in found(model)? {
+    for layer in spans(model)? {
         draft.recompute(layer.iter().copied().filter(|op| !is_dear(model.graph, *op)).collect());
     }
     Ok(())
@@ -42,7 +42,7 @@ fn none(_: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
     Ok(())
 }
 
-fn found<'m>(model: &'m Model<'_>) -> Result<&'m [Vec<OpId>]> {
+fn spans<'m>(model: &'m Model<'_>) -> Result<&'m [Vec<OpId>]> {
     layers_or_segments(model, "recompute")
 }
 
@@ -103,19 +103,19 @@ fn repeating(model: &Model<'_>) -> Vec<Vec<OpId>> {
 
 /// Operators by the path up to the next number, from a depth on.
 fn numbered(model: &Model<'_>, ops: impl Iterator<Item = OpId>, depth: usize) -> Vec<NumberedModule> {
-    let mut found: BTreeMap<&str, (usize, Vec<OpId>)> = BTreeMap::new();
+    let mut by_path: BTreeMap<&str, (usize, Vec<OpId>)> = BTreeMap::new();
     for op in ops {
         let path = &model.graph.op(op).module[..];
         let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
         if let Some((at, end)) = ends.enumerate().skip(depth).find(|(_, end)| is_number(&path[..*end])) {
-            found.entry(&path[..end]).or_insert_with(|| (at + 1, vec![])).1.push(op);
+            by_path.entry(&path[..end]).or_insert_with(|| (at + 1, vec![])).1.push(op);
         }
     }
     let is = |(path, (_, ops)): (&&str, &(usize, Vec<OpId>))| (folded_path(parent(path)), does(model, ops));
-    let all: Vec<_> = found.iter().map(is).collect();
+    let all: Vec<_> = by_path.iter().map(is).collect();
     let mut counts: HashMap<_, usize> = HashMap::new();
     all.iter().for_each(|one| *counts.entry(one).or_default() += 1);
-    let modules = found.into_values().zip(&all);
+    let modules = by_path.into_values().zip(&all);
     modules.map(|((depth, ops), one)| NumberedModule { depth, ops, repeats: counts[one] > 1 }).collect()
 }
 

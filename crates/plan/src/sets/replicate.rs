@@ -5,7 +5,7 @@ use super::{Along, Auto, Set};
 pub(super) const SET: Set = Set {
     along: Some(Along {
         must_find: false,
-        ..Along::of(
+        ..Along::new(
             |model, _| vec![None; model.graph.ops.len()],
             |_, _, _| "every device computes everything".into(),
         )

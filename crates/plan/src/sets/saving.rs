@@ -29,10 +29,10 @@ impl PlanName {
 
     /// Whether a name has a term, or another one of its set that says as much.
     fn says(&self, wanted: &SetTerm) -> bool {
-        let own = self.terms().iter().filter(|term| term.set() == wanted.set());
+        let terms = self.terms().iter().filter(|term| term.set() == wanted.set());
         let as_much =
             |term: &SetTerm| term.argument() == Argument::None || term.argument() == wanted.argument();
-        own.into_iter().any(|term| wanted.argument() == Argument::None || as_much(term))
+        terms.into_iter().any(|term| wanted.argument() == Argument::None || as_much(term))
     }
 }
 

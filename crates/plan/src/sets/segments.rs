@@ -22,13 +22,13 @@ const FINEST: u64 = 64;
 
 /// The operators of all segments but the last. None where backward needs nothing of forward's operators.
 pub(super) fn segments(model: &Model<'_>) -> Vec<Vec<OpId>> {
-    let row = OperatorRow::of(model);
-    let Some(between) = row.open() else { return vec![] };
+    let operators = OperatorRow::new(model);
+    let Some(between) = operators.open() else { return vec![] };
     let count = model.graph.ops.len();
     if between.is_empty() {
         return vec![model.graph.op_ids().collect()];
     }
-    let cuts = Cuts::of(&row, places(&row.crossing(), between)).least();
+    let cuts = Cuts::new(&operators, places(&operators.crossing(), between)).least();
     let begins = [0].into_iter().chain(cuts.iter().copied());
     let segment = |(begin, end): (usize, &usize)| (begin..*end).map(OpId::new).collect();
     debug_assert!(cuts.iter().all(|cut| *cut < count), "a cut is between two operators");
@@ -38,33 +38,33 @@ pub(super) fn segments(model: &Model<'_>) -> Vec<Vec<OpId>> {
 /// Whether less is there where these spans are computed again than where nothing is. Layers of one operator each are no such:
 /// what they read is all that they keep.
 pub(super) fn save(model: &Model<'_>, spans: &[Vec<OpId>]) -> bool {
-    let row = OperatorRow::of(model);
-    let mut of = vec![None; model.graph.ops.len()];
+    let operators = OperatorRow::new(model);
+    let mut span_of = vec![None; model.graph.ops.len()];
     for (number, span) in spans.iter().enumerate() {
-        span.iter().for_each(|op| of[op.index()] = Some(number));
+        span.iter().for_each(|op| span_of[op.index()] = Some(number));
     }
     // Of each span what is there while backward is in it, and last what is there all the time.
     let mut there = vec![0; spans.len() + 1];
-    for op in model.graph.op_ids().filter(|op| row.teaches[op.index()]) {
-        let own = of[op.index()];
+    for op in model.graph.op_ids().filter(|op| operators.teaches[op.index()]) {
+        let span = span_of[op.index()];
         let stays = |tensor: TensorId| {
-            let readers = model.readers[op.index()].iter().map(|reader| of[reader.index()]);
+            let readers = model.readers[op.index()].iter().map(|reader| span_of[reader.index()]);
             readers
-                .filter(|reader| *reader != own)
-                .any(|reader| reader.is_some() || row.is_kept[tensor.index()])
+                .filter(|reader| *reader != span)
+                .any(|reader| reader.is_some() || operators.is_kept[tensor.index()])
         };
         for tensor in model.graph.op(op).outputs.iter().flatten() {
-            let is_kept = row.is_kept[tensor.index()];
-            if stays(*tensor) || is_kept && own.is_none() {
+            let is_kept = operators.is_kept[tensor.index()];
+            if stays(*tensor) || is_kept && span.is_none() {
                 there[spans.len()] += bytes(model, *tensor);
             } else if is_kept {
-                there[own.unwrap_or(spans.len())] += bytes(model, *tensor);
+                there[span.unwrap_or(spans.len())] += bytes(model, *tensor);
             }
         }
-        there[own.unwrap_or(spans.len())] += row.more[op.index()];
+        there[span.unwrap_or(spans.len())] += operators.more[op.index()];
     }
     let all_the_time = there.pop().unwrap_or(0);
-    all_the_time + there.into_iter().max().unwrap_or(0) < row.keeps.iter().sum()
+    all_the_time + there.into_iter().max().unwrap_or(0) < operators.keeps.iter().sum()
 }
 
 /// The operators in their order.
@@ -82,7 +82,7 @@ struct OperatorRow {
 }
 
 impl OperatorRow {
-    fn of(model: &Model<'_>) -> Self {
+    fn new(model: &Model<'_>) -> Self {
         let graph = model.graph;
         let needs_grad = graph.needs_grad();
         let teaches = teaching(graph, &needs_grad);
@@ -166,7 +166,7 @@ struct Cuts {
 }
 
 impl Cuts {
-    fn of(row: &OperatorRow, places: Vec<usize>) -> Self {
+    fn new(row: &OperatorRow, places: Vec<usize>) -> Self {
         let mut sums = vec![0];
         row.keeps.iter().for_each(|bytes| sums.push(sums[sums.len() - 1] + bytes));
         let mut over = vec![vec![0; places.len()]; places.len() + 1];
@@ -202,8 +202,8 @@ impl Cuts {
             let earliest = self.before.partition_point(|sum| sum + most < self.before[at]);
             let first = (self.before[at] <= most).then(|| (self.over[0][at], None));
             let next = |cut: usize| Some((least[cut]?.0 + self.over[cut + 1][at], Some(cut)));
-            let found = first.into_iter().chain((earliest..at).filter_map(next)).min();
-            least.push(found);
+            let best = first.into_iter().chain((earliest..at).filter_map(next)).min();
+            least.push(best);
         }
         let ends = (0..self.places.len()).filter(|at| self.all - self.before[*at] <= most);
         let (kept, last) = ends.filter_map(|at| Some((least[at]?.0, at))).min()?;
@@ -237,7 +237,7 @@ mod tests {
 
     fn cut(row: &OperatorRow) -> Vec<usize> {
         let between = row.open().expect("all of it has gradients");
-        Cuts::of(row, places(&row.crossing(), between)).least()
+        Cuts::new(row, places(&row.crossing(), between)).least()
     }
 
     #[test]
@@ -293,7 +293,7 @@ mod tests {
             let inside = |(made, far, bytes): (usize, usize, u64)| (made % count, (made % count + far).min(count - 1), bytes);
             let values: Vec<_> = values.into_iter().map(inside).filter(|it| it.0 < it.1).collect();
             let row = row(&keeps, &values);
-            let found = there(&row, &cut(&row));
+            let chosen = there(&row, &cut(&row));
             for ways in 1u32..1 << (count - 1) {
                 let cuts: Vec<usize> = (1..count).filter(|at| ways & (1 << (at - 1)) != 0).collect();
                 let ends = [&[0], &cuts[..], &[count]].concat();
@@ -301,7 +301,7 @@ mod tests {
                 let all: u64 = keeps.iter().sum();
                 let rounded = (1..=FINEST).map(|part| all.div_ceil(part)).filter(|most| *most >= largest).min();
                 let slack = rounded.map_or(0, |most| most - largest);
-                prop_assert!(found <= there(&row, &cuts) + slack, "{cuts:?}: {found}");
+                prop_assert!(chosen <= there(&row, &cuts) + slack, "{cuts:?}: {chosen}");
             }
         }
     }

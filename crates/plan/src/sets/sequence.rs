@@ -18,7 +18,7 @@ use rules::families;
 use super::{Along, Auto, Model, Set, batch, too_few};
 
 pub(super) const SEQUENCE: Set = Set {
-    along: Some(Along::of(choose, why)),
+    along: Some(Along::new(choose, why)),
     aliases: &["cp"],
     auto: Auto::Instead(is_worth_it),
     ..Set::new(
@@ -31,7 +31,7 @@ pub(super) const SEQUENCE: Set = Set {
 pub(super) const ZIGZAG: Set = Set {
     along: Some(Along {
         places: Some(front_and_back),
-        ..Along::of(
+        ..Along::new(
             |model, size| choose(model, parts_of(size)),
             |model, op, size| why(model, op, parts_of(size)),
         )
@@ -44,7 +44,7 @@ pub(super) const ZIGZAG: Set = Set {
 };
 
 pub(super) const ULYSSES: Set = Set {
-    along: Some(Along::of(choose_heads, why)),
+    along: Some(Along::new(choose_heads, why)),
     auto: Auto::Instead(is_worth_it),
     ..Set::new("ulysses", "as `sequence`, but attention is split along the heads")
 };
@@ -56,7 +56,7 @@ pub(super) fn choose(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
 /// All but what is repeated.
 fn chosen(model: &Model<'_>, repeated: &BTreeMap<OpId, OpId>, parts: u32) -> Vec<Option<usize>> {
     let classes = classes(model);
-    let fits = |op: OpId| own(model, op, &classes).find(|index| is_long(model, op, *index, parts));
+    let fits = |op: OpId| open_loops(model, op, &classes).find(|index| is_long(model, op, *index, parts));
     model.graph.op_ids().map(|op| if repeated.contains_key(&op) { None } else { fits(op) }).collect()
 }
 
@@ -69,7 +69,7 @@ fn choose_heads(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
     }
     for (op, attention) in repeated {
         let heads = chosen[attention.index()].map(|index| model.classes.of_loop(attention, index));
-        let same = own(model, op, heads.as_slice()).find(|index| is_long(model, op, *index, parts));
+        let same = open_loops(model, op, heads.as_slice()).find(|index| is_long(model, op, *index, parts));
         chosen[op.index()] = same;
     }
     chosen
@@ -77,13 +77,13 @@ fn choose_heads(model: &Model<'_>, parts: u32) -> Vec<Option<usize>> {
 
 /// What repeats keys and values for attention, and what is between; with the attention that reads it.
 fn repeated(model: &Model<'_>) -> BTreeMap<OpId, OpId> {
-    let mut found = BTreeMap::new();
+    let mut repeats = BTreeMap::new();
     for attention in model.graph.op_ids().filter(|op| is_attention(model.graph.op(*op))) {
         for tensor in model.graph.op(attention).inputs().into_iter().skip(1).take(2) {
-            found.extend(repeating(model, tensor).into_iter().map(|op| (op, attention)));
+            repeats.extend(repeating(model, tensor).into_iter().map(|op| (op, attention)));
         }
     }
-    found
+    repeats
 }
 
 /// The views that a tensor is made by, up to the first one that enlarges it.
@@ -108,7 +108,7 @@ pub(super) fn why(model: &Model<'_>, op: OpId, parts: u32) -> String {
     if repeated(model).contains_key(&op) {
         return "it repeats keys and values, which are moved before that".into();
     }
-    own(model, op, &classes(model)).next().map_or_else(
+    open_loops(model, op, &classes(model)).next().map_or_else(
         || "it has no sequence that may be split".into(),
         |index| too_few("its sequence", model.analysis.op(op).loops[index].size, parts),
     )
@@ -126,7 +126,7 @@ fn front_and_back(size: u32) -> Vec<u32> {
 
 /// The loops of an operator over some classes that may be split, the outermost first; of scores over a sequence those
 /// of queries come first.
-pub(super) fn own<'m>(
+pub(super) fn open_loops<'m>(
     model: &'m Model<'_>,
     op: OpId,
     classes: &'m [usize],
@@ -165,20 +165,20 @@ fn named<'m>(model: &'m Model<'_>, op: OpId, name: &str) -> impl Iterator<Item =
 /// The classes of the sequence: those of queries, or of tokens that are given.
 fn classes(model: &Model<'_>) -> Vec<usize> {
     let attention = model.graph.op_ids().filter(|op| is_attention(model.graph.op(*op)));
-    let mut found: Vec<usize> = attention
+    let mut classes: Vec<usize> = attention
         .flat_map(|op| named(model, op, "l").map(move |index| model.classes.of_loop(op, index)))
         .collect();
-    if found.is_empty() {
-        found = of_inputs(model);
+    if classes.is_empty() {
+        classes = of_inputs(model);
     }
-    found.sort_unstable();
-    found.dedup();
-    found
+    classes.sort_unstable();
+    classes.dedup();
+    classes
 }
 
 /// The second dims of numbers of tokens, and of rows for each token.
 fn of_inputs(model: &Model<'_>) -> Vec<usize> {
-    let mut found = vec![];
+    let mut classes = vec![];
     for id in model.graph.tensor_ids() {
         let tensor = model.graph.tensor(id);
         let tokens = match tensor.shape.len() {
@@ -187,8 +187,8 @@ fn of_inputs(model: &Model<'_>) -> Vec<usize> {
         };
         let factors = &model.analysis.factors[id.index()];
         if tokens && matches!(tensor.source, Source::Input { .. }) && factors[1].len() == 1 {
-            found.push(model.classes.of_factor(id, factors[0].len()));
+            classes.push(model.classes.of_factor(id, factors[0].len()));
         }
     }
-    found
+    classes
 }

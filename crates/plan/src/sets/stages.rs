@@ -11,7 +11,7 @@ use rules::families::{self, View};
 use super::{Along, Auto, Model, Set};
 
 pub(super) const SET: Set = Set {
-    along: Some(Along { must_find: false, stages: Some(cut), ..Along::of(choose, why) }),
+    along: Some(Along { must_find: false, stages: Some(cut), ..Along::new(choose, why) }),
     aliases: &["pp"],
     auto: Auto::Stages,
     examples: &["stages:2"],
@@ -217,9 +217,9 @@ mod tests {
             let ways = ways(&places, count - 1);
             let most = ways.iter().map(largest).min().expect("there is one") * (100 + UNEVEN) / 100;
             let least = ways.iter().filter(|way| largest(way) <= most).map(sent).min().expect("there is one");
-            let found = cheapest(work, &alive, &places, count);
-            prop_assert!(ways.contains(&found) && largest(&found) <= most, "{found:?}");
-            prop_assert_eq!(sent(&found), least);
+            let best = cheapest(work, &alive, &places, count);
+            prop_assert!(ways.contains(&best) && largest(&best) <= most, "{best:?}");
+            prop_assert_eq!(sent(&best), least);
         }
     }
 }

@@ -117,14 +117,14 @@ impl OpCall<'_, '_> {
             return wrong(format!("{}: draws for nobody", self.target));
         };
         let ([_, made], [keys, _]) = (last(v), last(k));
-        let (own, whole) = (made.max(1), drawn.width.max(1));
+        let (local, whole) = (made.max(1), drawn.width.max(1));
         let rows = q.numel() / last(q)[1].max(1);
-        if drawn.at.len() != rows * own {
+        if drawn.at.len() != rows * local {
             return wrong(format!("{}: draws for another region", self.target));
         }
         let factor = Num::ONE.minus(p).inverse();
         let row = |row: usize| {
-            let place = (drawn.at[row * own] / whole) as u64;
+            let place = (drawn.at[row * local] / whole) as u64;
             let keep = |key: usize| self.env.drawn(op, &[place, key as u64]) & 1;
             (0..keys).map(|key| if keep(key) == 1 { factor } else { Num::ZERO }).collect()
         };

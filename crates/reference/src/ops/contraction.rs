@@ -7,7 +7,7 @@ use crate::tape::{ElementKind, T};
 
 impl OpCall<'_, '_> {
     pub(super) fn contraction(&mut self) -> Made<Option<Vec<T>>> {
-        let found = match self.name {
+        let output = match self.name {
             "linear" => self.linear_map()?,
             "mm" | "bmm" | "matmul" | "mv" | "dot" => {
                 let (a, b) = (self.tensor(0, "self")?, self.tensor(1, "mat2")?);
@@ -23,18 +23,18 @@ impl OpCall<'_, '_> {
             "conv1d" | "conv2d" | "conv3d" | "convolution" => return self.convolved(),
             _ => return Ok(None),
         };
-        Ok(Some(vec![found]))
+        Ok(Some(vec![output]))
     }
 
     fn linear_map(&mut self) -> Made<T> {
         let (x, weight) = (self.tensor(0, "input")?, self.tensor(1, "weight")?);
         let order: Vec<usize> = (0..weight.rank()).rev().collect();
-        let found = self.product(&x, &permuted(&weight, &order))?;
+        let product = self.product(&x, &permuted(&weight, &order))?;
         match self.maybe(2, "bias") {
             Some(bias) => {
-                each(self.tape, &[found, bias], ElementKind::Float, |tape, at| add(tape, at[0], at[1]))
+                each(self.tape, &[product, bias], ElementKind::Float, |tape, at| add(tape, at[0], at[1]))
             }
-            None => Ok(found),
+            None => Ok(product),
         }
     }
 
@@ -42,9 +42,9 @@ impl OpCall<'_, '_> {
         let (x, a, b) = (self.tensor(0, "self")?, self.tensor(1, "mat1")?, self.tensor(2, "mat2")?);
         let one = crate::number::Num::ONE;
         let (beta, alpha) = (self.number(9, "beta").unwrap_or(one), self.number(9, "alpha").unwrap_or(one));
-        let found = self.product(&a, &b)?;
-        let x = expand(&x, &found.shape)?;
-        each(self.tape, &[x, found], ElementKind::Float, |tape, at| {
+        let product = self.product(&a, &b)?;
+        let x = expand(&x, &product.shape)?;
+        each(self.tape, &[x, product], ElementKind::Float, |tape, at| {
             let (x, y) = (scaled(tape, at[0], beta), scaled(tape, at[1], alpha));
             add(tape, x, y)
         })
@@ -153,9 +153,9 @@ impl OpCall<'_, '_> {
         if x.rank() != dims + 2 {
             return Ok(None);
         }
-        let per_dim = |found: Option<Vec<i64>>, default: i64| match found {
-            Some(found) if found.len() == 1 => vec![found[0]; dims],
-            Some(found) if found.len() == dims => found,
+        let per_dim = |given: Option<Vec<i64>>, default: i64| match given {
+            Some(values) if values.len() == 1 => vec![values[0]; dims],
+            Some(values) if values.len() == dims => values,
             _ => vec![default; dims],
         };
         let stride = per_dim(self.ints(3, "stride"), 1);

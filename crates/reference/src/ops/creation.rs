@@ -6,7 +6,7 @@ use crate::tape::{ElementKind, T};
 
 impl OpCall<'_, '_> {
     pub(super) fn creation(&mut self) -> Made<Option<Vec<T>>> {
-        let found = match self.name {
+        let output = match self.name {
             "zeros" | "empty" => self.filled_with(0, Num::ZERO)?,
             "ones" => self.filled_with(0, Num::ONE)?,
             "full" => self.filled_with(0, self.number(1, "fill_value").unwrap_or(Num::ZERO))?,
@@ -30,7 +30,7 @@ impl OpCall<'_, '_> {
             "eye" => self.unit()?,
             _ => return Ok(None),
         };
-        Ok(Some(vec![found]))
+        Ok(Some(vec![output]))
     }
 
     fn asked_kind(&self, default: ElementKind) -> ElementKind {

@@ -6,11 +6,11 @@ use crate::tape::{ElementKind, T, Tape};
 
 /// How far apart neighbours along each dim are.
 pub fn strides(shape: &[usize]) -> Vec<usize> {
-    let mut found = vec![1; shape.len()];
+    let mut strides = vec![1; shape.len()];
     for dim in (0..shape.len().saturating_sub(1)).rev() {
-        found[dim] = found[dim + 1] * shape[dim + 1];
+        strides[dim] = strides[dim + 1] * shape[dim + 1];
     }
-    found
+    strides
 }
 
 /// All indices of a shape, in their order.
@@ -33,9 +33,9 @@ pub fn linear(index: &[usize], shape: &[usize]) -> usize {
 
 pub fn broadcast(shapes: &[&[usize]]) -> Made<Vec<usize>> {
     let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
-    let mut found = vec![1; rank];
+    let mut sizes = vec![1; rank];
     for shape in shapes {
-        for (size, made) in shape.iter().rev().zip(found.iter_mut().rev()) {
+        for (size, made) in shape.iter().rev().zip(sizes.iter_mut().rev()) {
             if *made == 1 {
                 *made = *size;
             } else if *size != 1 && size != made {
@@ -43,7 +43,7 @@ pub fn broadcast(shapes: &[&[usize]]) -> Made<Vec<usize>> {
             }
         }
     }
-    Ok(found)
+    Ok(sizes)
 }
 
 pub fn expand(x: &T, shape: &[usize]) -> Made<T> {
@@ -51,14 +51,14 @@ pub fn expand(x: &T, shape: &[usize]) -> Made<T> {
         return Ok(x.clone());
     }
     let Some(lead) = shape.len().checked_sub(x.rank()) else { return wrong("too many dims to expand") };
-    let fits = x.shape.iter().zip(&shape[lead..]).all(|(own, size)| *own == 1 || own == size);
+    let fits = x.shape.iter().zip(&shape[lead..]).all(|(old, size)| *old == 1 || old == size);
     if !fits {
         return wrong(format!("{:?} does not expand to {shape:?}", x.shape));
     }
     let steps = strides(&x.shape);
     Ok(picked(x, shape.to_vec(), |index| {
-        let own = x.shape.iter().zip(&index[lead..]).zip(&steps);
-        own.map(|((size, at), step)| if *size == 1 { 0 } else { at * step }).sum()
+        let dims = x.shape.iter().zip(&index[lead..]).zip(&steps);
+        dims.map(|((size, at), step)| if *size == 1 { 0 } else { at * step }).sum()
     }))
 }
 
@@ -226,8 +226,8 @@ pub fn dot(tape: &mut Tape, pairs: &[(u32, u32)], more: Option<u32>) -> u32 {
 pub fn extreme(tape: &mut Tape, all: &[u32], greatest: bool) -> Made<(u32, usize)> {
     let mut best: Option<usize> = None;
     for (at, node) in all.iter().enumerate() {
-        let wins = best.is_none_or(|found| {
-            let order = tape.value(*node).compare(tape.value(all[found]));
+        let wins = best.is_none_or(|best| {
+            let order = tape.value(*node).compare(tape.value(all[best]));
             if greatest { order.is_gt() } else { order.is_lt() }
         });
         if wins {

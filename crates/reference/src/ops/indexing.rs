@@ -8,7 +8,7 @@ use crate::tape::{ElementKind, T};
 
 impl OpCall<'_, '_> {
     pub(super) fn indexing(&mut self) -> Made<Option<Vec<T>>> {
-        let found = match self.name {
+        let output = match self.name {
             "embedding" => self.embedded()?,
             "gather" | "take_along_dim" => self.gathered()?,
             "index_select" => self.rows_of()?,
@@ -20,7 +20,7 @@ impl OpCall<'_, '_> {
             "index_add" => self.added_rows()?,
             _ => return Ok(None),
         };
-        Ok(Some(vec![found]))
+        Ok(Some(vec![output]))
     }
 
     fn embedded(&mut self) -> Made<T> {
@@ -48,12 +48,12 @@ impl OpCall<'_, '_> {
             let number = self.tape.value(*number);
             let row = number.index(total) as i64;
             for column in 0..width {
-                let own = (start..start + rows).contains(&row);
+                let is_here = (start..start + rows).contains(&row);
                 let place = |row: i64| weight.at[(row - start) as usize * width + column];
-                at.push(if own && row == padding {
+                at.push(if is_here && row == padding {
                     let value = self.tape.value(place(row));
                     self.tape.constant(value)
-                } else if own {
+                } else if is_here {
                     place(row)
                 } else {
                     self.tape.constant(Num::ZERO)
@@ -157,7 +157,7 @@ impl OpCall<'_, '_> {
         let source = self.operand(3, "src")?;
         let source = if source.rank() == 0 { expand(&source, &numbers.shape)? } else { source };
         let small =
-            |of: &T| of.rank() == numbers.rank() && numbers.shape.iter().zip(&of.shape).all(|(a, b)| a <= b);
+            |x: &T| x.rank() == numbers.rank() && numbers.shape.iter().zip(&x.shape).all(|(a, b)| a <= b);
         if !small(&source) || x.rank() != numbers.rank() || x.rank() == 0 || x.shape[dim] == 0 {
             return wrong(format!("{}: shapes that do not fit", self.target));
         }

@@ -57,18 +57,18 @@ impl OpCall<'_, '_> {
         let smooth = self.number(5, "label_smoothing").unwrap_or(Num::ZERO);
         let weight = self.maybe(2, "weight");
         let dim = usize::from(x.rank() > 1);
-        let found = rows(&x, &[dim]);
+        let grouped = rows(&x, &[dim]);
         if target.kind == ElementKind::Float {
             return self.of_probabilities(&x, &target, dim, reduction, smooth, weight.as_ref());
         }
         if smooth != Num::ZERO && weight.is_some() {
             return Ok(None);
         }
-        if target.numel() != found.rows.len() {
+        if target.numel() != grouped.rows.len() {
             return wrong(format!("{}: {:?} with targets {:?}", self.target, x.shape, target.shape));
         }
         let (mut losses, mut counts) = (vec![], vec![]);
-        for (row, target) in found.rows.iter().zip(target.at.iter()) {
+        for (row, target) in grouped.rows.iter().zip(target.at.iter()) {
             let target = self.tape.value(*target);
             if target == Num::int(ignored) {
                 losses.push(self.tape.constant(Num::ZERO));
@@ -99,15 +99,15 @@ impl OpCall<'_, '_> {
     fn entropy(&mut self, row: &[u32], class: usize, smooth: Num) -> Made<u32> {
         let tape = &mut *self.tape;
         let (shifted, log_sum) = shifted(tape, row)?;
-        let own = sub(tape, log_sum, shifted[class]);
+        let loss = sub(tape, log_sum, shifted[class]);
         if smooth == Num::ZERO {
-            return Ok(own);
+            return Ok(loss);
         }
         let all: Vec<u32> = shifted.iter().map(|at| sub(tape, log_sum, *at)).collect();
         let spread = sum(tape, &all);
         let spread = scaled(tape, spread, smooth.over(Num::count(row.len())));
-        let own = scaled(tape, own, Num::ONE.minus(smooth));
-        Ok(add(tape, own, spread))
+        let weighted = scaled(tape, loss, Num::ONE.minus(smooth));
+        Ok(add(tape, weighted, spread))
     }
 
     fn of_probabilities(
@@ -140,11 +140,11 @@ impl OpCall<'_, '_> {
         if reduction == NONE {
             return Ok(vec![T::new(ElementKind::Float, shape.to_vec(), losses), total_weight]);
         }
-        let mut found = sum(self.tape, &losses);
+        let mut loss = sum(self.tape, &losses);
         if reduction == MEAN {
-            found = super::elements::div(self.tape, found, count);
+            loss = super::elements::div(self.tape, loss, count);
         }
-        Ok(vec![T::new(ElementKind::Float, vec![], vec![found]), total_weight])
+        Ok(vec![T::new(ElementKind::Float, vec![], vec![loss]), total_weight])
     }
 }
 

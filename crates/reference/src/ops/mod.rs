@@ -100,23 +100,23 @@ pub fn run(
     kwargs: Vec<(String, OpArg)>,
 ) -> Made<Vec<T>> {
     // The runtime's own are named in full: `sw.mean` is not `aten.mean`.
-    let own = target.starts_with("sw.");
-    let name = if own { target } else { target.split('.').nth(1).unwrap_or(target) };
+    let is_runtime = target.starts_with("sw.");
+    let name = if is_runtime { target } else { target.split('.').nth(1).unwrap_or(target) };
     let before = tape.len();
     let tables = env.opaque.get(target).copied();
     let mut call = OpCall { target, name, args, kwargs, tape, env };
-    let found = match call.interpreted()? {
-        Some(found) => {
+    let outputs = match call.interpreted()? {
+        Some(outputs) => {
             if call.env.opaque.get(target).copied() == tables {
                 *call.env.exact.entry(target.to_owned()).or_default() += 1;
             }
-            found
+            outputs
         }
         None => whole::run(&mut call)?,
     };
     let added = tape.len() - before;
     env.spend(added)?;
-    Ok(found)
+    Ok(outputs)
 }
 
 impl Env<'_> {
@@ -144,11 +144,11 @@ impl OpCall<'_, '_> {
             Self::creation,
             Self::pooling,
             Self::random,
-            Self::own,
+            Self::runtime,
         ];
         for family in families {
-            if let Some(found) = family(self)? {
-                return Ok(Some(found));
+            if let Some(outputs) = family(self)? {
+                return Ok(Some(outputs));
             }
         }
         Ok(None)
@@ -255,7 +255,7 @@ impl OpCall<'_, '_> {
     pub fn dim(&self, dim: i64, rank: usize) -> Made<usize> {
         let wrapped = if dim < 0 { dim + rank.max(1) as i64 } else { dim };
         match usize::try_from(wrapped) {
-            Ok(found) if found < rank.max(1) => Ok(found),
+            Ok(dim) if dim < rank.max(1) => Ok(dim),
             _ => wrong(format!("{}: dim {dim} of {rank}", self.target)),
         }
     }

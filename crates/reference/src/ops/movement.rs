@@ -9,7 +9,7 @@ use crate::tape::T;
 
 impl OpCall<'_, '_> {
     pub(super) fn movement(&mut self) -> Made<Option<Vec<T>>> {
-        let found = match self.name {
+        let output = match self.name {
             "view" | "_unsafe_view" | "reshape" => self.reshaped()?,
             "view_as" | "reshape_as" => {
                 let (x, like) = (self.tensor(0, "self")?, self.tensor(1, "other")?);
@@ -86,7 +86,7 @@ impl OpCall<'_, '_> {
             "glu" => return self.gated().map(Some),
             _ => return Ok(None),
         };
-        Ok(Some(vec![found]))
+        Ok(Some(vec![output]))
     }
 
     fn reshaped(&mut self) -> Made<T> {
@@ -163,19 +163,19 @@ impl OpCall<'_, '_> {
 
     fn repeated(&mut self) -> Made<T> {
         let (x, times) = (self.tensor(0, "self")?, self.sizes(1, "repeats")?);
-        let mut own = x.shape.clone();
+        let mut sizes = x.shape.clone();
         let mut times: Vec<usize> = times.iter().map(|times| (*times).max(0) as usize).collect();
-        while own.len() < times.len() {
-            own.insert(0, 1);
+        while sizes.len() < times.len() {
+            sizes.insert(0, 1);
         }
-        while times.len() < own.len() {
+        while times.len() < sizes.len() {
             times.insert(0, 1);
         }
-        let shape: Vec<usize> = own.iter().zip(&times).map(|(size, times)| size * times).collect();
+        let shape: Vec<usize> = sizes.iter().zip(&times).map(|(size, times)| size * times).collect();
         self.room(shape.iter().product())?;
         Ok(picked(&x, shape, |index| {
-            let index: Vec<usize> = index.iter().zip(&own).map(|(at, size)| at % size).collect();
-            linear(&index, &own)
+            let index: Vec<usize> = index.iter().zip(&sizes).map(|(at, size)| at % size).collect();
+            linear(&index, &sizes)
         }))
     }
 
@@ -196,11 +196,11 @@ impl OpCall<'_, '_> {
             "fliplr" => vec![1],
             _ => self.dims(1, "dims", x.rank())?,
         };
-        let own = x.shape.clone();
-        Ok(picked(&x, own.clone(), |index| {
+        let sizes = x.shape.clone();
+        Ok(picked(&x, sizes.clone(), |index| {
             let turned =
-                |(dim, at): (usize, &usize)| if dims.contains(&dim) { own[dim] - 1 - at } else { *at };
-            linear(&index.iter().enumerate().map(turned).collect::<Vec<_>>(), &own)
+                |(dim, at): (usize, &usize)| if dims.contains(&dim) { sizes[dim] - 1 - at } else { *at };
+            linear(&index.iter().enumerate().map(turned).collect::<Vec<_>>(), &sizes)
         }))
     }
 
@@ -215,14 +215,14 @@ impl OpCall<'_, '_> {
                 along(&flat, flat.shape.clone(), 0, |at| (at as i64 - shifts[0]).rem_euclid(size) as usize);
             return Ok(T { shape, ..moved });
         }
-        let mut found = x;
+        let mut shifted = x;
         for (shift, dim) in shifts.iter().zip(dims) {
-            let dim = self.dim(dim, found.rank())?;
-            let size = found.shape[dim].max(1) as i64;
-            let shape = found.shape.clone();
-            found = along(&found, shape, dim, |at| (at as i64 - shift).rem_euclid(size) as usize);
+            let dim = self.dim(dim, shifted.rank())?;
+            let size = shifted.shape[dim].max(1) as i64;
+            let shape = shifted.shape.clone();
+            shifted = along(&shifted, shape, dim, |at| (at as i64 - shift).rem_euclid(size) as usize);
         }
-        Ok(found)
+        Ok(shifted)
     }
 
     fn padded(&mut self) -> Made<Option<Vec<T>>> {
@@ -242,13 +242,13 @@ impl OpCall<'_, '_> {
         }
         let fill = self.tape.constant(value);
         let at = indices(&shape).map(|index| {
-            let own: Option<Vec<usize>> = index
+            let from: Option<Vec<usize>> = index
                 .iter()
                 .zip(&before)
                 .zip(&x.shape)
                 .map(|((at, low), size)| usize::try_from(*at as i64 - low).ok().filter(|at| at < size))
                 .collect();
-            own.map_or(fill, |index| x.at[linear(&index, &x.shape)])
+            from.map_or(fill, |index| x.at[linear(&index, &x.shape)])
         });
         let at = at.collect();
         Ok(Some(vec![T::new(x.kind, shape, at)]))
@@ -264,13 +264,13 @@ impl OpCall<'_, '_> {
         let rest: Vec<usize> = (0..x.rank()).filter(|dim| *dim != a && *dim != b).collect();
         let mut shape: Vec<usize> = rest.iter().map(|dim| x.shape[*dim]).collect();
         shape.push(length);
-        let own = x.shape.clone();
+        let sizes = x.shape.clone();
         Ok(picked(&x, shape, |index| {
-            let mut from = vec![0; own.len()];
+            let mut from = vec![0; sizes.len()];
             rest.iter().zip(index).for_each(|(dim, at)| from[*dim] = *at);
             let at = index[index.len() - 1];
             (from[a], from[b]) = (at + skip_a, at + skip_b);
-            linear(&from, &own)
+            linear(&from, &sizes)
         }))
     }
 
@@ -284,11 +284,11 @@ impl OpCall<'_, '_> {
         let mut shape = x.shape.clone();
         shape[dim] = (x.shape[dim] - size) / step + 1;
         shape.push(size);
-        let own = x.shape.clone();
+        let sizes = x.shape.clone();
         Ok(picked(&x, shape, |index| {
-            let mut from = index[..own.len()].to_vec();
-            from[dim] = from[dim] * step + index[own.len()];
-            linear(&from, &own)
+            let mut from = index[..sizes.len()].to_vec();
+            from[dim] = from[dim] * step + index[sizes.len()];
+            linear(&from, &sizes)
         }))
     }
 

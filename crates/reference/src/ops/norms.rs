@@ -39,24 +39,24 @@ impl OpCall<'_, '_> {
         };
         let eps = self.number(4, "eps").unwrap_or(Num::float(1e-5));
         let normed = self.normed(&x, &(kept..x.rank()).collect::<Vec<_>>(), eps);
-        let found = self.weighted(&normed.x, 2, 3, kept)?;
-        Ok(self.with_statistics(found, &normed, &normed.kept))
+        let output = self.weighted(&normed.x, 2, 3, kept)?;
+        Ok(self.with_statistics(output, &normed, &normed.kept))
     }
 
-    fn with_statistics(&self, found: T, normed: &Normed, shape: &[usize]) -> Vec<T> {
+    fn with_statistics(&self, output: T, normed: &Normed, shape: &[usize]) -> Vec<T> {
         if !self.name.starts_with("native") {
-            return vec![found];
+            return vec![output];
         }
         let [means, scales] =
             [&normed.means, &normed.scales].map(|at| T::new(ElementKind::Float, shape.to_vec(), at.clone()));
-        vec![found, means, scales]
+        vec![output, means, scales]
     }
 
     fn normed(&mut self, x: &T, dims: &[usize], eps: Num) -> Normed {
-        let found = rows(x, dims);
+        let grouped = rows(x, dims);
         let eps = self.tape.constant(eps);
         let (mut means, mut vars, mut scales, mut made) = (vec![], vec![], vec![], vec![]);
-        for row in &found.rows {
+        for row in &grouped.rows {
             let (centre, squares) = moments(self.tape, row);
             let total = sum(self.tape, &squares);
             let var = scaled(self.tape, total, Num::count(row.len()).inverse());
@@ -72,7 +72,7 @@ impl OpCall<'_, '_> {
             scales.push(scale);
         }
         let x = unrows(&x.shape, dims, &made, x.kind);
-        Normed { x, means, vars, scales, kept: found.kept }
+        Normed { x, means, vars, scales, kept: grouped.kept }
     }
 
     /// Times the weight, plus the bias: both have the dims from one on.
@@ -84,14 +84,14 @@ impl OpCall<'_, '_> {
         }
         let mut at = vec![];
         for (place, one) in x.at.iter().enumerate() {
-            let mut found = *one;
+            let mut node = *one;
             if let Some(weight) = &weight {
-                found = mul(self.tape, found, weight.at[place % inner]);
+                node = mul(self.tape, node, weight.at[place % inner]);
             }
             if let Some(bias) = &bias {
-                found = add(self.tape, found, bias.at[place % inner]);
+                node = add(self.tape, node, bias.at[place % inner]);
             }
-            at.push(found);
+            at.push(node);
         }
         Ok(T::new(x.kind, x.shape.clone(), at))
     }
@@ -105,9 +105,9 @@ impl OpCall<'_, '_> {
         let eps = self.number(3, "eps").unwrap_or(Num::float(f64::EPSILON));
         let eps = self.tape.constant(eps);
         let dims: Vec<usize> = (kept..x.rank()).collect();
-        let found = rows(&x, &dims);
+        let grouped = rows(&x, &dims);
         let mut made = vec![];
-        for row in &found.rows {
+        for row in &grouped.rows {
             let squares: Vec<u32> = row.iter().map(|at| mul(self.tape, *at, *at)).collect();
             let total = sum(self.tape, &squares);
             let mean = scaled(self.tape, total, Num::count(row.len()).inverse());
@@ -130,9 +130,9 @@ impl OpCall<'_, '_> {
         let flat = T { shape: vec![batch, count, x.numel() / (batch * count).max(1)], ..x.clone() };
         let normed = self.normed(&flat, &[2], eps);
         let back = T { shape: x.shape, ..normed.x.clone() };
-        let found =
+        let output =
             self.by_channel(&back, self.maybe(weight, "weight").as_ref(), self.maybe(bias, "bias").as_ref())?;
-        Ok(self.with_statistics(found, &normed, &[batch, count]))
+        Ok(self.with_statistics(output, &normed, &[batch, count]))
     }
 
     fn by_channel(&mut self, x: &T, weight: Option<&T>, bias: Option<&T>) -> Made<T> {
@@ -143,14 +143,14 @@ impl OpCall<'_, '_> {
         let mut at = vec![];
         for (place, one) in x.at.iter().enumerate() {
             let channel = place / inner.max(1) % channels;
-            let mut found = *one;
+            let mut node = *one;
             if let Some(weight) = weight {
-                found = mul(self.tape, found, weight.at[channel]);
+                node = mul(self.tape, node, weight.at[channel]);
             }
             if let Some(bias) = bias {
-                found = add(self.tape, found, bias.at[channel]);
+                node = add(self.tape, node, bias.at[channel]);
             }
-            at.push(found);
+            at.push(node);
         }
         Ok(T::new(x.kind, x.shape.clone(), at))
     }
@@ -175,10 +175,11 @@ impl OpCall<'_, '_> {
         let per_channel = |at: Vec<u32>| T::new(ElementKind::Float, vec![channels], at);
         if trains {
             let normed = self.normed(&x, &dims, eps);
-            let found = self.by_channel(&normed.x, weight.as_ref(), bias.as_ref())?;
+            let output = self.by_channel(&normed.x, weight.as_ref(), bias.as_ref())?;
             let count = (x.numel() / channels.max(1)) as f64;
             let unbiased = Num::float(count / (count - 1.0).max(1.0));
-            let mut made = vec![found, per_channel(normed.means.clone()), per_channel(normed.scales.clone())];
+            let mut made =
+                vec![output, per_channel(normed.means.clone()), per_channel(normed.scales.clone())];
             for (old, new, factor) in [(old.0, &normed.means, Num::ONE), (old.1, &normed.vars, unbiased)] {
                 let Some(old) = old else { continue };
                 let moved = old.at.iter().zip(new).map(|(old, new)| {
@@ -190,9 +191,9 @@ impl OpCall<'_, '_> {
             return Ok(Some(made));
         }
         let (Some(mean), Some(var)) = old else { return Ok(None) };
-        let (found, eps) = (rows(&x, &dims), self.tape.constant(eps));
+        let (grouped, eps) = (rows(&x, &dims), self.tape.constant(eps));
         let mut made = vec![];
-        for (channel, row) in found.rows.iter().enumerate() {
+        for (channel, row) in grouped.rows.iter().enumerate() {
             let safe = add(self.tape, var.at[channel], eps);
             let scale = rsqrt(self.tape, safe);
             let each = row.iter().map(|at| {
@@ -202,8 +203,8 @@ impl OpCall<'_, '_> {
             made.push(each.collect::<Vec<u32>>());
         }
         let normed = unrows(&x.shape, &dims, &made, x.kind);
-        let found = self.by_channel(&normed, weight.as_ref(), bias.as_ref())?;
+        let output = self.by_channel(&normed, weight.as_ref(), bias.as_ref())?;
         let empty = || T::new(ElementKind::Float, vec![0], vec![]);
-        Ok(Some(vec![found, empty(), empty(), mean, var]))
+        Ok(Some(vec![output, empty(), empty(), mean, var]))
     }
 }

@@ -7,7 +7,7 @@ use crate::ops::{Made, OpCall, wrong};
 use crate::tape::{ElementKind, T};
 
 impl OpCall<'_, '_> {
-    pub(super) fn own(&mut self) -> Made<Option<Vec<T>>> {
+    pub(super) fn runtime(&mut self) -> Made<Option<Vec<T>>> {
         let made = match self.target {
             "sw.mean" => self.mean_of_part()?,
             "sw.embedding_shard" => {
@@ -69,13 +69,13 @@ impl OpCall<'_, '_> {
     fn mean_of_part(&mut self) -> Made<T> {
         let (x, count) = (self.tensor(0, "x")?, self.number(3, "count").unwrap_or(Num::ZERO));
         let dims = self.dims(1, "dims", x.rank())?;
-        let found = rows(&x, &dims);
-        let each = found.rows.iter().map(|row| {
+        let grouped = rows(&x, &dims);
+        let each = grouped.rows.iter().map(|row| {
             let total = sum(self.tape, row);
             scaled(self.tape, total, count.inverse())
         });
         let at = each.collect();
-        Ok(T::new(ElementKind::Float, found.shape_of(self.flag(2, "keepdim", false)), at))
+        Ok(T::new(ElementKind::Float, grouped.shape_of(self.flag(2, "keepdim", false)), at))
     }
 
     fn picked_of_part(&mut self) -> Made<T> {

@@ -84,9 +84,9 @@ impl OpCall<'_, '_> {
             return wrong("a part of a number");
         }
         let at = if at < 0 { at + x.shape[dim] as i64 } else { at };
-        let mut found = self.range(x, dim, at, at + 1, 1)?;
-        found.shape.remove(dim);
-        Ok(found)
+        let mut piece = self.range(x, dim, at, at + 1, 1)?;
+        piece.shape.remove(dim);
+        Ok(piece)
     }
 
     pub(super) fn sliced(&mut self) -> Made<T> {
@@ -144,7 +144,7 @@ fn pieces(size: i64, each: i64) -> Vec<i64> {
     }
     let full = size / each;
     let rest = size % each;
-    let mut found = vec![each; full as usize];
-    found.extend((rest > 0 || size == 0).then_some(rest));
-    found
+    let mut sizes = vec![each; full as usize];
+    sizes.extend((rest > 0 || size == 0).then_some(rest));
+    sizes
 }

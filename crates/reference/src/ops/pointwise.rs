@@ -9,7 +9,7 @@ use crate::tape::{ElementKind, T, Tape};
 
 impl OpCall<'_, '_> {
     pub(super) fn pointwise(&mut self) -> Made<Option<Vec<T>>> {
-        let found = match self.name {
+        let output = match self.name {
             "add" | "sub" | "rsub" => self.added()?,
             "mul" | "multiply" => self.two(mul)?,
             "div" | "divide" | "true_divide" if self.text(9, "rounding_mode").is_none() => {
@@ -55,16 +55,16 @@ impl OpCall<'_, '_> {
             "logical_and" => self.decided(|a, b| a && b)?,
             "logical_or" => self.decided(|a, b| a || b)?,
             "logical_xor" => self.decided(|a, b| a != b)?,
-            "logical_not" => self.told(|x| !x.is_true())?,
+            "logical_not" => self.tested(|x| !x.is_true())?,
             "bitwise_not" => return self.inverted(),
             "bitwise_and" | "__and__" if self.is_bool() => self.decided(|a, b| a && b)?,
             "bitwise_or" | "__or__" if self.is_bool() => self.decided(|a, b| a || b)?,
             "bitwise_xor" | "__xor__" if self.is_bool() => self.decided(|a, b| a != b)?,
-            "isinf" => self.told(|x| x == Num::INF || x == Num::NEG_INF)?,
-            "isneginf" => self.told(|x| x == Num::NEG_INF)?,
-            "isposinf" => self.told(|x| x == Num::INF)?,
-            "isnan" => self.told(|x| x == Num::NAN)?,
-            "isfinite" => self.told(|x| !x.is_special())?,
+            "isinf" => self.tested(|x| x == Num::INF || x == Num::NEG_INF)?,
+            "isneginf" => self.tested(|x| x == Num::NEG_INF)?,
+            "isposinf" => self.tested(|x| x == Num::INF)?,
+            "isnan" => self.tested(|x| x == Num::NAN)?,
+            "isfinite" => self.tested(|x| !x.is_special())?,
             "where" => self.selected()?,
             "masked_fill" => self.filled()?,
             "lerp" => self.between()?,
@@ -83,7 +83,7 @@ impl OpCall<'_, '_> {
             name if TABLES.contains(&name) => self.opaque(true)?,
             _ => return Ok(None),
         };
-        Ok(Some(vec![found]))
+        Ok(Some(vec![output]))
     }
 
     fn one(&mut self, mut f: impl FnMut(&mut Tape, u32) -> u32) -> Made<T> {
@@ -183,7 +183,7 @@ impl OpCall<'_, '_> {
     fn clamped(&mut self) -> Made<T> {
         let x = self.tensor(0, "self")?;
         let most = if self.name == "clamp_max" { (1, "max") } else { (2, "max") };
-        let mut found = x;
+        let mut clamped = x;
         for ((at, name), wanted) in [((1, "min"), Ordering::Greater), (most, Ordering::Less)] {
             let is_there = !matches!(self.arg(at, name), None | Some(OpArg::None));
             let is_asked = match self.name {
@@ -193,12 +193,12 @@ impl OpCall<'_, '_> {
             };
             if is_there && is_asked {
                 let bound = self.operand(at, name)?;
-                let kind = joined(&found, &bound);
-                found =
-                    each(self.tape, &[found, bound], kind, |tape, at| chosen(tape, at[0], at[1], wanted))?;
+                let kind = joined(&clamped, &bound);
+                clamped =
+                    each(self.tape, &[clamped, bound], kind, |tape, at| chosen(tape, at[0], at[1], wanted))?;
             }
         }
-        Ok(found)
+        Ok(clamped)
     }
 
     fn compared(&mut self, holds: fn(Ordering) -> bool) -> Made<T> {
@@ -217,7 +217,7 @@ impl OpCall<'_, '_> {
         })
     }
 
-    fn told(&mut self, holds: fn(Num) -> bool) -> Made<T> {
+    fn tested(&mut self, holds: fn(Num) -> bool) -> Made<T> {
         let x = self.tensor(0, "self")?;
         each(self.tape, &[x], ElementKind::Bool, |tape, at| {
             let x = tape.value(at[0]);
@@ -227,7 +227,7 @@ impl OpCall<'_, '_> {
 
     fn inverted(&mut self) -> Made<Option<Vec<T>>> {
         let made = if self.is_bool() {
-            self.told(|x| !x.is_true())?
+            self.tested(|x| !x.is_true())?
         } else {
             self.one(|tape, x| {
                 let value = Num::int(-1).minus(tape.value(x));
@@ -294,7 +294,7 @@ impl OpCall<'_, '_> {
         });
         let asked = asked.unwrap_or(x.kind);
         match (x.kind, asked) {
-            (_, ElementKind::Bool) => self.told(Num::is_true),
+            (_, ElementKind::Bool) => self.tested(Num::is_true),
             (ElementKind::Float, ElementKind::Int) => each(self.tape, &[x], ElementKind::Int, |tape, at| {
                 let given = tape.value(at[0]);
                 let is_whole = !given.is_special() && given.signed().abs() < 1 << 40;

@@ -43,9 +43,9 @@ impl OpCall<'_, '_> {
         dilates: bool,
         mut f: impl FnMut(&mut Tape, &[u32], usize) -> Made<u32>,
     ) -> Made<T> {
-        let per_dim = |found: Option<Vec<i64>>, default: &[i64]| match found {
-            Some(found) if found.len() == 1 => vec![found[0]; dims],
-            Some(found) if found.len() == dims => found,
+        let per_dim = |given: Option<Vec<i64>>, default: &[i64]| match given {
+            Some(values) if values.len() == 1 => vec![values[0]; dims],
+            Some(values) if values.len() == dims => values,
             _ => default.to_vec(),
         };
         let size = per_dim(self.ints(1, "kernel_size"), &vec![1; dims]);
@@ -89,14 +89,14 @@ impl OpCall<'_, '_> {
         };
         let mut shape = x.shape[..lead].to_vec();
         for dim in 0..dims {
-            let own = x.shape[lead + dim];
-            shape.push(sizes.get(dim).map_or(own, |size| usize::try_from(*size).unwrap_or(own)));
+            let length = x.shape[lead + dim];
+            shape.push(sizes.get(dim).map_or(length, |size| usize::try_from(*size).unwrap_or(length)));
         }
         let mut at = vec![];
         for index in indices(&shape) {
             let span = |dim: usize| {
-                let (own, made, at) = (x.shape[lead + dim], shape[lead + dim], index[lead + dim]);
-                (at * own / made, ((at + 1) * own).div_ceil(made))
+                let (length, made, at) = (x.shape[lead + dim], shape[lead + dim], index[lead + dim]);
+                (at * length / made, ((at + 1) * length).div_ceil(made))
             };
             let spans: Vec<(usize, usize)> = (0..dims).map(span).collect();
             let sizes: Vec<usize> = spans.iter().map(|(lo, hi)| hi - lo).collect();

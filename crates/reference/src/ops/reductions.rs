@@ -9,7 +9,7 @@ use crate::tape::{ElementKind, T, Tape};
 
 impl OpCall<'_, '_> {
     pub(super) fn reduction(&mut self) -> Made<Option<Vec<T>>> {
-        let found = match self.name {
+        let output = match self.name {
             "sum" => self.over(1, 2, None, |tape, row| Ok(sum(tape, row)))?,
             "mean" => self.over(1, 2, Some(ElementKind::Float), |tape, row| Ok(mean(tape, row)))?,
             "amax" => self.over(1, 2, None, |tape, row| Ok(extreme_of_row(tape, row, true)?.0))?,
@@ -28,14 +28,14 @@ impl OpCall<'_, '_> {
             }
             "log_softmax" | "_log_softmax" | "special_log_softmax" => self.by_row(log_softmax)?,
             "cumsum" => self.by_row(|tape, row| {
-                let mut found: Vec<u32> = vec![];
+                let mut sums: Vec<u32> = vec![];
                 for at in row {
-                    found.push(match found.last() {
+                    sums.push(match sums.last() {
                         Some(before) => add(tape, *before, *at),
                         None => sum(tape, &[*at]),
                     });
                 }
-                Ok(found)
+                Ok(sums)
             })?,
             "linalg_vector_norm" if self.is_euclidean() => {
                 self.over(2, 3, Some(ElementKind::Float), |tape, row| {
@@ -46,7 +46,7 @@ impl OpCall<'_, '_> {
             }
             _ => return Ok(None),
         };
-        Ok(Some(vec![found]))
+        Ok(Some(vec![output]))
     }
 
     fn is_euclidean(&self) -> bool {
@@ -73,16 +73,16 @@ impl OpCall<'_, '_> {
         } else {
             x.kind
         });
-        let found = rows(&x, &along);
-        let at = found.rows.iter().map(|row| f(self.tape, row)).collect::<Made<Vec<u32>>>()?;
-        Ok(T::new(made, found.shape_of(keep), at))
+        let grouped = rows(&x, &along);
+        let at = grouped.rows.iter().map(|row| f(self.tape, row)).collect::<Made<Vec<u32>>>()?;
+        Ok(T::new(made, grouped.shape_of(keep), at))
     }
 
     fn by_row(&mut self, mut f: impl FnMut(&mut Tape, &[u32]) -> Made<Vec<u32>>) -> Made<T> {
         let x = self.tensor(0, "self")?;
         let dim = self.dim(self.int(1, "dim", -1), x.rank())?;
-        let found = rows(&x, &[dim]);
-        let made = found.rows.iter().map(|row| f(self.tape, row)).collect::<Made<Vec<_>>>()?;
+        let grouped = rows(&x, &[dim]);
+        let made = grouped.rows.iter().map(|row| f(self.tape, row)).collect::<Made<Vec<_>>>()?;
         Ok(unrows(
             &x.shape,
             &[dim],
@@ -119,14 +119,14 @@ impl OpCall<'_, '_> {
         let x = self.tensor(0, "self")?;
         let greatest = self.name == "argmax";
         let along = self.dims(1, "dim", x.rank())?;
-        let found = rows(&x, &along);
+        let grouped = rows(&x, &along);
         let keep = self.flag(2, "keepdim", false);
         let mut at = vec![];
-        for row in &found.rows {
+        for row in &grouped.rows {
             let (_, place) = extreme(self.tape, row, greatest)?;
             at.push(self.tape.constant(Num::count(place)));
         }
-        Ok(T::new(ElementKind::Int, found.shape_of(keep), at))
+        Ok(T::new(ElementKind::Int, grouped.shape_of(keep), at))
     }
 
     fn spread(&mut self) -> Made<Vec<T>> {
@@ -141,16 +141,16 @@ impl OpCall<'_, '_> {
             false => (Num::of_bool(self.flag(flag_at, "unbiased", true)), 3),
         };
         let keep = self.flag(keep_at, "keepdim", false) && !whole;
-        let found = rows(&x, &dims);
+        let grouped = rows(&x, &dims);
         let (mut spreads, mut means) = (vec![], vec![]);
-        for row in &found.rows {
+        for row in &grouped.rows {
             let (centre, squares) = moments(self.tape, row);
             let total = sum(self.tape, &squares);
             let var = scaled(self.tape, total, Num::count(row.len()).minus(less).inverse());
             spreads.push(if self.name.starts_with("std") { sqrt(self.tape, var) } else { var });
             means.push(centre);
         }
-        let shape = found.shape_of(keep);
+        let shape = grouped.shape_of(keep);
         let mut made = vec![T::new(ElementKind::Float, shape.clone(), spreads)];
         made.extend(self.name.ends_with("mean").then(|| T::new(ElementKind::Float, shape, means)));
         Ok(made)
@@ -188,13 +188,13 @@ fn product(tape: &mut Tape, row: &[u32]) -> u32 {
 }
 
 fn any(tape: &mut Tape, row: &[u32], wanted: bool) -> u32 {
-    let found = row.iter().any(|at| tape.value(*at).is_true() == wanted) == wanted;
-    tape.constant(Num::of_bool(found))
+    let holds = row.iter().any(|at| tape.value(*at).is_true() == wanted) == wanted;
+    tape.constant(Num::of_bool(holds))
 }
 
 fn count(tape: &mut Tape, row: &[u32]) -> u32 {
-    let found = row.iter().filter(|at| tape.value(**at).is_true()).count();
-    tape.constant(Num::count(found))
+    let nonzero = row.iter().filter(|at| tape.value(**at).is_true()).count();
+    tape.constant(Num::count(nonzero))
 }
 
 pub(super) fn log_sum_exp(tape: &mut Tape, row: &[u32]) -> Made<u32> {
@@ -209,6 +209,6 @@ pub(super) fn log_sum_exp(tape: &mut Tape, row: &[u32]) -> Made<u32> {
         })
         .collect();
     let total = sum(tape, &exps);
-    let found = log(tape, total);
-    Ok(add(tape, found, most))
+    let log_total = log(tape, total);
+    Ok(add(tape, log_total, most))
 }

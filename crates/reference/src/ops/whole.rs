@@ -55,10 +55,10 @@ fn is_random(name: &str) -> bool {
     name.starts_with("rand") || name == "multinomial"
 }
 
-fn tensors(arg: &OpArg, found: &mut Vec<T>) {
+fn tensors(arg: &OpArg, out: &mut Vec<T>) {
     match arg {
-        OpArg::Tensor(x) => found.push(x.clone()),
-        OpArg::List(items) => items.iter().for_each(|item| tensors(item, found)),
+        OpArg::Tensor(x) => out.push(x.clone()),
+        OpArg::List(items) => items.iter().for_each(|item| tensors(item, out)),
         _ => {}
     }
 }

@@ -27,7 +27,7 @@ impl Alternatives {
             for op in subject.graph.op_ids() {
                 let ways: &mut Vec<(String, usize)> = &mut by_op[op.index()];
                 if ways.len() < WAYS {
-                    let split = Decided::of(subject.analysis, names, plan, op).in_words();
+                    let split = Decided::new(subject.analysis, names, plan, op).in_words();
                     if ways.iter().all(|(known, _)| *known != split) {
                         ways.push((split, number));
                     }

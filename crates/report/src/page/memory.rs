@@ -42,8 +42,8 @@ fn of_track(subject: &Subject<'_>, track: &Track, stretches: usize) -> Value {
     })
 }
 
-fn numbers(of: &ByPurpose, clock: Clock) -> Vec<u64> {
-    std::iter::once(clock.ticks(of.start).unsigned_abs()).chain(of.bytes).collect()
+fn numbers(usage: &ByPurpose, clock: Clock) -> Vec<u64> {
+    std::iter::once(clock.ticks(usage.start).unsigned_abs()).chain(usage.bytes).collect()
 }
 
 fn shortened(all: &[ByPurpose], stretches: usize) -> Vec<ByPurpose> {
@@ -53,7 +53,7 @@ fn shortened(all: &[ByPurpose], stretches: usize) -> Vec<ByPurpose> {
         return joined;
     }
     let width = (last.end - first.start) / stretches as f64;
-    let bucket = |of: &ByPurpose| ((of.start - first.start) / width) as usize;
+    let bucket = |usage: &ByPurpose| ((usage.start - first.start) / width) as usize;
     joined.chunk_by(|a, b| bucket(a) == bucket(b)).map(most).collect()
 }
 
@@ -63,8 +63,8 @@ fn same(all: &[ByPurpose]) -> Vec<ByPurpose> {
 }
 
 /// The time of all of these, with what is there when it is most.
-fn most(of: &[ByPurpose]) -> ByPurpose {
+fn most(usages: &[ByPurpose]) -> ByPurpose {
     let total = |it: &ByPurpose| it.bytes.iter().sum::<u64>();
-    let most = of.iter().fold(of[0], |most, it| if total(it) > total(&most) { *it } else { most });
-    ByPurpose { start: of[0].start, end: of[of.len() - 1].end, ..most }
+    let most = usages.iter().fold(usages[0], |most, it| if total(it) > total(&most) { *it } else { most });
+    ByPurpose { start: usages[0].start, end: usages[usages.len() - 1].end, ..most }
 }

@@ -130,7 +130,7 @@ pub fn data(subject: &Subject<'_>) -> Result<Value> {
     }))
 }
 
-fn compared(of: &Compared, subject: &Subject<'_>) -> Value {
+fn compared(comparison: &Compared, subject: &Subject<'_>) -> Value {
     let others = &subject.about.others;
     // The same plan may have been asked for by another name.
     let is_this = |it: &Candidate| {
@@ -149,7 +149,8 @@ fn compared(of: &Compared, subject: &Subject<'_>) -> Value {
             "command": commands::command(others, it, at),
         })
     };
-    json!({ "bound": of.bound, "plans": of.candidates.iter().enumerate().map(plan).collect::<Vec<_>>() })
+    let plans: Vec<Value> = comparison.candidates.iter().enumerate().map(plan).collect();
+    json!({ "bound": comparison.bound, "plans": plans })
 }
 
 const SHELL: &str = include_str!("../../viewer/index.html");

@@ -68,10 +68,10 @@ fn cluster(subject: &Subject<'_>) -> Value {
     })
 }
 
-fn sharded(of: &KeptParams) -> Value {
+fn sharded(params: &KeptParams) -> Value {
     json!({
-        "over": of.over, "gather": Gather::name(of.gather), "reduce": Reduce::name(of.reduce),
-        "count": of.count, "bytes": of.bytes,
+        "over": params.over, "gather": Gather::name(params.gather), "reduce": Reduce::name(params.reduce),
+        "count": params.count, "bytes": params.bytes,
     })
 }
 

@@ -87,10 +87,10 @@ pub(super) fn tasks(subject: &Subject<'_>, role: usize, at: usize, patterns: &mu
         tasks.push([code_at(block, pass), i64::from(batch), start, numbers.0, numbers.1]);
     }
     // Tasks in which nothing is computed.
-    for ((block, pass, batch), own) in parts {
-        let starts = own.iter().map(|it| clock.ticks(simulation.messages[it.message].start));
+    for ((block, pass, batch), sent) in parts {
+        let starts = sent.iter().map(|it| clock.ticks(simulation.messages[it.message].start));
         let start = starts.min().unwrap_or(0);
-        let of_parts = own.iter().flat_map(|it| part(simulation, it, clock, start)).collect();
+        let of_parts = sent.iter().flat_map(|it| part(simulation, it, clock, start)).collect();
         let numbers = (patterns.slices.number(vec![]), patterns.parts.number(of_parts));
         tasks.push([code_at(block, pass), i64::from(batch), start, numbers.0, numbers.1]);
     }

@@ -39,9 +39,9 @@ pub(super) fn programs(subject: &Subject<'_>) -> Result<Value> {
 }
 
 /// The line of an instruction, with those of the operators that it calls behind it.
-fn line(of: &emit::Line) -> Value {
-    if of.ops.is_empty() {
-        return json!(of.line);
+fn line(instr: &emit::Line) -> Value {
+    if instr.ops.is_empty() {
+        return json!(instr.line);
     }
-    json!(std::iter::once(of.line).chain(of.ops.iter().copied()).collect::<Vec<u32>>())
+    json!(std::iter::once(instr.line).chain(instr.ops.iter().copied()).collect::<Vec<u32>>())
 }

@@ -50,8 +50,8 @@ fn fits_half(subject: &Subject<'_>) -> bool {
     needed.all(|(rank, memory)| memory.total() <= subject.cluster.device(rank as u32).memory / 2)
 }
 
-fn words(subject: &Subject<'_>, now: f64, found: &[f64], fits_half: bool) -> Vec<String> {
-    let most = PARTS.iter().zip(found).map(|((_, what, who), seconds)| (now - seconds, *what, *who));
+fn words(subject: &Subject<'_>, now: f64, times: &[f64], fits_half: bool) -> Vec<String> {
+    let most = PARTS.iter().zip(times).map(|((_, what, who), seconds)| (now - seconds, *what, *who));
     let most = most.reduce(|a, b| if b.0 > a.0 { b } else { a });
     let of_time = match most {
         Some((saved, what, who)) if saved > LITTLE * now => format!(

@@ -29,7 +29,7 @@ struct ModuleNode {
 
 pub(super) fn model(subject: &Subject<'_>, names: &mut PageNames) -> Value {
     let words = DimNames::of(subject.graph, subject.analysis);
-    let decide = |op: OpId| Decided::of(subject.analysis, &words, subject.plan, op);
+    let decide = |op: OpId| Decided::new(subject.analysis, &words, subject.plan, op);
     let decided: Vec<Decided> = subject.graph.op_ids().map(decide).collect();
     let mut view = View {
         subject,
@@ -41,7 +41,7 @@ pub(super) fn model(subject: &Subject<'_>, names: &mut PageNames) -> Value {
         placements: vec![],
         names,
     };
-    let root = view.node(&Module::of(subject.graph), "");
+    let root = view.node(&Module::from_graph(subject.graph), "");
     let tree = view.module(&root);
     json!({ "tree": tree, "placements": view.placements.iter().map(|it| runs(it)).collect::<Vec<_>>() })
 }
@@ -199,7 +199,7 @@ impl ModuleNode {
 
     fn join(&mut self, other: ModuleNode) {
         self.paths.extend(other.paths);
-        self.own.iter_mut().zip(other.own).for_each(|(own, other)| own.extend(other));
+        self.own.iter_mut().zip(other.own).for_each(|(ops, other)| ops.extend(other));
         self.inner.iter_mut().zip(other.inner).for_each(|(inner, other)| inner.join(other));
     }
 

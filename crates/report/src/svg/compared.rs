@@ -20,16 +20,16 @@ pub struct ComparedTitle<'t> {
     pub devices: u32,
 }
 
-pub fn compared(title: ComparedTitle<'_>, of: &Compared) -> String {
+pub fn compared(title: ComparedTitle<'_>, comparison: &Compared) -> String {
     let ComparedTitle { model, cluster, devices } = title;
-    let about = format!("{} plans that were simulated, on {devices} devices", of.candidates.len());
+    let about = format!("{} plans that were simulated, on {devices} devices", comparison.candidates.len());
     let mut picture = Picture::new(&format!("Plans of {model} on {cluster}"), &about);
-    let frontier = frontier(&of.candidates);
-    let axes = Axes::new(of, picture.y + 6.0);
+    let frontier = frontier(&comparison.candidates);
+    let axes = Axes::new(comparison, picture.y + 6.0);
     let is_near = axes.as_ref().is_some_and(|axes| axes.is_near);
     if let Some(axes) = axes {
-        axes.draw(&mut picture, of);
-        draw_plans(&mut picture, &axes, &of.candidates, &frontier);
+        axes.draw(&mut picture, comparison);
+        draw_plans(&mut picture, &axes, &comparison.candidates, &frontier);
         picture.y = axes.bottom + 40.0;
     }
     names(&mut picture, &frontier);
@@ -40,7 +40,7 @@ pub fn compared(title: ComparedTitle<'_>, of: &Compared) -> String {
         (GOOD, "lower bound"),
     ];
     let is_shown = |(colour, _): &&(Colour, &str)| match *colour {
-        EXPOSED => of.candidates.iter().any(|it| !it.fits),
+        EXPOSED => comparison.candidates.iter().any(|it| !it.fits),
         GOOD => is_near,
         _ => true,
     };
@@ -74,14 +74,14 @@ struct Axes {
 }
 
 impl Axes {
-    fn new(of: &Compared, top: f64) -> Option<Self> {
-        let times = || of.candidates.iter().map(|it| it.seconds).filter(|it| *it > 0.0);
+    fn new(comparison: &Compared, top: f64) -> Option<Self> {
+        let times = || comparison.candidates.iter().map(|it| it.seconds).filter(|it| *it > 0.0);
         let longest = times().reduce(f64::max)?;
         let quickest = times().fold(f64::INFINITY, f64::min);
-        let is_near = of.bound > 0.0 && quickest / of.bound < FAR;
-        let quickest = if is_near { quickest.min(of.bound) } else { quickest };
-        let needed = of.candidates.iter().map(|it| it.memory.0).max()? as f64;
-        let there = of.candidates.iter().map(|it| it.memory.1).max()? as f64;
+        let is_near = comparison.bound > 0.0 && quickest / comparison.bound < FAR;
+        let quickest = if is_near { quickest.min(comparison.bound) } else { quickest };
+        let needed = comparison.candidates.iter().map(|it| it.memory.0).max()? as f64;
+        let there = comparison.candidates.iter().map(|it| it.memory.1).max()? as f64;
         let times = (quickest.ln() - 0.05, (longest.ln() + 0.05).max(quickest.ln() + 0.3));
         // What needs far more than there is would press all others to the ground.
         Some(Self {
@@ -102,7 +102,7 @@ impl Axes {
         self.bottom - memory.min(self.most) / self.most * HIGH
     }
 
-    fn draw(&self, picture: &mut Picture, of: &Compared) {
+    fn draw(&self, picture: &mut Picture, comparison: &Compared) {
         let (left, right) = (LEFT, WIDTH - EDGE);
         let quiet = |anchor| Font { size: 11.0, anchor, ..QUIET };
         let step = 2f64.powf((self.most / 6.0).log2().ceil());
@@ -119,7 +119,7 @@ impl Axes {
         let middle = f64::midpoint(left, right);
         picture.text([middle, self.bottom + 33.0], "step time", quiet(Anchor::Middle));
         picture.text([EDGE, self.top - 4.0], "memory of the fullest device", quiet(Anchor::Start));
-        let there = of.candidates.iter().map(|it| it.memory.1).max().unwrap_or(0) as f64;
+        let there = comparison.candidates.iter().map(|it| it.memory.1).max().unwrap_or(0) as f64;
         if there < self.most {
             let y = self.y(there);
             picture.line(&[[left, y], [right, y]], EXPOSED, 1.5, Some(6.0));
@@ -127,10 +127,10 @@ impl Axes {
             picture.text([right, y - 5.0], &said, Font { colour: EXPOSED, ..quiet(Anchor::End) });
         }
         if self.is_near {
-            let x = self.x(of.bound);
+            let x = self.x(comparison.bound);
             picture.line(&[[x, self.top], [x, self.bottom]], GOOD, 2.0, None);
-        } else if of.bound > 0.0 {
-            let said = format!("← lower bound {}", time(of.bound));
+        } else if comparison.bound > 0.0 {
+            let said = format!("← lower bound {}", time(comparison.bound));
             picture.text([right, self.top - 4.0], &said, Font { colour: GOOD, ..quiet(Anchor::End) });
         }
     }

@@ -27,23 +27,23 @@ pub struct OrderBlock {
     pub time: i64,
 }
 
-pub fn order(of: &OrderPicture) -> String {
-    let mut picture = Picture::new(&of.title, &of.about);
-    let scale = (WIDTH - LEFT - EDGE) / of.end.max(1) as f64;
+pub fn order(order: &OrderPicture) -> String {
+    let mut picture = Picture::new(&order.title, &order.about);
+    let scale = (WIDTH - LEFT - EDGE) / order.end.max(1) as f64;
     let top = picture.y + 14.0;
-    for at in ticks(0.0, of.end as f64, 10.0) {
+    for at in ticks(0.0, order.end as f64, 10.0) {
         let x = LEFT + at * scale;
-        picture.line(&[[x, top - 4.0], [x, top + of.devices as f64 * HIGH]], LINE, 1.0, None);
+        picture.line(&[[x, top - 4.0], [x, top + order.devices as f64 * HIGH]], LINE, 1.0, None);
         picture.text([x + 3.0, top - 4.0], &format!("{at}"), Font { size: 11.0, ..QUIET });
     }
-    for device in 0..of.devices {
+    for device in 0..order.devices {
         let y = top + device as f64 * HIGH;
         picture.text([EDGE, y + 17.0], &format!("device {device}"), PLAIN);
-        picture.area([LEFT, y + 2.0, of.end as f64 * scale, HIGH - 4.0], TRACK);
+        picture.area([LEFT, y + 2.0, order.end as f64 * scale, HIGH - 4.0], TRACK);
     }
-    let kinds = kinds(&of.blocks);
-    for (batch, starts) in of.starts.iter().enumerate() {
-        for (at, (block, start)) in of.blocks.iter().zip(starts).enumerate() {
+    let kinds = kinds(&order.blocks);
+    for (batch, starts) in order.starts.iter().enumerate() {
+        for (at, (block, start)) in order.blocks.iter().zip(starts).enumerate() {
             let colour = colour_of(&kinds, at);
             for device in &block.devices {
                 let y = top + *device as f64 * HIGH;
@@ -58,7 +58,7 @@ pub fn order(of: &OrderPicture) -> String {
             }
         }
     }
-    picture.y = top + of.devices as f64 * HIGH;
+    picture.y = top + order.devices as f64 * HIGH;
     let entries: Vec<(Colour, String)> =
         kinds.iter().map(|(word, blocks)| (colour_of(&kinds, blocks[0]), word.clone())).collect();
     let idle = std::iter::once((TRACK, "idle".to_owned()));
@@ -72,7 +72,7 @@ fn kinds(blocks: &[OrderBlock]) -> Vec<(String, Vec<usize>)> {
     for (at, block) in blocks.iter().enumerate() {
         let word = pass_of(&block.name).map_or_else(|| block.name.clone(), str::to_owned);
         match kinds.iter_mut().find(|(known, _)| *known == word) {
-            Some((_, own)) => own.push(at),
+            Some((_, indices)) => indices.push(at),
             None => kinds.push((word, vec![at])),
         }
     }

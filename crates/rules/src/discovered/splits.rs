@@ -19,53 +19,53 @@ pub fn splits(inputs: &[Vec<i64>], arguments: &[i64], most: usize) -> (Vec<Split
     sizes.retain(|size| *size > 1);
     sizes.sort_unstable();
     sizes.dedup();
-    let (mut found, mut left_out) = (vec![], 0);
+    let (mut splits, mut left_out) = (vec![], 0);
     for size in sizes {
         let mut places: Vec<Vec<FactorPlace>> =
             inputs.iter().enumerate().map(|(operand, shape)| places(operand, shape, size)).collect();
         let ways = |places: &[Vec<FactorPlace>]| {
-            places.iter().fold(1_usize, |product, of| product.saturating_mul(of.len() + 1))
+            places.iter().fold(1_usize, |product, candidates| product.saturating_mul(candidates.len() + 1))
         };
         let all = ways(&places);
         if all > most {
-            for (of, shape) in places.iter_mut().zip(inputs) {
-                of.retain(|place| shape[place.dim] == size);
+            for (candidates, shape) in places.iter_mut().zip(inputs) {
+                candidates.retain(|place| shape[place.dim] == size);
             }
             left_out += all - ways(&places).min(all);
         }
         if ways(&places) <= most {
-            found.extend(of_size(size, &places, arguments));
+            splits.extend(of_size(size, &places, arguments));
         } else {
             left_out += ways(&places);
         }
     }
     let is_factor =
         |split: &Split| split.inputs.iter().any(|place| inputs[place.operand][place.dim] != split.size);
-    found.sort_by_cached_key(|split| {
+    splits.sort_by_cached_key(|split| {
         let with = split.inputs.len() + usize::from(split.argument.is_some());
         (is_factor(split), with, split.argument, -split.size, split.inputs.clone())
     });
-    (found, left_out)
+    (splits, left_out)
 }
 
 /// Where a tensor of this shape has a factor of this size.
 pub fn places(operand: usize, shape: &[i64], size: i64) -> Vec<FactorPlace> {
-    let mut found = vec![];
+    let mut places = vec![];
     for (dim, whole) in shape.iter().enumerate() {
         if *whole > 0 && whole % size == 0 {
-            found.extend(divisors(whole / size).map(|outer| FactorPlace { operand, dim, outer }));
+            places.extend(divisors(whole / size).map(|outer| FactorPlace { operand, dim, outer }));
         }
     }
-    found
+    places
 }
 
 /// One place in each of some tensors, in all ways.
 fn of_size(size: i64, places: &[Vec<FactorPlace>], arguments: &[i64]) -> Vec<Split> {
     let mut ways: Vec<Vec<FactorPlace>> = vec![vec![]];
-    for of in places {
+    for candidates in places {
         let more: Vec<Vec<FactorPlace>> = ways
             .iter()
-            .flat_map(|way| of.iter().map(move |place| way.iter().copied().chain([*place]).collect()))
+            .flat_map(|way| candidates.iter().map(move |place| way.iter().copied().chain([*place]).collect()))
             .collect();
         ways.extend(more);
     }
@@ -78,6 +78,6 @@ fn of_size(size: i64, places: &[Vec<FactorPlace>], arguments: &[i64]) -> Vec<Spl
         .collect()
 }
 
-fn divisors(of: i64) -> impl Iterator<Item = i64> {
-    (1..=of).filter(move |d| of % d == 0)
+fn divisors(number: i64) -> impl Iterator<Item = i64> {
+    (1..=number).filter(move |d| number % d == 0)
 }

@@ -26,8 +26,8 @@ impl Discovery {
         let passes = |operands: &Vec<usize>| Passes { through: Through::Linear, operands: operands.clone() };
         let rule = Rule { dims: writing.dims, inputs, outputs, passes: linear.iter().map(passes).collect() };
         let named = self.held.iter().zip(&names).filter(|(held, _)| held.split.argument.is_some());
-        let told: Vec<_> = named.map(|(held, name)| (name.clone(), held.split.size)).collect();
-        Proposed { given: rule.untold(&told), rule, names, told }
+        let argument_sizes: Vec<_> = named.map(|(held, name)| (name.clone(), held.split.size)).collect();
+        Proposed { given: rule.untold(&argument_sizes), rule, names, told: argument_sizes }
     }
 }
 
@@ -52,7 +52,9 @@ impl Writing<'_> {
         gaps: &[Gap],
         classes: &[usize],
     ) -> Vec<Operand> {
-        let class = |gap: Gap| classes[gaps.iter().position(|own| *own == gap).expect("a gap of its own")];
+        let class = |gap: Gap| {
+            classes[gaps.iter().position(|candidate| *candidate == gap).expect("a gap of its own")]
+        };
         let mut operands = vec![];
         for (operand, shape) in shapes.iter().enumerate() {
             let mut dims = vec![];

@@ -136,7 +136,7 @@ const PLACED: &str = "sw.causal_attention";
 
 /// Products of queries with keys, and of what comes of them with values.
 fn cost(call: &Call<'_>) -> Sketch {
-    let Some(sizes) = Sizes::new(call) else { return Sketch::of(call) };
+    let Some(sizes) = Sizes::new(call) else { return Sketch::new(call) };
     if is_fused(call) { fused(call, &sizes) } else { in_steps(call, &sizes) }
 }
 
@@ -214,7 +214,7 @@ fn fused(call: &Call<'_>, sizes: &Sizes) -> Sketch {
     let others = |at: &usize| *at != first && call.learns(*at);
     gradients[first] = 3 * keys + 2 * values - (0..3).filter(others).map(|at| gradients[at]).sum::<u64>();
     let statistics = sizes.queries * wide_width(call);
-    let sketch = Sketch::of(call).flops(keys + values).gradients(gradients);
+    let sketch = Sketch::new(call).flops(keys + values).gradients(gradients);
     let sketch = sketch.keeps("*: 0 1 2 r0").keeps_more(statistics);
     match call.operands.get(3) {
         // A mask of truths becomes one of numbers.
@@ -242,7 +242,7 @@ fn in_steps(call: &Call<'_>, sizes: &Sizes) -> Sketch {
     let mut more = sizes.scores * width;
     more += if call.learns(0) { copies * read(&k.shape) * width } else { 0 };
     more += if call.learns(1) { numel(&q.shape) * width } else { 0 };
-    let mut sketch = Sketch::of(call).flops(keys + values).gradients(gradients).keeps("*:");
+    let mut sketch = Sketch::new(call).flops(keys + values).gradients(gradients).keeps("*:");
     let scores = sizes.scores * width;
     sketch = sketch.meanwhile(if dropped { scores } else { 0 }, scores);
     if scored && copies == 1 && width == v.dtype.bytes() as u64 {

@@ -212,7 +212,7 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 }
 
 fn cost(call: &Call<'_>) -> Sketch {
-    let sketch = Sketch::of(call);
+    let sketch = Sketch::new(call);
     let (left, right) = match call.name() {
         "outer" | "ger" => return sketch,
         "einsum" => return summed(call, sketch),
@@ -237,11 +237,11 @@ fn broadcasted(call: &Call<'_>, sketch: Sketch) -> Sketch {
     let batched = call.operands.iter().all(|operand| operand.shape.len() > 2);
     let (mut sketch, batch) = (sketch.keeps("*:"), leading(&made.shape));
     for (at, operand) in call.operands.iter().enumerate() {
-        let (other, mut own) = (1 - at, leading(&operand.shape));
-        while batched && own.len() < batch.len() {
-            own.insert(0, 1);
+        let (other, mut operand_batch) = (1 - at, leading(&operand.shape));
+        while batched && operand_batch.len() < batch.len() {
+            operand_batch.insert(0, 1);
         }
-        let grown = own.iter().zip(&batch).filter(|(own, all)| own != all).count();
+        let grown = operand_batch.iter().zip(&batch).filter(|(size, all)| size != all).count();
         let longer = batch.iter().filter(|size| **size != 1).count();
         sketch = match () {
             () if !call.learns(other) => sketch,

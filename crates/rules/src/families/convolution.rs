@@ -115,13 +115,17 @@ impl Space {
 
 /// How a dim of space is divided: the `at`th of `dims`, under a window of that size.
 fn rows(op: &Op, at: usize, dims: usize, size: i64, from: i64, to: i64) -> Rows {
-    let of = |index: usize, name: &str, default: i64| each(op, index, name, &vec![default; dims])[at];
-    let (step, padding) = (of(3, "stride", 1), of(4, "padding", 0));
+    let argument = |index: usize, name: &str, default: i64| each(op, index, name, &vec![default; dims])[at];
+    let (step, padding) = (argument(3, "stride", 1), argument(4, "padding", 0));
     if is_general(op) || op.target.ends_with(".padding") {
         Rows::Whole
     } else if !is_transposed(op) {
-        Rows::of(Window { size, step, padding, dilation: of(5, "dilation", 1) }, from, to)
-    } else if size == step && padding == 0 && of(5, "output_padding", 0) == 0 && of(7, "dilation", 1) == 1 {
+        Rows::from_window(Window { size, step, padding, dilation: argument(5, "dilation", 1) }, from, to)
+    } else if size == step
+        && padding == 0
+        && argument(5, "output_padding", 0) == 0
+        && argument(7, "dilation", 1) == 1
+    {
         Rows::repeated(from, to)
     } else {
         Rows::Whole
@@ -199,12 +203,12 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 
 /// Each element that is written, or read where it is transposed, meets its group's part of the weight.
 fn cost(call: &Call<'_>) -> Sketch {
-    let [_, weight, ..] = &call.operands[..] else { return Sketch::of(call) };
+    let [_, weight, ..] = &call.operands[..] else { return Sketch::new(call) };
     let transposed = call.name().starts_with("conv_transpose")
         || (call.name() == "convolution" && call.flag(6, "transposed"));
     let met = numel(weight.shape.get(1..).unwrap_or_default());
     let flops = 2 * met * if transposed { call.given(0) } else { call.made() };
     let gradient = |at: usize| if at < 2 { flops } else { 0 };
     let gradients = (0..call.operands.len()).map(gradient).collect();
-    Sketch::of(call).flops(flops).gradients(gradients).keeps("*: 0 1")
+    Sketch::new(call).flops(flops).gradients(gradients).keeps("*: 0 1")
 }

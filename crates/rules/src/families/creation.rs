@@ -121,5 +121,5 @@ fn counted(view: View<'_>, rule: &Rule, part: &Part) -> Option<LocalOp> {
 }
 
 fn cost(call: &Call<'_>) -> Sketch {
-    Sketch::of(call).flops(0)
+    Sketch::new(call).flops(0)
 }

@@ -59,9 +59,9 @@ fn common_shape(shapes: &[&[i64]]) -> Vec<i64> {
     let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
     let mut common = vec![1; rank];
     for shape in shapes {
-        for (size, own) in common[rank - shape.len()..].iter_mut().zip(*shape) {
+        for (size, operand_size) in common[rank - shape.len()..].iter_mut().zip(*shape) {
             if *size == 1 {
-                *size = *own;
+                *size = *operand_size;
             }
         }
     }
@@ -126,7 +126,7 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 
 fn cost(call: &Call<'_>) -> Sketch {
     const OPERATIONS: u64 = 3;
-    let sketch = Sketch::of(call).flops(OPERATIONS * call.largest());
+    let sketch = Sketch::new(call).flops(OPERATIONS * call.largest());
     let elements = call.largest() * call.width();
     match call.name() {
         "l1_loss" => sketch.keeps("*:").keeps_more(elements),

@@ -55,9 +55,9 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 
 /// Only the rows that are asked for are read.
 fn cost(call: &Call<'_>) -> Sketch {
-    let [weight, indices] = &call.operands[..] else { return Sketch::of(call) };
+    let [weight, indices] = &call.operands[..] else { return Sketch::new(call) };
     let rows = call.made() * weight.dtype.bytes() as u64;
-    let sketch = Sketch::of(call).flops(0).reads(rows + indices.bytes());
+    let sketch = Sketch::new(call).flops(0).reads(rows + indices.bytes());
     match (call.name(), weight.shape.first()) {
         ("embedding_shard", Some(0)) => sketch.keeps("*:"),
         // Indices of its own rows, and which are not.

@@ -57,16 +57,18 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 
 /// Each row meets one matrix; a part has its share of the rows.
 fn cost(call: &Call<'_>) -> Sketch {
-    let [x, weight, _] = &call.operands[..] else { return Sketch::of(call) };
-    let (&[rows, wide], Some(&own)) = (&x.shape[..], weight.shape.first()) else { return Sketch::of(call) };
-    let all = call.int(4, "total", own).max(1);
-    let (rows, own, all) = (rows.unsigned_abs(), own.unsigned_abs(), all.unsigned_abs());
+    let [x, weight, _] = &call.operands[..] else { return Sketch::new(call) };
+    let (&[rows, wide], Some(&experts)) = (&x.shape[..], weight.shape.first()) else {
+        return Sketch::new(call);
+    };
+    let all = call.int(4, "total", experts).max(1);
+    let (rows, experts, all) = (rows.unsigned_abs(), experts.unsigned_abs(), all.unsigned_abs());
     let columns = numel(&weight.shape[1..]) / wide.unsigned_abs().max(1);
-    let share = rows * own / all;
+    let share = rows * experts / all;
     // All rows are put in the experts' order, and back.
     let order = rows * Dtype::I64.bytes() as u64;
     let sorted = rows * wide.unsigned_abs() * x.dtype.bytes() as u64;
     let more = order + if x.learns { order } else { 0 } + if weight.learns { sorted } else { 0 };
-    let sketch = Sketch::of(call).keeps("0: 1").keeps_more(more);
+    let sketch = Sketch::new(call).keeps("0: 1").keeps_more(more);
     sketch.flops(2 * share * wide.unsigned_abs() * columns)
 }

@@ -80,12 +80,12 @@ fn windowed(view: View<'_>, input: &[i64]) -> Option<String> {
     let kept = if name(view.op) == "stft" { 1 } else { 2 };
     let rows = input.len().checked_sub(kept)?;
     let names = &terms(input)[..rows];
-    let of = |shape: &[i64], stem: &str| operand(&[names, &whole(&shape[rows..], stem)].concat());
-    let mut inputs = vec![of(input, "x")];
+    let operand_of = |shape: &[i64], stem: &str| operand(&[names, &whole(&shape[rows..], stem)].concat());
+    let mut inputs = vec![operand_of(input, "x")];
     if let Some(window) = shape(view, 4, "window") {
         inputs.push(mark(&term(*window.first()?, "window"), "^"));
     }
-    text(view, &inputs, &[of(result, "y")], &[vec![0]])
+    text(view, &inputs, &[operand_of(result, "y")], &[vec![0]])
 }
 
 fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
@@ -93,7 +93,7 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 }
 
 fn cost(call: &Call<'_>) -> Sketch {
-    let sketch = Sketch::of(call).keeps("*:");
+    let sketch = Sketch::new(call).keeps("*:");
     if call.name().ends_with("shift") {
         return sketch.flops(0);
     }

@@ -50,7 +50,7 @@ pub(super) struct Blocks {
 
 impl Rows {
     /// Of so many rows that are read, and so many that are made.
-    pub(super) fn of(window: Window, input: i64, result: i64) -> Self {
+    pub(super) fn from_window(window: Window, input: i64, result: i64) -> Self {
         let Window { size, step, padding, dilation } = window;
         let reach = dilation * (size - 1) + 1;
         if step < 1 || padding < 0 || result < 2 || input != result * step {
@@ -132,9 +132,9 @@ impl Blocks {
             parts.push(moved(to, images, last, 1, beyond, "above"));
             names.push("above");
         }
-        let own = self.height + self.below.min(0);
-        let all = own == self.height;
-        parts.push(if all { blocks } else { self.rows_of(to, images, blocks, 0, own, "own") });
+        let kept_height = self.height + self.below.min(0);
+        let all = kept_height == self.height;
+        parts.push(if all { blocks } else { self.rows_of(to, images, blocks, 0, kept_height, "own") });
         names.push(if all { "x0" } else { "own" });
         if self.below > 0 {
             let first = self.rows_of(to, images, blocks, 0, self.below, "below");

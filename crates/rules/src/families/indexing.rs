@@ -174,8 +174,8 @@ fn looked_up(view: View<'_>) -> Option<String> {
     let listed = |list: &&[i64]| -> Option<String> {
         let (last, rows) = list.split_last()?;
         let bounds = mark(&term(*last, "bounds"), "^");
-        let own = if rows.is_empty() { &[][..] } else { &names[..rows.len().min(names.len())] };
-        Some(operand(&[own, &[bounds]].concat()))
+        let index_names = if rows.is_empty() { &[][..] } else { &names[..rows.len().min(names.len())] };
+        Some(operand(&[index_names, &[bounds]].concat()))
     };
     let inputs = match (searched, list) {
         (_, None) => vec![operand(&names)],
@@ -261,9 +261,9 @@ fn common_shape<'a>(shapes: impl Iterator<Item = &'a [i64]>) -> Vec<i64> {
             common.insert(0, 1);
         }
         let skip = common.len() - shape.len();
-        for (size, own) in common[skip..].iter_mut().zip(shape) {
+        for (size, operand_size) in common[skip..].iter_mut().zip(shape) {
             if *size == 1 {
-                *size = *own;
+                *size = *operand_size;
             }
         }
     }
@@ -360,9 +360,9 @@ fn cost(call: &Call<'_>) -> Sketch {
     let sketch = match call.name() {
         // Into zeros, which gives a new gradient.
         "gather" | "index" | "index_select" | "_unsafe_index" | "take" => {
-            Sketch::of(call).meanwhile(0, given)
+            Sketch::new(call).meanwhile(0, given)
         }
-        _ => Sketch::of(call),
+        _ => Sketch::new(call),
     };
     let sketch = sketch.flops(0);
     let picked = || {

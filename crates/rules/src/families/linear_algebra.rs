@@ -101,7 +101,7 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 
 fn cost(call: &Call<'_>) -> Sketch {
     let size = call.operands.first().and_then(|it| it.shape.last()).map_or(1, |size| size.unsigned_abs());
-    let sketch = Sketch::of(call).flops(2 * call.largest() * size);
+    let sketch = Sketch::new(call).flops(2 * call.largest() * size);
     // A factorisation, and which rows it has exchanged.
     let given = call.given(0);
     let factors = given * call.width() + given / size.max(1) * Dtype::I32.bytes() as u64;

@@ -65,7 +65,7 @@ fn rule(view: View<'_>) -> Option<String> {
         return pick(view, input);
     }
     let dim = classes(input.len());
-    let own = has_own(view.op) && by_class(view);
+    let is_rewritable = has_own(view.op) && by_class(view);
     let reduction = int(view.op, 3, "reduction", MEAN);
     if reduction == NONE && matches!(view.op.outputs.get(1), Some(Some(_))) {
         return None; // Its total weight is not the rows'.
@@ -74,9 +74,9 @@ fn rule(view: View<'_>) -> Option<String> {
     all.get(dim)?;
     for (at, name) in all.iter_mut().enumerate() {
         *name = match (at == dim, reduction) {
-            (true, _) => mark(name, if own { "@~" } else { "^" }),
+            (true, _) => mark(name, if is_rewritable { "@~" } else { "^" }),
             (false, NONE) => name.clone(),
-            (false, MEAN) => mark(name, if own { "@" } else { "^" }),
+            (false, MEAN) => mark(name, if is_rewritable { "@" } else { "^" }),
             (false, _) => mark(name, "+"),
         };
     }
@@ -261,7 +261,7 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 
 fn cost(call: &Call<'_>) -> Sketch {
     const OPERATIONS: u64 = 6;
-    let sketch = Sketch::of(call);
+    let sketch = Sketch::new(call);
     if call.name() == "pick" {
         return picked(call, sketch);
     }

@@ -55,12 +55,12 @@ fn names(shapes: &[&[i64]], sign: &str) -> Option<(Vec<String>, Vec<String>)> {
     let (last, rows) = first.split_last()?;
     let names: Vec<String> = terms(rows).iter().map(|name| mark(name, sign)).collect();
     let inner = whole(&[*last], "x");
-    let of = |shape: &&[i64]| match shape {
+    let operand_of = |shape: &&[i64]| match shape {
         shape if **shape == *first => Some(operand(&[names.clone(), inner.clone()].concat())),
         shape if **shape == *rows => Some(operand(&names)),
         _ => None,
     };
-    Some((shapes.iter().map(of).collect::<Option<_>>()?, names))
+    Some((shapes.iter().map(operand_of).collect::<Option<_>>()?, names))
 }
 
 fn rule(view: View<'_>) -> Option<String> {
@@ -102,5 +102,5 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 fn cost(call: &Call<'_>) -> Sketch {
     const OPERATIONS: u64 = 6;
     let kept = 2 * call.largest() * call.width();
-    Sketch::of(call).flops(OPERATIONS * call.largest()).keeps_more(kept)
+    Sketch::new(call).flops(OPERATIONS * call.largest()).keeps_more(kept)
 }

@@ -118,20 +118,21 @@ struct RowCost {
 /// A part has its share of the rows: as many of each expert.
 fn row(call: &Call<'_>) -> Option<RowCost> {
     let [x, experts, _, up, down] = &call.operands[..] else { return None };
-    let (&[_, read], &[own, ..]) = (&x.shape[..], &up.shape[..]) else { return None };
+    let (&[_, read], &[num_experts, ..]) = (&x.shape[..], &up.shape[..]) else { return None };
     let transposed = call.flag(9, "transposed");
     let (&[_, a, b], &[_, c, d]) = (&up.shape[..], &down.shape[..]) else { return None };
     let (both, inner, made) = if transposed { (b, c, d) } else { (a, d, c) };
-    let all = call.int(6, "total", own).max(1).unsigned_abs();
-    let [own, read, both, inner, made] = [own, read, both, inner, made].map(i64::unsigned_abs);
+    let all = call.int(6, "total", num_experts).max(1).unsigned_abs();
+    let [num_experts, read, both, inner, made] =
+        [num_experts, read, both, inner, made].map(i64::unsigned_abs);
     let slots: u64 = experts.shape.iter().map(|size| size.unsigned_abs()).product();
-    Some(RowCost { count: slots * own / all, read, both, inner, made })
+    Some(RowCost { count: slots * num_experts / all, read, both, inner, made })
 }
 
 fn cost(call: &Call<'_>) -> Sketch {
-    let Some(row) = row(call) else { return Sketch::of(call) };
+    let Some(row) = row(call) else { return Sketch::new(call) };
     let (first, second) = (2 * row.count * row.read * row.both, 2 * row.count * row.inner * row.made);
-    let sketch = Sketch::of(call).keeps("0: 3 4; 3: 4").keeps_more(kept(call, &row));
+    let sketch = Sketch::new(call).keeps("0: 3 4; 3: 4").keeps_more(kept(call, &row));
     sketch.flops(first + second).gradients(gradients(call, first, second))
 }
 

@@ -149,7 +149,7 @@ pub fn cost_of(view: View<'_>, rule: Option<&Rule>, part: &Part, op: &LocalOp, n
     let call = Call::new(view, rule, part, op, needs_grad);
     let sketch = match family_of(&view.op.target) {
         Some(family) => (family.cost)(&call),
-        None => Sketch::of(&call),
+        None => Sketch::new(&call),
     };
     sketch.finish(&call, part.inputs.len())
 }
@@ -159,9 +159,10 @@ pub fn table() -> String {
     let mut text = String::from(INTRODUCTION);
     for family in ALL {
         let targets: Vec<String> = family.targets.iter().map(|t| format!("`{t}`")).collect();
-        let own = if family.rewriting.is_some() { "yes" } else { "" };
+        let rewritten = if family.rewriting.is_some() { "yes" } else { "" };
         let (name, costs, targets) = (family.name, family.costs, targets.join(", "));
-        writeln!(text, "| {name} | {own} | {costs} | {targets} |").expect("writing to a string never fails");
+        writeln!(text, "| {name} | {rewritten} | {costs} | {targets} |")
+            .expect("writing to a string never fails");
     }
     text
 }

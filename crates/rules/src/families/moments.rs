@@ -35,36 +35,36 @@ impl MomentWriter<'_, '_> {
     }
 
     /// The centred elements, their mean and their variance.
-    pub(super) fn moments(&mut self, of: &Shared, x: TensorId) -> (TensorId, TensorId, TensorId) {
-        let (all, shape) = &of.elements;
-        let mean = self.average(of, x);
-        let centered = self.with_numbers(of, "aten.sub.Tensor", x, mean);
+    pub(super) fn moments(&mut self, shared: &Shared, x: TensorId) -> (TensorId, TensorId, TensorId) {
+        let (all, shape) = &shared.elements;
+        let mean = self.average(shared, x);
+        let centered = self.with_numbers(shared, "aten.sub.Tensor", x, mean);
         let labels = format!("{all}, {all} -> {all}");
         let squares = self.op("aten.mul.Tensor", pair(centered, centered), &labels, shape);
-        (centered, mean, self.average(of, squares))
+        (centered, mean, self.average(shared, squares))
     }
 
-    fn average(&mut self, of: &Shared, x: TensorId) -> TensorId {
-        let ((all, _), (one, shape)) = (&of.elements, &of.numbers);
-        let args = vec![Arg::Tensor(x), int_list(&of.over), Arg::Bool(true)];
+    fn average(&mut self, shared: &Shared, x: TensorId) -> TensorId {
+        let ((all, _), (one, shape)) = (&shared.elements, &shared.numbers);
+        let args = vec![Arg::Tensor(x), int_list(&shared.over), Arg::Bool(true)];
         self.op("aten.mean.dim", args, &format!("{all} -> {one}"), shape)
     }
 
     /// Each element with its number.
     pub(super) fn with_numbers(
         &mut self,
-        of: &Shared,
+        shared: &Shared,
         target: &str,
         x: TensorId,
         number: TensorId,
     ) -> TensorId {
-        let ((all, shape), (one, _)) = (&of.elements, &of.numbers);
+        let ((all, shape), (one, _)) = (&shared.elements, &shared.numbers);
         self.op(target, pair(x, number), &format!("{all}, {one} -> {all}"), shape)
     }
 
     /// One over the standard deviation.
-    pub(super) fn scale(&mut self, of: &Shared, var: TensorId, eps: f64) -> TensorId {
-        let (one, shape) = &of.numbers;
+    pub(super) fn scale(&mut self, shared: &Shared, var: TensorId, eps: f64) -> TensorId {
+        let (one, shape) = &shared.numbers;
         let labels = format!("{one} -> {one}");
         let args = vec![Arg::Tensor(var), Arg::Float(eps)];
         let sum = self.op("aten.add.Tensor", args, &labels, shape);
@@ -72,20 +72,20 @@ impl MomentWriter<'_, '_> {
     }
 
     /// One element a channel, in the rank of the elements and the type of the steps.
-    pub(super) fn spread_out(&mut self, weight: TensorId, channel: &str, of: &Shared) -> TensorId {
+    pub(super) fn spread_out(&mut self, weight: TensorId, channel: &str, shared: &Shared) -> TensorId {
         let weight = widened(self.to, weight, self.work, channel);
-        self.viewed(weight, channel, &of.numbers)
+        self.viewed(weight, channel, &shared.numbers)
     }
 
     /// The first result: elements times their weight, if any, and with their bias.
     pub(super) fn weighted(
         &mut self,
-        of: &Shared,
+        shared: &Shared,
         x: TensorId,
         weight: Option<TensorId>,
         bias: Option<TensorId>,
     ) {
-        let ((all, shape), (one, _)) = (&of.elements, &of.numbers);
+        let ((all, shape), (one, _)) = (&shared.elements, &shared.numbers);
         let labels = format!("{all}, {one} -> {all}");
         let (target, args, labels) = match (weight, bias) {
             (Some(weight), Some(bias)) => {

@@ -82,8 +82,8 @@ fn weights(view: View<'_>) -> Option<String> {
     let lengths: Terms = match shape(view, 1, "g")? {
         [_] | [] if dim < 0 => vec!["1".into(); shape(view, 1, "g")?.len()],
         given if given.len() == all.len() => {
-            let own = |(size, name): (&i64, &String)| if *size == 1 { "1".into() } else { name.clone() };
-            given.iter().zip(&all).map(own).collect()
+            let term_of = |(size, name): (&i64, &String)| if *size == 1 { "1".into() } else { name.clone() };
+            given.iter().zip(&all).map(term_of).collect()
         }
         _ => return None,
     };
@@ -165,12 +165,12 @@ fn of_batches(op: &Op, to: &mut Builder<'_>) {
     let Some(norm) = BatchNorm::read(op) else { return };
     let (shape, work) = (to.shape(norm.x).to_vec(), wide(to.dtype(norm.x)));
     let names = terms(&shape);
-    let of = Shared {
+    let shared = Shared {
         over: (0..shape.len() as i64).filter(|dim| *dim != 1).collect(),
         numbers: per_channel(&names[1], &shape),
         elements: (operand(&names), shape),
     };
-    let mut batches = Batches { of, channel: names[1].clone(), steps: MomentWriter { to, work } };
+    let mut batches = Batches { of: shared, channel: names[1].clone(), steps: MomentWriter { to, work } };
     match norm.training {
         true => batches.training(op, &norm),
         false => batches.evaluation(op, &norm),
@@ -222,15 +222,15 @@ impl Batches<'_, '_> {
     }
 
     fn normalised(&mut self, norm: &BatchNorm, x: TensorId, mut scale: TensorId) {
-        let Self { steps, of, channel } = self;
+        let Self { steps, of: shared, channel } = self;
         if let Some(weight) = norm.weight {
-            let weight = steps.spread_out(weight, channel, of);
-            let (one, shape) = &of.numbers;
+            let weight = steps.spread_out(weight, channel, shared);
+            let (one, shape) = &shared.numbers;
             let labels = format!("{one}, {one} -> {one}");
             scale = steps.op("aten.mul.Tensor", pair(scale, weight), &labels, shape);
         }
-        let bias = norm.bias.map(|bias| steps.spread_out(bias, channel, of));
-        steps.weighted(of, x, Some(scale), bias);
+        let bias = norm.bias.map(|bias| steps.spread_out(bias, channel, shared));
+        steps.weighted(shared, x, Some(scale), bias);
     }
 
     /// A statistic as an output, one element per channel.
@@ -293,7 +293,7 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 const OPERATIONS: u64 = 8;
 
 fn cost(call: &Call<'_>) -> Sketch {
-    let (sketch, width) = (Sketch::of(call).flops(OPERATIONS * call.given(0)), call.width());
+    let (sketch, width) = (Sketch::new(call).flops(OPERATIONS * call.given(0)), call.width());
     let rows = |from: usize| numel(call.operands[0].shape.get(..from).unwrap_or_default());
     match call.name() {
         "rms_norm" => root_mean_square(call, sketch),

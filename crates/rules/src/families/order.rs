@@ -147,7 +147,7 @@ fn is_float(view: View<'_>) -> bool {
 /// Whether it is a cast between types of floating point, or one that changes nothing.
 fn is_wider(view: View<'_>, name: &str) -> bool {
     let is_cast = ["to", "_to_copy"].contains(&name);
-    let own = view.op.inputs().first().map(|id| view.graph.tensor(*id).dtype);
+    let input_dtype = view.op.inputs().first().map(|id| view.graph.tensor(*id).dtype);
     let made = view.op.outputs.iter().flatten().next().map(|id| view.graph.tensor(*id).dtype);
-    is_cast && (own == made || is_float(view))
+    is_cast && (input_dtype == made || is_float(view))
 }

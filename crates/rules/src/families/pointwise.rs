@@ -274,7 +274,7 @@ fn steps(call: &Call<'_>) -> u64 {
 }
 
 fn sketch(call: &Call<'_>) -> Sketch {
-    let sketch = Sketch::of(call);
+    let sketch = Sketch::new(call);
     let listed = |name: &str, table: &[(&'static str, &[&str])]| {
         table.iter().find(|(_, names)| names.contains(&name)).map(|(text, _)| *text)
     };

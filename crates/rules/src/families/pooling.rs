@@ -115,8 +115,8 @@ fn rule(view: View<'_>) -> Option<String> {
         "channel_shuffle" => mixed(view.op, input)?,
         "affine_grid_generator" => {
             let rows = terms(input)[..1].to_vec();
-            let of = |shape: &[i64], stem: &str| [&rows[..], &whole(&shape[1..], stem)].concat();
-            (of(input, "x"), of(result, "y"))
+            let terms_of = |shape: &[i64], stem: &str| [&rows[..], &whole(&shape[1..], stem)].concat();
+            (terms_of(input, "x"), terms_of(result, "y"))
         }
         "max_unpool2d" | "max_unpool3d" | "fractional_max_pool2d" | "fractional_max_pool3d" => {
             return placed(view, input, result);
@@ -151,12 +151,16 @@ fn rule(view: View<'_>) -> Option<String> {
 fn space(op: &Op, input: &[i64], result: &[i64]) -> Vec<Rows> {
     let dims = spatial(name(op));
     let Some(planes) = input.len().checked_sub(dims) else { return vec![] };
-    let of = |at: usize| (input[planes + at], result[planes + at]);
+    let sizes_at = |at: usize| (input[planes + at], result[planes + at]);
     match name(op) {
         "max_pool2d" | "max_pool3d" | "avg_pool2d" | "avg_pool3d" => {
             let is_maximum = name(op).starts_with("max");
             let blocks = |at: usize| at == 0 && planes == 2 && is_maximum;
-            let rows = |at: usize| match Rows::of(window_of(op, at, dims), of(at).0, of(at).1) {
+            let rows = |at: usize| match Rows::from_window(
+                window_of(op, at, dims),
+                sizes_at(at).0,
+                sizes_at(at).1,
+            ) {
                 Rows::Blocks(_) if !blocks(at) => Rows::Whole,
                 rows => rows,
             };
@@ -165,7 +169,9 @@ fn space(op: &Op, input: &[i64], result: &[i64]) -> Vec<Rows> {
         "upsample_nearest2d"
         | "upsample_nearest3d"
         | "_upsample_nearest_exact2d"
-        | "_upsample_nearest_exact3d" => (0..dims).map(|at| Rows::repeated(of(at).0, of(at).1)).collect(),
+        | "_upsample_nearest_exact3d" => {
+            (0..dims).map(|at| Rows::repeated(sizes_at(at).0, sizes_at(at).1)).collect()
+        }
         _ => vec![],
     }
 }
@@ -258,15 +264,15 @@ fn placed(view: View<'_>, input: &[i64], result: &[i64]) -> Option<String> {
     let planes = input.len().checked_sub(spatial(name(view.op)))?;
     let places = *view.input_shapes().get(1)?;
     let names = &terms(input)[..planes];
-    let of = |shape: &[i64], stem: &str| operand(&[names, &whole(&shape[planes..], stem)].concat());
+    let operand_of = |shape: &[i64], stem: &str| operand(&[names, &whole(&shape[planes..], stem)].concat());
     let unpooled = name(view.op).starts_with("max_unpool");
     let stem = if unpooled { "x" } else { "r" };
     if !unpooled && (planes != 2 || places.len() != 3) {
         return None; // Random numbers always have a batch.
     }
     let linear = if unpooled { vec![vec![0]] } else { vec![] };
-    let outputs = vec![of(result, "y"); view.op.outputs.len()];
-    text(view, &[of(input, "x"), of(places, stem)], &outputs, &linear)
+    let outputs = vec![operand_of(result, "y"); view.op.outputs.len()];
+    text(view, &[operand_of(input, "x"), operand_of(places, stem)], &outputs, &linear)
 }
 
 /// Each place of the grid reads anywhere in its image.
@@ -303,7 +309,7 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 }
 
 fn cost(call: &Call<'_>) -> Sketch {
-    let sketch = Sketch::of(call);
+    let sketch = Sketch::new(call);
     let places = call.made() * Dtype::I64.bytes() as u64;
     match call.name() {
         name if name.contains("max_pool") => sketch.keeps("*: 0").keeps_result(call, 1, places),

@@ -73,10 +73,10 @@ fn tensordot(view: View<'_>) -> Option<String> {
         ints(view.op, position, name)?.into_iter().map(|dim| wrap(dim, rank)).collect()
     };
     let (over, with) = (dims(2, "dims_self", one.len())?, dims(3, "dims_other", other.len())?);
-    let named = |shape: &[i64], summed: &[usize], own: &dyn Fn(usize) -> String| -> Terms {
+    let named = |shape: &[i64], summed: &[usize], name_of: &dyn Fn(usize) -> String| -> Terms {
         let name = |(dim, &size): (usize, &i64)| match summed.iter().position(|at| *at == dim) {
             Some(at) => mark(&term(size, &format!("k{at}")), "+"),
-            None => term(size, &own(dim)),
+            None => term(size, &name_of(dim)),
         };
         shape.iter().enumerate().map(name).collect()
     };
@@ -189,7 +189,7 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 }
 
 fn cost(call: &Call<'_>) -> Sketch {
-    let sketch = Sketch::of(call);
+    let sketch = Sketch::new(call);
     match call.name() {
         "bilinear" => sketch.keeps("0: 1 2; 1: 0 2; 2: 0 1"),
         _ => sketch,

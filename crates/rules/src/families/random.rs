@@ -101,7 +101,7 @@ fn numbers(view: View<'_>, part: &Part, distribution: &str) -> LocalOp {
 
 /// Dropout keeps its mask, a byte for each element.
 fn cost(call: &Call<'_>) -> Sketch {
-    let sketch = Sketch::of(call);
+    let sketch = Sketch::new(call);
     match call.name() {
         "dropout" if call.op.target.starts_with("aten") => sketch.view(0).view_back(),
         "native_dropout" if call.op.target.starts_with("aten") => sketch.flops(0),

@@ -110,7 +110,7 @@ fn cost(call: &Call<'_>) -> Sketch {
         Some(LocalArg::List(items)) => items.len(),
         _ => 1,
     };
-    let [input, ..] = &call.operands[..] else { return Sketch::of(call) };
+    let [input, ..] = &call.operands[..] else { return Sketch::new(call) };
     let weights = || call.operands.iter().skip(1 + states);
     let matrices: u64 = weights().filter(|it| it.shape.len() == 2).map(|it| numel(&it.shape)).sum();
     let channels = input.shape.last().map_or(1, |size| size.unsigned_abs()).max(1);
@@ -127,7 +127,7 @@ fn cost(call: &Call<'_>) -> Sketch {
     };
     let gradients = call.operands.iter().enumerate().map(gradient).collect();
     let everything = (0..call.operands.len()).filter(|at| *at == 0 || *at > states);
-    let sketch = everything.fold(Sketch::of(call).keeps("*:"), |s, at| s.keeps_operand(Some(at)));
+    let sketch = everything.fold(Sketch::new(call).keeps("*:"), |s, at| s.keeps_operand(Some(at)));
     let steps = if cell { 1 } else { 2 };
     sketch.flops(flops).gradients(gradients).keeps_more(steps * rows * hidden * call.width())
 }

@@ -185,7 +185,7 @@ fn mean(view: View<'_>, rule: &Rule, part: &Part) -> Option<LocalOp> {
 }
 
 fn cost(call: &Call<'_>) -> Sketch {
-    let sketch = Sketch::of(call).meanwhile(0, steps(call));
+    let sketch = Sketch::new(call).meanwhile(0, steps(call));
     let places = call.made() * Dtype::I64.bytes() as u64;
     let along = call.op.target.ends_with(".dim");
     match call.name() {

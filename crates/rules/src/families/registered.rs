@@ -20,7 +20,7 @@ pub(super) const FAMILY: Family = Family {
     rule,
     local,
     rewriting: None,
-    cost: Sketch::of,
+    cost: Sketch::new,
     costs: "as its rule tells",
     nature: Nature { dear: true, ..Nature::PLAIN },
 };
@@ -35,8 +35,8 @@ pub fn name_of(op: &Op) -> Option<&str> {
 
 /// Who vouches for the rule of such an operator.
 pub fn origin(op: &Op) -> &'static str {
-    let found = matches!(op.arg(Places::of(op).rule, "rule"), Some(Arg::Str(text)) if was_found(text));
-    match (found, is_module(op)) {
+    let discovered = matches!(op.arg(Places::new(op).rule, "rule"), Some(Arg::Str(text)) if was_found(text));
+    match (discovered, is_module(op)) {
         (true, _) => "found by trying",
         (false, true) => "stated",
         (false, false) => "registered",
@@ -56,7 +56,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    pub(crate) fn of(op: &Op) -> Self {
+    pub(crate) fn new(op: &Op) -> Self {
         match is_module(op) {
             true => Self { call: 4, rule: 8, dims: 9, sizes: 10 },
             false => Self { call: 2, rule: 3, dims: 4, sizes: 5 },
@@ -73,7 +73,7 @@ pub(crate) fn num_held(op: &Op) -> usize {
 }
 
 fn rule(view: View<'_>) -> Option<String> {
-    let Some(Arg::Str(text)) = view.op.arg(Places::of(view.op).rule, "rule") else { return None };
+    let Some(Arg::Str(text)) = view.op.arg(Places::new(view.op).rule, "rule") else { return None };
     let empty = |shape: &[i64]| shape.contains(&0);
     let inputs = view.input_shapes();
     let (held, given) = inputs.split_at(num_held(view.op));
@@ -145,7 +145,7 @@ fn sizes(op: &Op) -> Vec<(String, i64)> {
         (Arg::Str(dim), Arg::Int(size)) => Some((dim.clone(), *size)),
         _ => None,
     };
-    let places = Places::of(op);
+    let places = Places::new(op);
     list((places.dims, "dims")).iter().zip(list((places.sizes, "sizes"))).filter_map(pair).collect()
 }
 
@@ -154,7 +154,7 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
     let given = sizes(view.op);
     if !given.is_empty() {
         let sizes = given.iter().map(|(dim, _)| LocalArg::Int(size(rule, part, dim))).collect();
-        set(&mut local, Places::of(view.op).sizes, "sizes", LocalArg::List(sizes));
+        set(&mut local, Places::new(view.op).sizes, "sizes", LocalArg::List(sizes));
     }
     local
 }

@@ -99,13 +99,13 @@ fn dispatched(call: &Call<'_>) -> Sketch {
     let slots = call.operands.get(1).and_then(|it| it.shape.last()).map_or(1, |size| size.unsigned_abs());
     // Which expert has which token.
     let table = rows / slots.max(1) * (experts + 1);
-    Sketch::of(call).flops(0).keeps("").keeps_more(rows * PLACE).meanwhile(table, 0)
+    Sketch::new(call).flops(0).keeps("").keeps_more(rows * PLACE).meanwhile(table, 0)
 }
 
 fn computed(call: &Call<'_>) -> Sketch {
-    let [given, up, down] = &call.operands[..] else { return Sketch::of(call) };
+    let [given, up, down] = &call.operands[..] else { return Sketch::new(call) };
     let transposed = matches!(call.arg(TRANSPOSED, "transposed"), Some(LocalArg::Bool(true)));
-    let (&[_, a, b], &[_, c, d]) = (&up.shape[..], &down.shape[..]) else { return Sketch::of(call) };
+    let (&[_, a, b], &[_, c, d]) = (&up.shape[..], &down.shape[..]) else { return Sketch::new(call) };
     let (both, read, inner, made) = if transposed { (b, a, c, d) } else { (a, b, d, c) };
     let [both, read, inner, made] = [both, read, inner, made].map(i64::unsigned_abs);
     let rows = numel(&given.shape) / read.max(1);
@@ -118,7 +118,7 @@ fn computed(call: &Call<'_>) -> Sketch {
     let gradients =
         [if x { first + second } else { 0 }, if up { first + if x { 0 } else { second } } else { 0 }];
     let gradients = [gradients.to_vec(), vec![if down { second } else { 0 }]].concat();
-    Sketch::of(call)
+    Sketch::new(call)
         .keeps("0: 1 2; 1: 0 2")
         .keeps_more(rows * elements * call.width())
         .flops(first + second)
@@ -132,5 +132,5 @@ fn combined(call: &Call<'_>) -> Sketch {
     let weight = call.operands.get(2).map_or(0, |weights| weights.dtype.bytes() as u64);
     // Of each row which of its token's experts it is, what that counts, and whose it is.
     let more = rows * (slots + weight + PLACE);
-    Sketch::of(call).keeps("2: 0").keeps_more(more).flops(2 * rows * width)
+    Sketch::new(call).keeps("2: 0").keeps_more(more).flops(2 * rows * width)
 }

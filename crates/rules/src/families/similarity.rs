@@ -40,15 +40,15 @@ fn all_pairs(view: View<'_>, one: &[i64], other: &[i64]) -> Option<String> {
     let names = batch(leading, result);
     let (p, r) = (term(result[leading], "p"), term(result[leading + 1], "r"));
     let compared = mark(&term(*one.last()?, "m"), "^");
-    let rows = |shape: &[i64], own: &String| {
+    let terms = |shape: &[i64], row_term: &String| {
         let before = broadcast(&shape[..shape.len() - 2], &result[..leading], &names);
-        operand(&[before, vec![own.clone(), compared.clone()]].concat())
+        operand(&[before, vec![row_term.clone(), compared.clone()]].concat())
     };
     if one.len() < 2 || other.len() < 2 {
         return None;
     }
     let made = operand(&[names.clone(), vec![p.clone(), r.clone()]].concat());
-    text(view, &[rows(one, &p), rows(other, &r)], &[made], &[])
+    text(view, &[terms(one, &p), terms(other, &r)], &[made], &[])
 }
 
 fn pairs(view: View<'_>, one: &[i64], other: &[i64], dim: i64, keeps: bool) -> Option<String> {
@@ -87,7 +87,7 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 
 fn cost(call: &Call<'_>) -> Sketch {
     const OPERATIONS: u64 = 3;
-    let sketch = Sketch::of(call);
+    let sketch = Sketch::new(call);
     let compared = call.operands.first().and_then(|it| it.shape.last()).map_or(1, |size| size.unsigned_abs());
     match call.name() {
         "cdist" => sketch.flops(OPERATIONS * call.made() * compared).keeps("*: 0 1 r0"),

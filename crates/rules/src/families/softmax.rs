@@ -97,5 +97,5 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 
 fn cost(call: &Call<'_>) -> Sketch {
     const OPERATIONS: u64 = 5;
-    Sketch::of(call).flops(OPERATIONS * call.made()).keeps("*: r0")
+    Sketch::new(call).flops(OPERATIONS * call.made()).keeps("*: r0")
 }

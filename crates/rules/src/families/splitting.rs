@@ -108,9 +108,9 @@ fn sizes(view: View<'_>, size: i64, dim: usize) -> Option<Vec<i64>> {
         _ => return ints(view.op, 1, "split_sizes").or(ints(view.op, 1, "split_size")),
     };
     let shapes = view.output_shapes();
-    let of =
+    let piece_size =
         |(i, shape): (i64, &Option<&[i64]>)| shape.map_or((size - i * step).min(step), |shape| shape[dim]);
-    Some((0..count).zip(&shapes).map(of).collect())
+    Some((0..count).zip(&shapes).map(piece_size).collect())
 }
 
 /// The term of a dim that is a sequence of pieces, and the term of each piece.
@@ -358,7 +358,7 @@ fn divide(view: View<'_>, part: &Part, local: &mut LocalOp) {
 }
 
 fn cost(call: &Call<'_>) -> Sketch {
-    let sketch = Sketch::of(call);
+    let sketch = Sketch::new(call);
     match call.name() {
         "glu" => sketch,
         "diff" => sketch.keeps("*:"),

@@ -169,7 +169,7 @@ fn local(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 }
 
 fn cost(call: &Call<'_>) -> Sketch {
-    let sketch = Sketch::of(call);
+    let sketch = Sketch::new(call);
     let places = call.made() * Dtype::I64.bytes() as u64;
     match call.name() {
         "median" | "nanmedian" | "mode" | "kthvalue" if call.results.len() > 1 => {

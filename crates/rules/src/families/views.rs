@@ -299,10 +299,10 @@ fn complex(input: &[i64], result: &[i64]) -> (Terms, Terms) {
 fn mesh(view: View<'_>) -> Option<String> {
     let sizes: Vec<i64> = view.input_shapes().iter().map(|s| s.iter().product()).collect();
     let names = terms(&sizes);
-    let own = |(shape, name): (&&[i64], &String)| {
+    let term_of = |(shape, name): (&&[i64], &String)| {
         if shape.is_empty() { "scalar".into() } else { name.clone() }
     };
-    let inputs: Vec<String> = view.input_shapes().iter().zip(&names).map(own).collect();
+    let inputs: Vec<String> = view.input_shapes().iter().zip(&names).map(term_of).collect();
     let mut written = names.clone();
     let crossed = matches!(view.op.kwarg("indexing"), Some(graph::Arg::Str(way)) if way == "xy");
     if crossed && written.len() > 1 {
@@ -347,7 +347,7 @@ fn interleave(view: View<'_>, rule: &Rule, part: &Part) -> LocalOp {
 }
 
 fn cost(call: &Call<'_>) -> Sketch {
-    let sketch = Sketch::of(call);
+    let sketch = Sketch::new(call);
     match call.name() {
         "repeat" | "repeat_interleave" | "diag_embed" => sketch.flops(0),
         "meshgrid" => sketch.view_each().keeps("*:"),

@@ -240,9 +240,9 @@ impl<'a> Cutter<'a> {
         let name = self.free(&tensor.name, slice);
         let mut shape = tensor.shape.clone();
         shape[self.at(id, factor).dim] = hi;
-        let found = self.joined(id, factor, parts, Tensor { name, shape, ..tensor });
-        self.made.insert(key, found);
-        found
+        let joined = self.joined(id, factor, parts, Tensor { name, shape, ..tensor });
+        self.made.insert(key, joined);
+        joined
     }
 
     fn part_of_whole(&mut self, id: TensorId, factor: usize, at: Interval) -> TensorId {
@@ -251,9 +251,9 @@ impl<'a> Cutter<'a> {
         if let Some(known) = self.made.get(&key) {
             return *known;
         }
-        let found = self.interval_of(id, factor, at);
-        self.made.insert(key, found);
-        found
+        let part = self.interval_of(id, factor, at);
+        self.made.insert(key, part);
+        part
     }
 
     /// An interval of a whole value.
@@ -282,9 +282,9 @@ impl<'a> Cutter<'a> {
         let at = self.at(id, factor);
         let mut opened = vec![];
         for part in parts {
-            let own = self.new.tensor(part).clone();
-            let tokens = own.shape[at.dim] / at.outer / at.inner;
-            opened.push(self.opened(part, &own, &at, tokens));
+            let tensor = self.new.tensor(part).clone();
+            let tokens = tensor.shape[at.dim] / at.outer / at.inner;
+            opened.push(self.opened(part, &tensor, &at, tokens));
         }
         let dim = at.opened_dim();
         let mut shape = self.new.tensor(opened[0]).shape.clone();

@@ -50,7 +50,7 @@ pub(super) struct Forms<'a> {
 const ATTENTION: &str = "aten.scaled_dot_product_attention.default";
 
 impl<'a> Forms<'a> {
-    pub fn of(graph: &'a Graph, analysis: &'a Analysis, slices: &'a Slices) -> Result<Self> {
+    pub fn new(graph: &'a Graph, analysis: &'a Analysis, slices: &'a Slices) -> Result<Self> {
         let classes = Classes::of(graph, analysis);
         let class = slices.class(graph, analysis, &classes)?;
         let source = |id: TensorId| {
@@ -58,8 +58,8 @@ impl<'a> Forms<'a> {
             let live = tensor.wants_grad() || matches!(tensor.source, Source::Input { .. });
             Form::Whole { since: 0, late: None, live }
         };
-        let of = graph.tensor_ids().map(source).collect();
-        let mut forms = Self { graph, analysis, slices, classes, class, of, how: vec![] };
+        let initial = graph.tensor_ids().map(source).collect();
+        let mut forms = Self { graph, analysis, slices, classes, class, of: initial, how: vec![] };
         for op in graph.op_ids() {
             let how = forms.decide(op);
             forms.note(op, how)?;
@@ -94,8 +94,8 @@ impl<'a> Forms<'a> {
         if self.is_causal(op) {
             return How::Causal;
         }
-        let own = |index: &usize| self.classes.of_loop(op, *index) == self.class;
-        let loops: Vec<usize> = (0..dims.loops.len()).filter(own).collect();
+        let in_class = |index: &usize| self.classes.of_loop(op, *index) == self.class;
+        let loops: Vec<usize> = (0..dims.loops.len()).filter(in_class).collect();
         let fits = |index: usize| {
             inputs.iter().zip(&dims.inputs).all(|(id, carried)| self.fits(*id, carried, index))
         };
@@ -130,8 +130,10 @@ impl<'a> Forms<'a> {
         let Some(rule) = self.analysis.rules[op.index()].as_ref().filter(|_| causal) else { return false };
         let tokens = |name: &str| {
             let dim = rule.find(name)?;
-            let mut own = (0..dims.loops.len()).filter(|index| dims.loops[*index].dim == dim);
-            own.next().filter(|index| own.next().is_none() && self.classes.of_loop(op, *index) == self.class)
+            let mut loops = (0..dims.loops.len()).filter(|index| dims.loops[*index].dim == dim);
+            loops
+                .next()
+                .filter(|index| loops.next().is_none() && self.classes.of_loop(op, *index) == self.class)
         };
         let (Some(queries), Some(keys)) = (tokens("l"), tokens("s")) else { return false };
         [(q, queries), (k, keys), (v, keys)]

@@ -29,14 +29,14 @@ fn sequence(graph: &Graph, analysis: &Analysis) -> Result<(usize, usize, i64)> {
     let attention: Vec<OpId> = graph.op_ids().filter(is_attention).collect();
     let along = |op: OpId| Some(classes.of_loop(op, analysis.op(op).find("l")?));
     let is_second = |(_, dim, _): &(TensorId, usize, usize)| *dim == 1;
-    let found = match attention.iter().copied().find(causal) {
+    let sequence_dim = match attention.iter().copied().find(causal) {
         Some(op) => inputs(graph, analysis)
             .into_iter()
             .find(|(id, _, factor)| along(op) == Some(classes.of_factor(*id, *factor))),
         None if attention.is_empty() => inputs(graph, analysis).into_iter().find(is_second),
         None => return Err(looks_ahead(graph, attention[0])),
     };
-    let Some((id, dim, _)) = found else {
+    let Some((id, dim, _)) = sequence_dim else {
         let what = format!("no input of {} has a sequence", graph.model);
         return Err(Error::new("SW0331", what)
             .why("a sequence is a dim of an input along which attention is causal")
@@ -48,15 +48,15 @@ fn sequence(graph: &Graph, analysis: &Analysis) -> Result<(usize, usize, i64)> {
 
 /// Dims of the inputs that are one factor: the tensor, the dim, and the factor counted over all dims.
 fn inputs(graph: &Graph, analysis: &Analysis) -> Vec<(TensorId, usize, usize)> {
-    let mut found = vec![];
+    let mut dims = vec![];
     for id in graph.tensor_ids().filter(|id| matches!(graph.tensor(*id).source, Source::Input { .. })) {
         let mut before = 0;
         for (dim, factors) in analysis.factors[id.index()].iter().enumerate() {
-            found.extend((factors.len() == 1).then_some((id, dim, before)));
+            dims.extend((factors.len() == 1).then_some((id, dim, before)));
             before += factors.len();
         }
     }
-    found
+    dims
 }
 
 fn looks_ahead(graph: &Graph, op: OpId) -> Error {

@@ -27,7 +27,7 @@ pub(crate) fn clash(question: &Question<'_>, constraints: &Constraints) -> Resul
     let named = named(question, constraints);
     let skeleton = match question.devices {
         1 => None,
-        _ => Some(Skeleton::of(&Question { constraints: Some(constraints), ..*question }, constraints)?),
+        _ => Some(Skeleton::new(&Question { constraints: Some(constraints), ..*question }, constraints)?),
     };
     let holds = |keep: &Set| {
         named.iter().any(|broken| broken.is_disjoint(keep))
@@ -62,8 +62,8 @@ pub(crate) fn too_tight(question: &Question<'_>, constraints: &Constraints) -> R
         let some = constraints.only(keep, question.graph)?;
         let question =
             Question { constraints: (!keep.is_empty()).then_some(&some), stop: Stop::default(), ..*question };
-        let found = looked_for(&question, Wanted { count: 1, below: f64::INFINITY }, &mut |_| ());
-        Ok(found?.rows.iter().any(Evaluated::fits))
+        let result = looked_for(&question, Wanted { count: 1, below: f64::INFINITY }, &mut |_| ());
+        Ok(result?.rows.iter().any(Evaluated::fits))
     };
     if constraints.all.is_empty() || !fits(&Set::new())? {
         return Ok(None);
@@ -81,8 +81,8 @@ pub(crate) fn too_tight(question: &Question<'_>, constraints: &Constraints) -> R
 /// A set that does not hold, of which every smaller part does.
 fn smallest(count: usize, holds: &dyn Fn(&Set) -> bool) -> Set {
     let few = if count > MANY { FEW - 1 } else { FEW };
-    if let Some(found) = (1..=few).find_map(|size| first(count, size, &mut vec![], holds)) {
-        return found;
+    if let Some(clash) = (1..=few).find_map(|size| first(count, size, &mut vec![], holds)) {
+        return clash;
     }
     let mut keep: Set = (0..count).collect();
     for number in 0..count {
@@ -102,10 +102,10 @@ fn first(count: usize, size: usize, known: &mut Vec<usize>, holds: &dyn Fn(&Set)
     }
     for next in known.last().map_or(0, |last| last + 1)..count {
         known.push(next);
-        let found = first(count, size, known, holds);
+        let clash = first(count, size, known, holds);
         known.pop();
-        if found.is_some() {
-            return found;
+        if clash.is_some() {
+            return clash;
         }
     }
     None

@@ -48,34 +48,36 @@ impl Constraints {
             let says = resolved(&constraint.says, graph, analysis, &nodes);
             constraint.says = says.map_err(|error| error.at(constraint.place.clone()))?;
         }
-        Self::of(all, graph, nodes)
+        Self::new(all, graph, nodes)
     }
 
-    fn of(all: Vec<Constraint>, graph: &Graph, nodes: Vec<usize>) -> Result<Self> {
+    fn new(all: Vec<Constraint>, graph: &Graph, nodes: Vec<usize>) -> Result<Self> {
         let (demands, on) = (vec![vec![]; graph.ops.len()], vec![vec![]; graph.ops.len()]);
-        let mut found = Self { all: vec![], demands, on, nodes, memory: None };
+        let mut constraints = Self { all: vec![], demands, on, nodes, memory: None };
         for (number, constraint) in all.iter().enumerate() {
             match &constraint.says {
                 Says::Ways(demands) => {
                     for demand in demands {
-                        found.demands[demand.op.index()].push((number, demand.clone()));
+                        constraints.demands[demand.op.index()].push((number, demand.clone()));
                     }
                 }
                 Says::Memory(size) => {
                     let size = compiler::bytes(size).map_err(|error| error.at(constraint.place.clone()))?;
-                    found.memory = Some(found.memory.map_or(size, |known| known.min(size)));
+                    constraints.memory = Some(constraints.memory.map_or(size, |known| known.min(size)));
                 }
-                Says::Devices { ops, .. } => ops.iter().for_each(|op| found.on[op.index()].push(number)),
+                Says::Devices { ops, .. } => {
+                    ops.iter().for_each(|op| constraints.on[op.index()].push(number));
+                }
                 _ => {}
             }
         }
-        Ok(Self { all, ..found })
+        Ok(Self { all, ..constraints })
     }
 
     /// Some of them.
     pub(crate) fn only(&self, keep: &BTreeSet<usize>, graph: &Graph) -> Result<Self> {
         let all = keep.iter().map(|number| self.all[*number].clone()).collect();
-        Self::of(all, graph, self.nodes.clone())
+        Self::new(all, graph, self.nodes.clone())
     }
 
     /// Who forbids this of an operator that all devices run: how often its loops are divided, in all and among the

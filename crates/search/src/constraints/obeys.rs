@@ -32,9 +32,9 @@ fn inside(plan: &OpPlan, loops: usize, nodes: &[usize]) -> Ways {
         for (at, kind) in kinds.iter().enumerate() {
             let divides =
                 |on: On| on == *kind || matches!(kind, On::Loop(index) if on.loops().any(|it| it == *index));
-            let own = digits.iter().zip(&plan.splits).filter(|(_, split)| divides(split.on));
-            let own: Vec<u32> = own.map(|(digit, _)| *digit).collect();
-            seen.entry((nodes[*device as usize], at)).or_default().insert(own);
+            let dividing = digits.iter().zip(&plan.splits).filter(|(_, split)| divides(split.on));
+            let coordinates: Vec<u32> = dividing.map(|(digit, _)| *digit).collect();
+            seen.entry((nodes[*device as usize], at)).or_default().insert(coordinates);
         }
     }
     let most = |wanted: usize| {

@@ -50,7 +50,7 @@ struct Wait {
 const NOTHING: Wait = Wait { complete: 0.0, partial: None };
 
 impl<'c> LinkLine<'c> {
-    pub(super) fn of(cluster: &'c Cluster, plan: &Plan, stages: &Stages<'_>) -> Self {
+    pub(super) fn new(cluster: &'c Cluster, plan: &Plan, stages: &Stages<'_>) -> Self {
         let axes = stages.axes(plan);
         let equal = cluster.nodes.windows(2).all(|two| two[0] == two[1]);
         let along = |stage: usize, set: Axes| {
@@ -73,20 +73,20 @@ impl<'c> LinkLine<'c> {
 
     /// Messages that belong together may be one, and one may be cut in two that other ranks send.
     pub(super) fn seconds(&self, stage: usize, axis: usize, collective: Collective, bytes: u64) -> f64 {
-        let of = |group: &Vec<u32>| self.in_group(group, collective, bytes as f64);
-        least(self.along[stage][1 << axis].groups.iter().map(of))
+        let seconds_of = |group: &Vec<u32>| self.in_group(group, collective, bytes as f64);
+        least(self.along[stage][1 << axis].groups.iter().map(seconds_of))
     }
 
     /// Of what is gathered or scattered along some axes, by all at once: in one, or along one axis after the other, in
     /// whatever order.
     pub(super) fn scattered(&self, stage: usize, set: Axes, bytes: f64) -> f64 {
-        let mut found = self.in_one(stage, set, bytes);
+        let mut shortest = self.in_one(stage, set, bytes);
         for axis in (0..self.axes).map(|axis| 1 << axis).filter(|axis| set & axis != 0 && set != *axis) {
             let parts = self.along[stage][axis].groups.first().map_or(1, Vec::len) as f64;
             let others = self.scattered(stage, set & !axis, bytes / parts);
-            found = found.min(self.in_one(stage, axis, bytes) + others);
+            shortest = shortest.min(self.in_one(stage, axis, bytes) + others);
         }
-        found
+        shortest
     }
 
     fn in_one(&self, stage: usize, set: Axes, bytes: f64) -> f64 {
@@ -114,8 +114,8 @@ impl<'c> LinkLine<'c> {
 
 /// Nothing where there is none.
 fn least(seconds: impl Iterator<Item = f64>) -> f64 {
-    let found = seconds.fold(f64::INFINITY, f64::min);
-    if found.is_finite() { found } else { 0.0 }
+    let shortest = seconds.fold(f64::INFINITY, f64::min);
+    if shortest.is_finite() { shortest } else { 0.0 }
 }
 
 /// How many of a group are in each node.
@@ -130,14 +130,14 @@ fn shape(cluster: &Cluster, group: &[u32]) -> Vec<usize> {
 impl Chains<'_> {
     /// For each stage the seconds of the longest chain of a micro-batch, forward and backward.
     pub(super) fn waits(&self) -> Vec<(f64, f64)> {
-        let mut found = vec![(0.0_f64, 0.0_f64); self.stages.count];
+        let mut longest = vec![(0.0_f64, 0.0_f64); self.stages.count];
         for axis in 0..self.line.axes {
             let (forward, backward) = (self.forward(axis), self.backward(axis));
-            for (stage, found) in found.iter_mut().enumerate() {
-                *found = (found.0.max(forward[stage]), found.1.max(backward[stage]));
+            for (stage, wait) in longest.iter_mut().enumerate() {
+                *wait = (wait.0.max(forward[stage]), wait.1.max(backward[stage]));
             }
         }
-        found
+        longest
     }
 
     /// Who makes a tensor in the same stage, if both count.
@@ -195,16 +195,16 @@ impl Chains<'_> {
         let mut waits = vec![NOTHING; self.graph.ops.len()];
         for op in self.graph.op_ids().rev() {
             let stage = self.stages.of[op.index()];
-            let (own, split) = (waits[op.index()], loop_of(self.plan.op(op).splits[axis]));
+            let (wait, split) = (waits[op.index()], loop_of(self.plan.op(op).splits[axis]));
             // What is split needs the gradient complete; whatever is not may pass on what it is given.
-            let given = match (split, own.partial) {
+            let given = match (split, wait.partial) {
                 (Some(_), Some((since, bytes))) => {
                     let sums = matches!(self.kind(op, axis), Some(Kind::Reduce(_)));
                     let collective = if sums { Collective::AllReduce } else { Collective::ReduceScatter };
                     let seconds = self.line.seconds(stage, axis, collective, bytes);
-                    Wait { complete: own.complete.max(since + seconds), partial: None }
+                    Wait { complete: wait.complete.max(since + seconds), partial: None }
                 }
-                _ => own,
+                _ => wait,
             };
             longest[stage] = longest[stage].max(given.complete);
             for (input, tensor) in self.graph.op(op).inputs().into_iter().enumerate() {

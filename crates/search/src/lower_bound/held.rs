@@ -96,22 +96,22 @@ fn parameter(
         let Some(bytes) = here().map(size).min() else { continue };
         let read = graph.tensor(tensor);
         let held = bytes / read.dtype.bytes() as u64 * held_as(read, question.masters).bytes() as u64;
-        let own = sharding.map_or(held, |sharding| held / parts(sharding));
+        let shard = sharding.map_or(held, |sharding| held / parts(sharding));
         // Where it is gathered for a while it may be gone when most is held.
         let is_gone = sharding.is_some_and(|sharding| sharding.gather == Gather::Pass);
-        totals.held += if is_gone { own } else { held };
+        totals.held += if is_gone { shard } else { held };
         if trained {
-            totals.gradients += own;
+            totals.gradients += shard;
             // Of what is sent with each micro-batch a part adds up.
             let adds =
-                if sharding.is_some_and(|sharding| sharding.reduce == Reduce::Each) { own } else { held };
+                if sharding.is_some_and(|sharding| sharding.reduce == Reduce::Each) { shard } else { held };
             if lives_on_host(chains.plan, graph, tensor) {
-                totals.on_host += own;
+                totals.on_host += shard;
             } else {
-                totals.trained += own;
+                totals.trained += shard;
                 totals.added += if ground.kept.arriving[tensor.index()] { adds } else { 0 };
                 let comes = has_state_on_host(chains.plan, graph, tensor);
-                totals.from_host += if comes { own } else { 0 };
+                totals.from_host += if comes { shard } else { 0 };
             }
         }
         let [(op, input)] = here().copied().collect::<Vec<_>>()[..] else { continue };

@@ -29,7 +29,7 @@ impl Kept {
     }
 
     /// Bytes of each stage, when it has most of it, and of how many micro-batches that is.
-    pub(super) fn of(
+    pub(super) fn by_stage(
         &self,
         question: &Question<'_>,
         plan: &Plan,
@@ -38,22 +38,22 @@ impl Kept {
     ) -> Vec<(u64, u32)> {
         let graph = question.graph;
         let at_once = |stage: usize| at_once(plan, stages, stage, question.batches);
-        let mut found: Vec<(u64, u32)> = (0..stages.count).map(|stage| (0, at_once(stage))).collect();
+        let mut by_stage: Vec<(u64, u32)> = (0..stages.count).map(|stage| (0, at_once(stage))).collect();
         if !plan.offload.is_empty() || plan.tokens > 1 {
-            return found;
+            return by_stage;
         }
         let keeps = keeps(graph, &self.costs, &spans_of(graph, &plan.recompute, &self.arriving));
         let mut of_blocks = vec![0; plan.block_count() as usize];
         for op in graph.op_ids().filter(|op| self.wanted[op.index()]) {
-            let own = part(&keeps[op.index()], &costs[op.index()]);
-            let (bytes, batches) = &mut found[stages.of[op.index()]];
-            *bytes += u64::from(*batches) * own;
-            of_blocks[plan.block(op) as usize] += own;
+            let op_bytes = part(&keeps[op.index()], &costs[op.index()]);
+            let (bytes, batches) = &mut by_stage[stages.of[op.index()]];
+            *bytes += u64::from(*batches) * op_bytes;
+            of_blocks[plan.block(op) as usize] += op_bytes;
         }
         match most(question, plan, stages, &self.arriving, &of_blocks) {
             // Perhaps it is there only before the first backward.
             Some(all) => all.into_iter().map(|bytes| (bytes, question.batches)).collect(),
-            None => found,
+            None => by_stage,
         }
     }
 }
@@ -69,8 +69,9 @@ fn at_once(plan: &Plan, stages: &Stages<'_>, stage: usize, batches: u32) -> u32 
 }
 
 fn part(keeps: &Keeps, cost: &OperatorCost) -> u64 {
-    let share =
-        |(at, (own, all)): &(usize, (i64, i64))| (cost.inputs[*at] as f64 * *own as f64 / *all as f64) as u64;
+    let share = |(at, (stored, all)): &(usize, (i64, i64))| {
+        (cost.inputs[*at] as f64 * *stored as f64 / *all as f64) as u64
+    };
     let read: u64 = keeps.inputs.iter().map(share).sum();
     let made: u64 = keeps.outputs.iter().map(|at| cost.outputs[*at]).sum();
     read + made

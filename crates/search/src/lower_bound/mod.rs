@@ -102,13 +102,13 @@ impl<'q> LowerBounds<'q> {
         Self { question, own: Ground::new(question), rewritten: vec![] }
     }
 
-    pub fn of(&mut self, plan: &Plan) -> Result<LowerBound> {
+    pub fn bound(&mut self, plan: &Plan) -> Result<LowerBound> {
         let Question { graph, analysis, .. } = *self.question;
         let rewritings = plan::rewritings(graph, analysis, plan);
-        let own = self.own.of(self.question, plan)?;
+        let bound = self.own.bound(self.question, plan)?;
         // Slices of a sequence are rewritten one by one.
         if rewritings.is_empty() || plan.tokens > 1 {
-            return Ok(own);
+            return Ok(bound);
         }
         let at = match self.rewritten.iter().position(|(known, _)| *known == rewritings) {
             Some(at) => at,
@@ -122,7 +122,7 @@ impl<'q> LowerBounds<'q> {
         let carried = plan::carried(plan, analysis, &anew.graph, &anew.analysis);
         let question = Question { graph: &anew.graph.graph, analysis: &anew.analysis, ..*self.question };
         // What is made within what is rewritten may be gone before backward.
-        Ok(LowerBound { memory: own.memory, kept: own.kept, ..anew.ground.of(&question, &carried)? })
+        Ok(LowerBound { memory: bound.memory, kept: bound.kept, ..anew.ground.bound(&question, &carried)? })
     }
 }
 
@@ -142,16 +142,16 @@ impl Ground {
         Self { parts, kept: Kept::new(question), needs_grad, uses: question.graph.uses() }
     }
 
-    fn of(&mut self, question: &Question<'_>, plan: &Plan) -> Result<LowerBound> {
+    fn bound(&mut self, question: &Question<'_>, plan: &Plan) -> Result<LowerBound> {
         let Question { graph, analysis, cluster, .. } = *question;
         let needs_grad = &self.needs_grad[..];
-        let of = GraphFacts { graph, analysis, needs_grad };
-        let costs = self.parts.of_all(of, plan);
-        let stages = Stages::of(graph, plan);
-        let line = LinkLine::of(cluster, plan, &stages);
+        let facts = GraphFacts { graph, analysis, needs_grad };
+        let costs = self.parts.costs(facts, plan);
+        let stages = Stages::new(graph, plan);
+        let line = LinkLine::new(cluster, plan, &stages);
         let recomputed = stages.recomputed(plan, &costs, needs_grad);
         let seconds: Vec<(f64, f64)> = costs.iter().map(|cost| self.parts.seconds(cost)).collect();
-        let mut loads = busiest(&mut self.parts, of, plan, &stages, &recomputed);
+        let mut loads = busiest(&mut self.parts, facts, plan, &stages, &recomputed);
         let (costs, stages, line) = (&costs[..], &stages, &line);
         let chains = Chains { graph, analysis, plan, costs, stages, needs_grad, line, among: None };
         for (load, waits) in loads.iter_mut().zip(chains.waits()) {
@@ -168,7 +168,7 @@ impl Ground {
         let piped = if piped { stages.piped(&chains, &work, batches, whole) } else { 0.0 };
         let lines = f64::from(cluster.lines(question.devices));
         let flat = loads.iter().map(|load| load.seconds(batches, lines)).fold(0.0, f64::max);
-        let kept = self.kept.of(question, plan, costs, stages);
+        let kept = self.kept.by_stage(question, plan, costs, stages);
         let with = |(load, (bytes, at_once)): (&Load, &(u64, u32))| {
             // There are gradients once the first backward is over, and then as much is kept again.
             let later = if *at_once < question.batches { 0 } else { load.gradients };
@@ -187,16 +187,16 @@ impl Ground {
 /// What a rank of each stage computes of a micro-batch: of its first and its last one the one that computes longer.
 fn busiest(
     parts: &mut Parts,
-    of: GraphFacts<'_>,
+    facts: GraphFacts<'_>,
     plan: &Plan,
     stages: &Stages<'_>,
     recomputed: &[bool],
 ) -> Vec<Load> {
     let mut ends = vec![[Load::default(); 2]; stages.count];
-    for op in of.graph.op_ids() {
+    for op in facts.graph.op_ids() {
         let stage = stages.of[op.index()];
         for (load, device) in ends[stage].iter_mut().zip(stages.ends[stage]) {
-            let (forward, backward) = parts.on(of, plan, op, device);
+            let (forward, backward) = parts.on(facts, plan, op, device);
             load.forward += forward;
             load.backward += backward + if recomputed[op.index()] { forward } else { 0.0 };
         }

@@ -56,35 +56,35 @@ impl Parts {
         Self { numbers, known: HashMap::new(), of_parts: HashMap::new(), kinds, operators: Kinds::of(graph) }
     }
 
-    pub(super) fn of_all(&mut self, of: GraphFacts<'_>, plan: &Plan) -> Vec<Rc<OperatorCost>> {
-        of.graph.op_ids().map(|op| self.of(of, plan, op)).collect()
+    pub(super) fn costs(&mut self, facts: GraphFacts<'_>, plan: &Plan) -> Vec<Rc<OperatorCost>> {
+        facts.graph.op_ids().map(|op| self.cost(facts, plan, op)).collect()
     }
 
-    fn of(&mut self, of: GraphFacts<'_>, plan: &Plan, op: OpId) -> Rc<OperatorCost> {
+    fn cost(&mut self, facts: GraphFacts<'_>, plan: &Plan, op: OpId) -> Rc<OperatorCost> {
         let parts = plan.op(op);
         let key = (self.numbers[op.index()], parts.splits.clone());
-        if let Some(found) = self.known.get(&key) {
-            return Rc::clone(found);
+        if let Some(cost) = self.known.get(&key) {
+            return Rc::clone(cost);
         }
-        let found = if of.is_own(plan, op) { of.rewritten(op) } else { of.smallest(plan, op) };
-        Rc::clone(self.known.entry(key).or_insert(Rc::new(found)))
+        let cost = if facts.is_own(plan, op) { facts.rewritten(op) } else { facts.smallest(plan, op) };
+        Rc::clone(self.known.entry(key).or_insert(Rc::new(cost)))
     }
 
     /// Seconds of all parts of an operator on a device, forward and backward; of one that has none, nothing.
-    pub(super) fn on(&mut self, of: GraphFacts<'_>, plan: &Plan, op: OpId, device: u32) -> (f64, f64) {
-        let own = plan.op(op);
-        if of.is_own(plan, op) {
+    pub(super) fn on(&mut self, facts: GraphFacts<'_>, plan: &Plan, op: OpId, device: u32) -> (f64, f64) {
+        let op_plan = plan.op(op);
+        if facts.is_own(plan, op) {
             return (0.0, 0.0);
         }
         let mut sum = (0.0, 0.0);
-        for (index, _) in (0..).zip(&own.devices).filter(|(_, other)| **other == device) {
-            let key = (self.numbers[op.index()], own.splits.clone(), index);
+        for (index, _) in (0..).zip(&op_plan.devices).filter(|(_, other)| **other == device) {
+            let key = (self.numbers[op.index()], op_plan.splits.clone(), index);
             let (forward, backward) = match self.of_parts.get(&key) {
                 Some(known) => *known,
                 None => {
-                    let found = self.seconds(&of.part(plan, op, index));
-                    self.of_parts.insert(key, found);
-                    found
+                    let seconds = self.seconds(&facts.part(plan, op, index));
+                    self.of_parts.insert(key, seconds);
+                    seconds
                 }
             };
             sum = (sum.0 + forward, sum.1 + backward);
@@ -119,8 +119,8 @@ impl GraphFacts<'_> {
     /// Whether others are in the place of an operator.
     fn is_own(self, plan: &Plan, op: OpId) -> bool {
         let loops = &self.analysis.op(op).loops;
-        let own = |split: &Split| matches!(split.on, On::Loop(at) if loops[at].kind == Kind::Own);
-        plan.op(op).splits.iter().any(own)
+        let on_own_loop = |split: &Split| matches!(split.on, On::Loop(at) if loops[at].kind == Kind::Own);
+        plan.op(op).splits.iter().any(on_own_loop)
     }
 
     fn smallest(self, plan: &Plan, op: OpId) -> OperatorCost {

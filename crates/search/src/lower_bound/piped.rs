@@ -30,7 +30,7 @@ impl Stages<'_> {
         let after = self.after(&crossing);
         let paths = self.paths(&crossing, &after);
         let waits = Chains { among: Some(&paths), ..*chains }.waits();
-        let (mut before, mut back, mut found) = (0.0, loads[0].update, 0.0_f64);
+        let (mut before, mut back, mut longest) = (0.0, loads[0].update, 0.0_f64);
         for (stage, waits) in waits.into_iter().enumerate() {
             let ops = || self.graph.op_ids().filter(move |op| self.of[op.index()] == stage);
             let sum = |counts: &[bool]| {
@@ -41,10 +41,10 @@ impl Stages<'_> {
                 })
             };
             let (work, path) = (sum(&after), sum(&paths));
-            found = found.max(before + batches * (work.0 + work.1) + if whole { back } else { 0.0 });
+            longest = longest.max(before + batches * (work.0 + work.1) + if whole { back } else { 0.0 });
             (before, back) = (before + path.0, back + path.1);
         }
-        found
+        longest
     }
 
     /// The operators between the tensors that are followed: those that depend on the one and make the other.
@@ -92,14 +92,14 @@ impl Stages<'_> {
 
     /// The operators of a stage of which a tensor is made.
     fn above(&self, tensor: TensorId, stage: usize) -> Vec<bool> {
-        let mut found = vec![false; self.graph.ops.len()];
+        let mut is_above = vec![false; self.graph.ops.len()];
         let mut open = vec![tensor];
         while let Some(tensor) = open.pop() {
             let Some((maker, _)) = self.graph.producer(tensor) else { continue };
-            if self.of[maker.index()] == stage && !std::mem::replace(&mut found[maker.index()], true) {
+            if self.of[maker.index()] == stage && !std::mem::replace(&mut is_above[maker.index()], true) {
                 open.extend(self.graph.op(maker).inputs());
             }
         }
-        found
+        is_above
     }
 }

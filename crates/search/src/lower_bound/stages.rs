@@ -24,9 +24,9 @@ pub(super) struct Stages<'g> {
 }
 
 impl<'g> Stages<'g> {
-    pub(super) fn of(graph: &'g Graph, plan: &Plan) -> Self {
+    pub(super) fn new(graph: &'g Graph, plan: &Plan) -> Self {
         let mut firsts: Vec<u32> = vec![];
-        let (mut of, mut sample, mut blocks) = (vec![], vec![], vec![]);
+        let (mut stage_of, mut sample, mut blocks) = (vec![], vec![], vec![]);
         for op in graph.op_ids() {
             let first = plan.op(op).devices.iter().copied().min().unwrap_or(0);
             let at = firsts.iter().position(|other| *other == first).unwrap_or_else(|| {
@@ -35,13 +35,13 @@ impl<'g> Stages<'g> {
                 blocks.push(plan.block(op));
                 firsts.len() - 1
             });
-            of.push(at);
+            stage_of.push(at);
         }
-        let alone = |op: OpId| blocks[of[op.index()]] == plan.block(op);
+        let alone = |op: OpId| blocks[stage_of[op.index()]] == plan.block(op);
         let is_row = graph.op_ids().all(alone) && blocks.iter().zip(0..).all(|(block, at)| *block == at);
         let last = |op: &OpId| plan.op(*op).devices.iter().copied().max().unwrap_or(0);
         let ends = firsts.iter().zip(&sample).map(|(first, op)| [*first, last(op)]).collect();
-        Self { graph, count: firsts.len(), of, sample, ends, is_row }
+        Self { graph, count: firsts.len(), of: stage_of, sample, ends, is_row }
     }
 
     /// The operators that are surely computed again: what backward needs of a span, and what that is made of, up to

@@ -53,7 +53,7 @@ fn shape(question: &Question<'_>, plan: &Plan, stages: &Stages<'_>, arriving: &[
     let mut blocks = vec![Block::default(); plan.block_count() as usize];
     let mut devices: Vec<Option<Vec<u32>>> = vec![None; stages.count];
     for op in graph.op_ids() {
-        let (own, stage) = (plan.block(op) as usize, stages.of[op.index()]);
+        let (block, stage) = (plan.block(op) as usize, stages.of[op.index()]);
         let mut on = plan.op(op).devices.clone();
         on.sort_unstable();
         if *devices[stage].get_or_insert_with(|| on.clone()) != on {
@@ -63,14 +63,14 @@ fn shape(question: &Question<'_>, plan: &Plan, stages: &Stages<'_>, arriving: &[
             let is_trained = matches!(graph.tensor(tensor).source, Source::Param { frozen: false, .. });
             is_trained && arriving[tensor.index()]
         };
-        blocks[own].trains |= graph.op(op).inputs().into_iter().any(trains);
-        if !blocks[own].devices.contains(&stage) {
-            blocks[own].devices.push(stage);
+        blocks[block].trains |= graph.op(op).inputs().into_iter().any(trains);
+        if !blocks[block].devices.contains(&stage) {
+            blocks[block].devices.push(stage);
         }
         for (maker, _) in graph.op(op).inputs().into_iter().filter_map(|tensor| graph.producer(tensor)) {
             let maker = plan.block(maker) as usize;
-            if maker != own && !blocks[own].reads.contains(&maker) {
-                blocks[own].reads.push(maker);
+            if maker != block && !blocks[block].reads.contains(&maker) {
+                blocks[block].reads.push(maker);
             }
         }
     }

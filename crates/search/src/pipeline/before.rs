@@ -25,16 +25,16 @@ impl<'a> Before<'a> {
         Self { ask, known: HashMap::new() }
     }
 
-    pub(super) fn of(&mut self, costs: &mut dyn Costs, segment: usize, device: u32) -> Option<Ahead> {
+    pub(super) fn ahead_of(&mut self, costs: &mut dyn Costs, segment: usize, device: u32) -> Option<Ahead> {
         if device == 0 {
             return (segment == 0).then_some(Ahead::default());
         }
         if let Some(known) = self.known.get(&(segment, device)) {
             return *known;
         }
-        let found = self.looked_for(costs, segment, device);
-        self.known.insert((segment, device), found);
-        found
+        let ahead = self.looked_for(costs, segment, device);
+        self.known.insert((segment, device), ahead);
+        ahead
     }
 
     /// The least of each over all last stages that may be before a place.
@@ -45,22 +45,23 @@ impl<'a> Before<'a> {
         }
         // There is a stage behind them.
         let kept = self.ask.batches.min(2);
-        let mut found: Option<Ahead> = None;
+        let mut best: Option<Ahead> = None;
         for size in costs.groups(device) {
             let first = device - size;
             for from in begins(&self.ask, costs, segment, (first, device)) {
                 let run = Run { segments: (from, segment), devices: (first, device) };
-                let Some(own) = costs.at_least(run, kept).filter(|own| own.busy <= self.ask.below) else {
+                let Some(stage) = costs.at_least(run, kept).filter(|stage| stage.busy <= self.ask.below)
+                else {
                     continue;
                 };
-                let Some(before) = self.of(costs, from, first) else { continue };
-                let through = before.through + own.forward + own.backward;
-                let all = Ahead { forward: before.forward + own.forward, through, busy: 0.0 };
-                found = Some(found.map_or(all, |known| known.lesser(all)));
+                let Some(before) = self.ahead_of(costs, from, first) else { continue };
+                let through = before.through + stage.forward + stage.backward;
+                let all = Ahead { forward: before.forward + stage.forward, through, busy: 0.0 };
+                best = Some(best.map_or(all, |known| known.lesser(all)));
             }
         }
         let busy = left(costs, segment, device);
-        found.map(|found| Ahead { through: found.through.max(busy), busy, ..found })
+        best.map(|ahead| Ahead { through: ahead.through.max(busy), busy, ..ahead })
     }
 }
 

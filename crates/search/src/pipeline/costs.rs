@@ -71,9 +71,9 @@ impl<'q> Found<'q> {
     ) -> Result<Self> {
         let mut runs = vec![];
         for (cluster, (digits, messages)) in groups.kinds.iter().zip(digits.iter().zip(messages)) {
-            let own = Question { cluster, devices: cluster.devices(), ..question };
+            let group_question = Question { cluster, devices: cluster.devices(), ..question };
             runs.push(Runs::new(
-                own,
+                group_question,
                 (operators, digits, messages),
                 (&segments.of, &segments.crossing),
                 floor,
@@ -117,8 +117,8 @@ impl<'q> Found<'q> {
 impl Found<'_> {
     /// The kind of a group.
     pub(super) fn kind(&mut self, devices: (u32, u32)) -> usize {
-        let of = || self.groups.kind(devices);
-        *self.kinds.entry(devices).or_insert_with(of)
+        let kind = || self.groups.kind(devices);
+        *self.kinds.entry(devices).or_insert_with(kind)
     }
 
     /// Ways to divide what is tied: for stages of so many devices, and for what one stage has on each kind of group. One
@@ -128,22 +128,22 @@ impl Found<'_> {
             return Ok(vec![Fix::default()]);
         }
         let kinds: Vec<Vec<Divided>> = self.runs.iter_mut().map(Runs::divided).collect::<Result<_>>()?;
-        let of = |across: Divided, at: usize| Fix {
+        let fix_at = |across: Divided, at: usize| Fix {
             within: kinds
                 .iter()
-                .map(|own| own.get(at).or(own.last()).cloned().unwrap_or_else(|| vec![None; across.len()]))
+                .map(|ways| ways.get(at).or(ways.last()).cloned().unwrap_or_else(|| vec![None; across.len()]))
                 .collect(),
             across,
         };
-        let mut found: Vec<Fix> = vec![];
-        for own in &kinds {
-            for (at, divided) in own.iter().enumerate() {
-                if !found.iter().any(|fix| fix.across == *divided) {
-                    found.push(of(divided.clone(), at));
+        let mut fixes: Vec<Fix> = vec![];
+        for ways in &kinds {
+            for (at, divided) in ways.iter().enumerate() {
+                if !fixes.iter().any(|fix| fix.across == *divided) {
+                    fixes.push(fix_at(divided.clone(), at));
                 }
             }
         }
-        Ok(found)
+        Ok(fixes)
     }
 
     pub(super) fn fix(&mut self, fix: &Fix) {
@@ -155,8 +155,8 @@ impl Found<'_> {
     }
 
     /// What was found; nothing is if something went wrong.
-    fn or_error<T>(&mut self, found: Result<Option<T>>) -> Option<T> {
-        found.unwrap_or_else(|error| {
+    fn or_error<T>(&mut self, result: Result<Option<T>>) -> Option<T> {
+        result.unwrap_or_else(|error| {
             self.error = Some(error);
             None
         })
@@ -183,14 +183,14 @@ impl Found<'_> {
             return Ok(known.clone());
         }
         let before = self.solver.sums;
-        let found = if self.is_spent(kind) {
+        let inner = if self.is_spent(kind) {
             vec![]
         } else {
             self.runs[kind].ways(run.segments, kept, &mut self.solver)?
         };
         self.sums[kind] += self.solver.sums - before;
-        let stages = found.iter().map(Inner::stage).collect();
-        let ways: Ways = (Rc::from(found), stages);
+        let stages = inner.iter().map(Inner::stage).collect();
+        let ways: Ways = (Rc::from(inner), stages);
         self.known.insert(key, ways.clone());
         Ok(ways)
     }
@@ -220,9 +220,8 @@ impl Costs for Found<'_> {
         if self.at_least(run, kept).is_none_or(|stage| stage.busy > below) {
             return Rc::from([]);
         }
-        let found =
-            self.may(run).and_then(|may| if may { self.inner(run, kept).map(Some) } else { Ok(None) });
-        self.or_error(found).map_or_else(|| Rc::from([]), |(_, stages)| stages)
+        let ways = self.may(run).and_then(|may| if may { self.inner(run, kept).map(Some) } else { Ok(None) });
+        self.or_error(ways).map_or_else(|| Rc::from([]), |(_, stages)| stages)
     }
 
     fn busy(&mut self, run: Run) -> f64 {
@@ -271,8 +270,8 @@ const ROUNDING: f64 = 1e-9;
 
 /// Of none of them, of the first one, of the first two, and so on.
 fn of_first(each: &[f64]) -> Vec<f64> {
-    let sum = |all: &mut f64, own: &f64| {
-        *all += own;
+    let sum = |all: &mut f64, one: &f64| {
+        *all += one;
         Some(*all)
     };
     std::iter::once(0.0).chain(each.iter().scan(0.0, sum)).collect()
@@ -283,19 +282,19 @@ const KEPT: u32 = 2;
 
 /// For each kind of group what all segments take at least: as they are if that may fit, else also with more computed again.
 fn ways_of(runs: &mut [Runs<'_>], bytes: f64) -> Result<Vec<Vec<SegmentCosts>>> {
-    let mut found: Vec<Vec<SegmentCosts>> = vec![];
+    let mut by_kind: Vec<Vec<SegmentCosts>> = vec![];
     for runs in runs.iter_mut() {
-        found.push(runs.segments_at_least(0, KEPT)?.into_iter().collect());
+        by_kind.push(runs.segments_at_least(0, KEPT)?.into_iter().collect());
     }
     let needed = |way: &SegmentCosts| way.iter().map(|(_, bytes)| bytes).sum();
-    if found.iter().flatten().map(needed).fold(f64::INFINITY, f64::min) <= bytes {
-        return Ok(found);
+    if by_kind.iter().flatten().map(needed).fold(f64::INFINITY, f64::min) <= bytes {
+        return Ok(by_kind);
     }
     // All of them, or what is left out could cost less at some price of a byte.
-    for (runs, ways) in runs.iter_mut().zip(&mut found) {
+    for (runs, ways) in runs.iter_mut().zip(&mut by_kind) {
         for recomputed in 1..recompute().len() {
             ways.extend(runs.segments_at_least(recomputed, KEPT)?);
         }
     }
-    Ok(found)
+    Ok(by_kind)
 }

@@ -62,12 +62,12 @@ pub fn cut(ask: &Ask<'_>, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
     // What is not quick is not worth to know the costs of: what is wanted is raised until there is something.
     let quick = loop {
         below = below.min(ask.below);
-        let (found, few) = pass(Ask { below, ..*ask }, costs, true);
+        let (pipelines, few) = pass(Ask { below, ..*ask }, costs, true);
         looked += few;
-        let least = least(&found);
-        if least < f64::INFINITY || below >= ask.below || below <= 0.0 || is_over(ask, costs) {
-            below = ask.below.min(NEAR * least);
-            break found;
+        let quickest = least(&pipelines);
+        if quickest < f64::INFINITY || below >= ask.below || below <= 0.0 || is_over(ask, costs) {
+            below = ask.below.min(NEAR * quickest);
+            break pipelines;
         }
         below = match below {
             few if few < LITTLE * ask.floor => RAISED * few,
@@ -75,18 +75,18 @@ pub fn cut(ask: &Ask<'_>, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
             _ => ask.below,
         };
     };
-    let (mut found, all) = pass(Ask { below, ..*ask }, costs, false);
+    let (mut pipelines, all) = pass(Ask { below, ..*ask }, costs, false);
     // Where there was no time for the second look, the first one counts.
-    let near = NEAR * least(&found).min(least(&quick));
-    let is_new = |it: &Pipeline| found.iter().all(|known| known.stages.len() != it.stages.len());
+    let near = NEAR * least(&pipelines).min(least(&quick));
+    let is_new = |it: &Pipeline| pipelines.iter().all(|known| known.stages.len() != it.stages.len());
     let more: Vec<Pipeline> =
         quick.into_iter().filter(|it| is_new(it) && it.flow.seconds() <= near).collect();
-    found.extend(more);
-    (found, looked + all)
+    pipelines.extend(more);
+    (pipelines, looked + all)
 }
 
-fn least(found: &[Pipeline]) -> f64 {
-    found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min)
+fn least(pipelines: &[Pipeline]) -> f64 {
+    pipelines.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min)
 }
 
 fn is_over(ask: &Ask<'_>, costs: &dyn Costs) -> bool {
@@ -94,7 +94,7 @@ fn is_over(ask: &Ask<'_>, costs: &dyn Costs) -> bool {
 }
 
 fn pass(mut ask: Ask<'_>, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipeline>, usize) {
-    let (mut found, mut looked): (Vec<Pipeline>, usize) = (vec![], 0);
+    let (mut pipelines, mut looked): (Vec<Pipeline>, usize) = (vec![], 0);
     let (mut candidate, mut known) = (Partial::new(), Before::new(ask));
     for stages in 0..ask.stages.min(ask.batches) {
         let mut next = Partial::new();
@@ -109,12 +109,12 @@ fn pass(mut ask: Ask<'_>, costs: &mut dyn Costs, is_quick: bool) -> (Vec<Pipelin
         }
         if let Some(best) = best(next.get(&(0, 0)).map_or(&[][..], |made| &made[..])) {
             ask.below = ask.below.min(NEAR * best.flow.seconds());
-            found.push(best);
+            pipelines.push(best);
         }
         next.remove(&(0, 0));
         candidate = next;
     }
-    (found, looked)
+    (pipelines, looked)
 }
 
 /// All that have one stage more.
@@ -135,7 +135,7 @@ fn longer(
             let run = Run { segments: (from, segment), devices: (first, device) };
             let Some(least) = costs.at_least(run, kept) else { continue };
             // Of what is not quick enough at best nothing more need be known.
-            let Some(left) = known.of(costs, from, first) else { continue };
+            let Some(left) = known.ahead_of(costs, from, first) else { continue };
             let may =
                 |after: &Option<&Stays>| is_wanted(ask, left, &flow_of(ask, &least, (0.0, 0.0), *after));
             let before: Vec<Option<&Stays>> = before.iter().copied().filter(may).collect();

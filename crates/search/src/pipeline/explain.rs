@@ -27,13 +27,14 @@ pub(crate) fn explain(
 ) -> Result<Option<Explanation>> {
     let (segments, groups) = (Segments::new(question), Groups::new(question.cluster, question.devices));
     let cluster = &groups.kinds[groups.kind(claimed.run.devices)];
-    let digits = Digits::of(cluster, cluster.devices());
+    let digits = Digits::new(cluster, cluster.devices());
     let messages = Messages::new(cluster, &digits, Count::Alone);
-    let operators = Operators::of(question);
+    let operators = Operators::new(question);
     let anywhere = question.constraints.map(Constraints::anywhere);
-    let own = Question { cluster, devices: cluster.devices(), constraints: anywhere.as_ref(), ..*question };
+    let group_question =
+        Question { cluster, devices: cluster.devices(), constraints: anywhere.as_ref(), ..*question };
     let cut = (&segments.of[..], &segments.crossing[..]);
-    let mut runs = Runs::new(own, (&operators, &digits, &messages), cut, bound(question)?);
+    let mut runs = Runs::new(group_question, (&operators, &digits, &messages), cut, bound(question)?);
     if let Some((within, across)) = &claimed.fixed {
         runs.fix(within, across);
     }

@@ -31,7 +31,7 @@ impl Stage {
             (self.takes, other.takes),
             (self.gives, other.gives),
         ];
-        both.iter().all(|(own, other)| own <= other)
+        both.iter().all(|(this, other)| this <= other)
     }
 }
 
@@ -61,14 +61,14 @@ impl Flow {
         // The last stage sends nothing on.
         let (on, back) = if self.stages == 0 { (0.0, 0.0) } else { (on, back) };
         let below = on + self.through + back;
-        let own = if m > ahead {
+        let makespan = if m > ahead {
             (f + below).max(ahead * f) + (m - ahead) * (f + b) + (below + b).max(ahead * b)
         } else {
             (f + below + m * b).max(m * f + below + b)
         };
         let rounds = self.rounds(stage, below, batches);
         let sent = below + (m - 1.0) * on.max(back);
-        let last = own.max(rounds).max(f + sent + b).max(f + on + self.last + back + b);
+        let last = makespan.max(rounds).max(f + sent + b).max(f + on + self.last + back + b);
         Self {
             stages: self.stages + 1,
             through: f + below + b,
@@ -108,6 +108,6 @@ impl Flow {
             (self.sends, other.sends),
             (self.takes, other.takes),
         ];
-        both.iter().all(|(own, other)| own <= other)
+        both.iter().all(|(this, other)| this <= other)
     }
 }

@@ -14,9 +14,9 @@ pub(super) fn shared(graph: &Graph, segments: &Segments) -> Option<(usize, usize
     let uses = graph.uses();
     let extent = |tensor: graph::TensorId| {
         let is_param = matches!(graph.tensor(tensor).source, Source::Param { .. });
-        let own = uses[tensor.index()].iter().filter(|_| is_param).map(|(op, _)| segments.of[op.index()]);
-        let first = own.clone().min()?;
-        own.max().filter(|last| *last > first).map(|last| (first, last))
+        let readers = uses[tensor.index()].iter().filter(|_| is_param).map(|(op, _)| segments.of[op.index()]);
+        let first = readers.clone().min()?;
+        readers.max().filter(|last| *last > first).map(|last| (first, last))
     };
     let all = graph.tensor_ids().filter_map(extent);
     all.reduce(|a, b| (a.0.max(b.0), a.1.min(b.1))).filter(|(first, last)| first < last)
@@ -29,7 +29,7 @@ pub(super) fn folded(
     &Ask { segments, devices, batches, stages: most, .. }: &Ask<'_>,
     shared: (usize, usize),
 ) -> Vec<Pipeline> {
-    let mut found = vec![];
+    let mut pipelines = vec![];
     for stages in (2..=most.min(batches)).filter(|stages| devices % stages == 0) {
         let size = devices / stages;
         if (1..=stages).any(|end| !costs.groups(end * size).contains(&size)) {
@@ -41,9 +41,9 @@ pub(super) fn folded(
             let stage = u32::min(at, 2 * stages - 1 - at);
             Run { segments: (ends[0], ends[1]), devices: (stage * size, (stage + 1) * size) }
         });
-        found.extend(pipeline(costs, &runs.collect::<Vec<Run>>(), batches));
+        pipelines.extend(pipeline(costs, &runs.collect::<Vec<Run>>(), batches));
     }
-    found
+    pipelines
 }
 
 /// The blocks' runs, each divided as it takes least; none where something does not fit.
@@ -66,7 +66,7 @@ fn pipeline(costs: &mut Found<'_>, runs: &[Run], batches: u32) -> Option<Pipelin
 /// Where blocks begin, and the end: of so many the longest takes least.
 fn places(seconds: &[f64], blocks: usize, (first, last): (usize, usize)) -> Option<Vec<usize>> {
     let count = seconds.len();
-    let of = |from: usize, to: usize| seconds[from..to].iter().sum::<f64>();
+    let seconds_of = |from: usize, to: usize| seconds[from..to].iter().sum::<f64>();
     // For each end the least of the longest block so far, and where that begins.
     let mut rows = vec![vec![(f64::INFINITY, 0); count + 1]];
     rows[0][0].0 = 0.0;
@@ -75,7 +75,7 @@ fn places(seconds: &[f64], blocks: usize, (first, last): (usize, usize)) -> Opti
             let may = |from: &usize| {
                 (block > 1 || to > first) && (block < blocks || (to == count && *from <= last))
             };
-            let longest = |from: usize| (f64::max(rows[block - 1][from].0, of(from, to)), from);
+            let longest = |from: usize| (f64::max(rows[block - 1][from].0, seconds_of(from, to)), from);
             let all = (block - 1..to).filter(may).map(longest);
             all.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((f64::INFINITY, 0))
         };

@@ -56,10 +56,10 @@ impl Groups {
         if self.numbers.contains_key(&parts) {
             return;
         }
-        let own = part(cluster, devices.0, devices.1);
-        let known = self.kinds.iter().position(|kind| kind.nodes == own.nodes);
+        let group = part(cluster, devices.0, devices.1);
+        let known = self.kinds.iter().position(|kind| kind.nodes == group.nodes);
         self.numbers.insert(parts, known.unwrap_or(self.kinds.len()));
-        self.kinds.extend(known.is_none().then_some(own));
+        self.kinds.extend(known.is_none().then_some(group));
     }
 
     /// What a group is made of: groups of the same parts are of one kind.
@@ -68,10 +68,10 @@ impl Groups {
         while from < end {
             let node = self.borders.partition_point(|border| *border <= from) - 1;
             let (begin, to) = (self.borders[node], self.borders[node + 1].min(end));
-            let own = GroupPart { node: self.equal[node], devices: (from - begin, to - begin), times: 1 };
+            let part = GroupPart { node: self.equal[node], devices: (from - begin, to - begin), times: 1 };
             match parts.last_mut() {
-                Some(last) if (last.node, last.devices) == (own.node, own.devices) => last.times += 1,
-                _ => parts.push(own),
+                Some(last) if (last.node, last.devices) == (part.node, part.devices) => last.times += 1,
+                _ => parts.push(part),
             }
             from = to;
         }

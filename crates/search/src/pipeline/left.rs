@@ -46,22 +46,24 @@ impl Left {
         // Without a price bytes cost nothing, however many there are.
         let bytes = |price: f64| if price > 0.0 { price * all } else { 0.0 };
         // Where it was late nothing is known.
-        let of =
+        let at_price =
             |(price, first): &(f64, Vec<f64>)| first.get(segments).map_or(0.0, |all| all - bytes(*price));
-        self.prices.iter().map(of).fold(0.0, f64::max)
+        self.prices.iter().map(at_price).fold(0.0, f64::max)
     }
 }
 
 /// Seconds and bytes of a whole model in two ways on one kind of group, of which the second computes more again.
 fn pairs(ways: &[Vec<SegmentCosts>]) -> Vec<((f64, f64), (f64, f64))> {
-    let sum = |way: &SegmentCosts| way.iter().fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1));
-    let mut found = vec![];
+    let sum = |way: &SegmentCosts| {
+        way.iter().fold((0.0, 0.0), |all, segment| (all.0 + segment.0, all.1 + segment.1))
+    };
+    let mut pairs = vec![];
     // Prices may be any; those of the largest group are near to those of all.
     let sums: Vec<(f64, f64)> = ways.last().into_iter().flatten().map(sum).collect();
     for (at, one) in sums.iter().enumerate() {
-        found.extend(sums[at + 1..].iter().map(|other| (*one, *other)));
+        pairs.extend(sums[at + 1..].iter().map(|other| (*one, *other)));
     }
-    found
+    pairs
 }
 
 #[cfg(test)]
@@ -72,8 +74,11 @@ mod tests {
     fn least(ways: &[Vec<SegmentCosts>], segments: usize, bytes: f64) -> f64 {
         let mut all = vec![(0.0, 0.0)];
         for segment in 0..segments {
-            let own: Vec<(f64, f64)> = ways.iter().flatten().map(|way| way[segment]).collect();
-            all = all.iter().flat_map(|sum| own.iter().map(move |it| (sum.0 + it.0, sum.1 + it.1))).collect();
+            let choices: Vec<(f64, f64)> = ways.iter().flatten().map(|way| way[segment]).collect();
+            all = all
+                .iter()
+                .flat_map(|sum| choices.iter().map(move |it| (sum.0 + it.0, sum.1 + it.1)))
+                .collect();
         }
         all.into_iter().filter(|it| it.1 <= bytes).map(|it| it.0).fold(f64::INFINITY, f64::min)
     }

@@ -60,15 +60,16 @@ pub fn rows(
     let start = Instant::now();
     let (segments, groups) = (Segments::new(question), Groups::new(question.cluster, question.devices));
     let digits: Vec<Digits> =
-        groups.kinds.iter().map(|cluster| Digits::of(cluster, cluster.devices())).collect();
+        groups.kinds.iter().map(|cluster| Digits::new(cluster, cluster.devices())).collect();
     let of_kind = |(cluster, digits)| Messages::new(cluster, digits, Count::Alone);
     let messages: Vec<Messages<'_>> = groups.kinds.iter().zip(&digits).map(of_kind).collect();
-    let operators = Operators::of(question);
+    let operators = Operators::new(question);
     let anywhere = question.constraints.map(Constraints::anywhere);
     let mut asking =
         Question { constraints: anywhere.as_ref(), stop: question.stop.share(SHARE), ..*question };
-    let of = (asking, question.constraints);
-    let mut costs = Found::new(of, (&segments, &groups), (&operators, &digits, &messages), bound(question)?)?;
+    let constrained = (asking, question.constraints);
+    let mut costs =
+        Found::new(constrained, (&segments, &groups), (&operators, &digits, &messages), bound(question)?)?;
     (stats.places, stats.groups) = (segments.count - 1, groups.kinds.len());
     stats.seconds += start.elapsed().as_secs_f64();
     let mut asked = limit(question);
@@ -98,7 +99,7 @@ pub fn rows(
         let mut leasts = LowerBounds::new(question);
         for plan in OTHERS.map(|schedule| under(&first.plan, schedule)) {
             // What keeps too much in that order is not worth to be lowered.
-            let may = leasts.of(&plan)?.kept <= question.most();
+            let may = leasts.bound(&plan)?.kept <= question.most();
             others.extend(may.then(|| first.with(plan)));
         }
         looked.at(question, others.into_iter(), watch)?;
@@ -140,7 +141,7 @@ fn find(
     let tied = folded::shared(question.graph, segments);
     for fix in costs.fixes()? {
         costs.fix(&fix);
-        let (found, few) = cut(&ask, costs);
+        let (pipelines, few) = cut(&ask, costs);
         looked += few;
         let folded = match tied.filter(|_| !question.stop.is_late()) {
             Some(tied) => folded::folded(costs, &ask, tied),
@@ -149,10 +150,10 @@ fn find(
         if let Some(error) = costs.error.take() {
             return Err(error);
         }
-        let best = found.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
+        let best = pipelines.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
         ask.below = ask.below.min(NEAR * best);
         let even = even(costs, &ask);
-        let several = found.into_iter().filter(|it| it.stages.len() > 1);
+        let several = pipelines.into_iter().filter(|it| it.stages.len() > 1);
         let vs_of = folded.into_iter().filter(|it| it.flow.busy <= below).map(|it| (it, Schedule::ZbV));
         let of_cuts = several.map(|it| (it, Schedule::OneFOneB, false));
         let of_evens = even.into_iter().map(|it| (it, Schedule::OneFOneB, true));
@@ -176,10 +177,12 @@ fn find(
     let of_cuts: Vec<(f64, WrittenPlan)> = few(plans, FEW).collect();
     evens.retain(|(_, (even, _))| of_cuts.iter().all(|(_, (plan, _))| plan != even));
     let of_cuts = of_cuts.into_iter().chain(few(evens, EVENS));
-    let own =
-        |(plan, blocks): WrittenPlan| Own { reason: Some(Reason::of_blocks(&plan, blocks)), ..Own::of(plan) };
-    let of_cuts = of_cuts.map(|(seconds, found)| Own { piped: Some(seconds), ..own(found) });
-    let of_vs = few(vs, VS).map(|(_, found)| own(found));
+    let to_candidate = |(plan, blocks): WrittenPlan| Own {
+        reason: Some(Reason::of_blocks(&plan, blocks)),
+        ..Own::new(plan)
+    };
+    let of_cuts = of_cuts.map(|(seconds, written)| Own { piped: Some(seconds), ..to_candidate(written) });
+    let of_vs = few(vs, VS).map(|(_, written)| to_candidate(written));
     stats.looked += looked;
     stats.is_whole &= costs.is_exact() && !costs.is_enough() && !question.stop.is_late();
     stats.seconds += start.elapsed().as_secs_f64();
@@ -193,9 +196,9 @@ fn even(costs: &mut Found<'_>, ask: &Ask<'_>) -> Vec<Pipeline> {
         let stages = ask.devices / devices;
         if (2..=ask.stages).contains(&stages) {
             let (below, busy) = (FARTHER * ask.below, ask.below);
-            let (own, _) = cut(&Ask { below, busy, stages, ..*ask }, &mut Even { costs, devices });
+            let (pipelines, _) = cut(&Ask { below, busy, stages, ..*ask }, &mut Even { costs, devices });
             let may = |it: &Pipeline| may_take(it.flow.seconds(), it.flow.busy) <= ask.below;
-            evens.extend(own.into_iter().filter(may));
+            evens.extend(pipelines.into_iter().filter(may));
         }
     }
     evens
@@ -278,16 +281,16 @@ fn written(
 /// The parameters that several blocks read: each holds them whole.
 fn shared(question: &Question<'_>, blocks: &[Vec<OpId>]) -> Vec<TensorId> {
     let mut readers: BTreeMap<TensorId, usize> = BTreeMap::new();
-    let mut found = vec![];
+    let mut shared = vec![];
     for (number, block) in blocks.iter().enumerate() {
         for tensor in block.iter().flat_map(|op| question.graph.op(*op).inputs()) {
             let is_param = matches!(question.graph.tensor(tensor).source, Source::Param { .. });
             if is_param && *readers.entry(tensor).or_insert(number) != number {
-                found.push(tensor);
+                shared.push(tensor);
             }
         }
     }
-    found
+    shared
 }
 
 /// The same with another schedule.

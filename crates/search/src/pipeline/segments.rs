@@ -24,11 +24,12 @@ impl Segments {
             let layers = sets::layers(graph, question.analysis);
             places.retain(|place| !layers.iter().any(|span| is_within(span, *place)));
         }
-        let of = (0..graph.ops.len()).map(|op| places.iter().filter(|place| **place <= op).count()).collect();
+        let segment_of =
+            (0..graph.ops.len()).map(|op| places.iter().filter(|place| **place <= op).count()).collect();
         let needs_grad = question.boundary.needs_grad(graph);
         let crossing = |place: usize| crossing(graph, &needs_grad, place);
         let crossing = [0].iter().chain(&places).map(|place| crossing(*place)).collect();
-        Self { of, count: places.len() + 1, crossing }
+        Self { of: segment_of, count: places.len() + 1, crossing }
     }
 }
 

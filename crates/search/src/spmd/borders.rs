@@ -22,9 +22,9 @@ pub(super) struct Borders {
 impl Borders {
     pub(super) fn new(space: &Space<'_>, segments: &[usize], crossing: &[Option<TensorId>]) -> Self {
         let graph = space.question.graph;
-        let mut of = vec![0; graph.ops.len()];
+        let mut bundle_of = vec![0; graph.ops.len()];
         for (number, bundle) in space.bundles.iter().enumerate() {
-            bundle.ops.iter().for_each(|op| of[op.index()] = number);
+            bundle.ops.iter().for_each(|op| bundle_of[op.index()] = number);
         }
         let uses = graph.uses();
         let mut known: BTreeMap<Vec<u64>, Rc<[f64]>> = BTreeMap::new();
@@ -40,17 +40,18 @@ impl Borders {
                 from.push(None);
                 continue;
             };
-            let readers = uses[tensor.index()].iter().map(|(op, input)| (of[op.index()], (*op, *input)));
+            let readers =
+                uses[tensor.index()].iter().map(|(op, input)| (bundle_of[op.index()], (*op, *input)));
             let reader = readers.into_iter().find(|(bundle, _)| segments[*bundle] >= segment);
             to.push(reader.map(|(bundle, at)| (bundle, keep(bytes(space, bundle, tensor, at)))));
-            let made = made(space, of[maker.index()], tensor, maker, output);
-            from.push(Some((of[maker.index()], keep(made))));
+            let made = made(space, bundle_of[maker.index()], tensor, maker, output);
+            from.push(Some((bundle_of[maker.index()], keep(made))));
         }
         Self { to, from }
     }
 
     /// The bundles of a run that read what comes to it, and the one that makes what goes on.
-    pub(super) fn of(&self, (first, end): (usize, usize)) -> Vec<Bytes> {
+    pub(super) fn bytes(&self, (first, end): (usize, usize)) -> Vec<Bytes> {
         let from = self.from.get(end).into_iter().flatten();
         self.to[first].iter().chain(from).cloned().collect()
     }
@@ -64,9 +65,9 @@ impl Borders {
     ) -> (f64, f64) {
         // Of what others make or read it is known how little it can be.
         let least = |bytes: &[f64]| bytes.iter().copied().fold(f64::INFINITY, f64::min);
-        let own =
+        let bytes_of =
             |(bundle, bytes): &Bytes| values[*bundle].map_or_else(|| least(bytes), |value| bytes[value]);
-        let all = |bytes: Option<&Bytes>| bytes.map_or(0.0, own) * f64::from(devices);
+        let all = |bytes: Option<&Bytes>| bytes.map_or(0.0, bytes_of) * f64::from(devices);
         (all(self.to[first].as_ref()), all(self.from.get(end).and_then(Option::as_ref)))
     }
 

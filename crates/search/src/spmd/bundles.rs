@@ -160,13 +160,13 @@ impl MadeBundle<'_> {
         };
         let all: Vec<(usize, TensorId)> = inputs.iter().filter_map(bundle).collect();
         let most = all.iter().map(|(_, tensor)| size(*tensor)).max().unwrap_or(0);
-        let mut found: Vec<(usize, TensorId)> = vec![];
+        let mut largest: Vec<(usize, TensorId)> = vec![];
         for (bundle, tensor) in all.into_iter().filter(|(_, tensor)| 2 * size(*tensor) >= most) {
-            if !found.iter().any(|(known, _)| *known == bundle) {
-                found.push((bundle, tensor));
+            if !largest.iter().any(|(known, _)| *known == bundle) {
+                largest.push((bundle, tensor));
             }
         }
-        found
+        largest
     }
 
     fn sibling(&mut self, op: OpId, value: TensorId, inputs: &[TensorId]) -> usize {
@@ -198,7 +198,7 @@ impl MadeBundle<'_> {
     fn finish(mut self) -> Bundles {
         let mut all = vec![];
         let mut numbers = BTreeMap::new();
-        let mut of = vec![];
+        let mut bundle_of = vec![];
         for op in self.graph.op_ids() {
             let bundle = match self.of[op.index()] {
                 Some(bundle) => bundle,
@@ -209,8 +209,8 @@ impl MadeBundle<'_> {
                 all.len() - 1
             });
             all[number].push(op);
-            of.push(number);
+            bundle_of.push(number);
         }
-        Bundles { all, of }
+        Bundles { all, of: bundle_of }
     }
 }

@@ -50,9 +50,9 @@ pub(super) fn bound(
         };
         let weights = fallback.weights(is_priced);
         let objective = Objective::new(&space, weights)?;
-        let Some(found) = solved(question, &objective.problem()) else { return Ok(0.0) };
-        *sums += found.sums.0;
-        bound = bound.min((found.cost - weights.byte * limit) * UNIT);
+        let Some(solution) = solved(question, &objective.problem()) else { return Ok(0.0) };
+        *sums += solution.sums.0;
+        bound = bound.min((solution.cost - weights.byte * limit) * UNIT);
         if !fallback.is_tight {
             break;
         }

@@ -29,24 +29,24 @@ pub(super) fn dims(
     pinned: &BTreeSet<usize>,
     work: &[f64],
 ) -> Vec<usize> {
-    let mut found: Vec<(usize, f64)> = vec![];
+    let mut class_work: Vec<(usize, f64)> = vec![];
     for op in ops {
-        let mut own: Vec<usize> = vec![];
+        let mut op_classes: Vec<usize> = vec![];
         for (index, it) in analysis.op(*op).loops.iter().enumerate() {
             let class = classes.of_loop(*op, index);
-            if it.kind != Kind::Whole && it.size > 1 && !own.contains(&class) {
-                own.push(class);
+            if it.kind != Kind::Whole && it.size > 1 && !op_classes.contains(&class) {
+                op_classes.push(class);
             }
         }
-        for class in own {
-            match found.iter_mut().find(|(known, _)| *known == class) {
+        for class in op_classes {
+            match class_work.iter_mut().find(|(known, _)| *known == class) {
                 Some((_, all)) => *all += work[op.index()],
-                None => found.push((class, work[op.index()])),
+                None => class_work.push((class, work[op.index()])),
             }
         }
     }
-    found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    let mut dims: Vec<usize> = found.into_iter().map(|(class, _)| class).take(DIMS).collect();
+    class_work.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let mut dims: Vec<usize> = class_work.into_iter().map(|(class, _)| class).take(DIMS).collect();
     dims.extend(pinned);
     dims.sort_unstable();
     dims.dedup();
@@ -56,15 +56,15 @@ pub(super) fn dims(
 /// All choices, the whole first. What is dear is not copied along some digits only, unless it is divided along at most one
 /// dim besides. Where a dim is asked for, nodes may divide any.
 pub(super) fn choices(digits: &Digits, dims: &[usize], is_dear: bool, is_pinned: bool) -> Vec<Choice> {
-    let mut found = vec![vec![]];
+    let mut choices = vec![vec![]];
     for at in 0..digits.len() {
         let level = if at < digits.outside { 0 } else { digits.outside };
-        found = found.iter().flat_map(|known| longer(digits, dims, is_pinned, known, level)).collect();
+        choices = choices.iter().flat_map(|known| longer(digits, dims, is_pinned, known, level)).collect();
     }
     let kinds = |choice: &Choice| dims.iter().filter(|dim| choice.contains(&Some(**dim))).count();
-    found.retain(|choice| !is_dear || !choice.contains(&None) || kinds(choice) <= 1);
-    found.sort_by_key(|choice| choice.iter().any(Option::is_some));
-    found
+    choices.retain(|choice| !is_dear || !choice.contains(&None) || kinds(choice) <= 1);
+    choices.sort_by_key(|choice| choice.iter().any(Option::is_some));
+    choices
 }
 
 fn longer(digits: &Digits, dims: &[usize], is_pinned: bool, known: &Choice, level: usize) -> Vec<Choice> {
@@ -99,24 +99,24 @@ pub(super) fn loops(
     let dims = analysis.op(op);
     let mut left: Vec<i64> = dims.loops.iter().map(|it| it.size).collect();
     let mut reduced = None;
-    let mut found = vec![];
+    let mut loops = vec![];
     for (class, &size) in choice.iter().zip(&digits.sizes) {
         let open = class.and_then(|class| classes.open_loop(analysis, op, class));
         let fits = open.filter(|index| {
-            let own = match dims.loops[*index].kind {
+            let reduction = match dims.loops[*index].kind {
                 Kind::Reduce(reduction) => Some(reduction),
                 _ => reduced,
             };
-            let one = reduced.is_none() || own == reduced;
+            let one = reduced.is_none() || reduction == reduced;
             let fits = one && left[*index] >= i64::from(size);
             if fits {
-                reduced = own;
+                reduced = reduction;
                 left[*index] /= i64::from(size);
             }
             fits
         });
-        found.push(fits);
+        loops.push(fits);
     }
-    debug_assert!(plan::legal(graph, analysis, op, &super::sharding::splits(digits, &found)).is_ok());
-    found
+    debug_assert!(plan::legal(graph, analysis, op, &super::sharding::splits(digits, &loops)).is_ok());
+    loops
 }

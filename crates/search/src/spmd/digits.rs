@@ -15,7 +15,7 @@ pub(crate) struct Digits {
 }
 
 impl Digits {
-    pub(crate) fn of(cluster: &Cluster, devices: u32) -> Self {
+    pub(crate) fn new(cluster: &Cluster, devices: u32) -> Self {
         let each = u32::try_from(cluster.nodes[0].devices.len()).unwrap_or(1);
         let even = (0..devices).all(|at| cluster.node(at) == (at / each) as usize) && devices % each == 0;
         let (nodes, inside) = if even { (devices / each, each) } else { (1, devices) };
@@ -42,8 +42,8 @@ impl Digits {
 
     /// Devices that differ in these digits alone, group after group.
     pub(super) fn groups(&self, set: AxisSet) -> Vec<Vec<u32>> {
-        let walk = |of: AxisSet, from: u32| {
-            of.axes().fold(vec![from], |known, at| {
+        let walk = |set: AxisSet, from: u32| {
+            set.axes().fold(vec![from], |known, at| {
                 let (size, stride) = (self.sizes[at], self.stride(at));
                 known.iter().flat_map(|device| (0..size).map(move |digit| device + digit * stride)).collect()
             })
@@ -55,21 +55,21 @@ impl Digits {
 
 /// Prime factors, or products of them where there are many, the largest last.
 fn digits(mut number: u32) -> Vec<u32> {
-    let mut found = vec![];
+    let mut factors = vec![];
     let mut prime = 2;
     while number > 1 {
         while number % prime == 0 {
-            found.push(prime);
+            factors.push(prime);
             number /= prime;
         }
         prime += 1;
     }
-    while found.len() > MOST {
-        let least = found.remove(0);
-        found[0] *= least;
-        found.sort_unstable();
+    while factors.len() > MOST {
+        let smallest = factors.remove(0);
+        factors[0] *= smallest;
+        factors.sort_unstable();
     }
-    found
+    factors
 }
 
 #[cfg(test)]
@@ -78,12 +78,13 @@ mod tests {
 
     #[test]
     fn devices_are_rows_of_digits() {
-        let of = |name: &str, devices: u32| Digits::of(&cluster::named(name).expect("known"), devices);
-        assert_eq!(of("dgx-h100:8x8", 64), Digits { sizes: vec![2; 6], outside: 3 });
-        assert_eq!(of("dgx-h100:8x8", 8), Digits { sizes: vec![2; 3], outside: 0 });
-        assert_eq!(of("dgx-h100:8x64", 512), Digits { sizes: vec![4, 4, 4, 2, 2, 2], outside: 3 });
-        assert_eq!(of("cpu:6", 6), Digits { sizes: vec![2, 3], outside: 0 });
-        assert_eq!(of("dgx-h100:8x8", 12), Digits { sizes: vec![2, 2, 3], outside: 0 });
+        let digits_of =
+            |name: &str, devices: u32| Digits::new(&cluster::named(name).expect("known"), devices);
+        assert_eq!(digits_of("dgx-h100:8x8", 64), Digits { sizes: vec![2; 6], outside: 3 });
+        assert_eq!(digits_of("dgx-h100:8x8", 8), Digits { sizes: vec![2; 3], outside: 0 });
+        assert_eq!(digits_of("dgx-h100:8x64", 512), Digits { sizes: vec![4, 4, 4, 2, 2, 2], outside: 3 });
+        assert_eq!(digits_of("cpu:6", 6), Digits { sizes: vec![2, 3], outside: 0 });
+        assert_eq!(digits_of("dgx-h100:8x8", 12), Digits { sizes: vec![2, 2, 3], outside: 0 });
     }
 
     #[test]

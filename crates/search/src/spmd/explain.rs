@@ -45,19 +45,19 @@ pub struct Alternative {
 }
 
 /// For an operator under a plan that was found: of the ways along the same dims the best, and at most so many.
-pub fn explain(question: &Question<'_>, found: &Claim, op: OpId, most: usize) -> Result<Option<Explanation>> {
-    let digits = Digits::of(question.cluster, question.devices);
+pub fn explain(question: &Question<'_>, claim: &Claim, op: OpId, most: usize) -> Result<Option<Explanation>> {
+    let digits = Digits::new(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, Count::Alone);
-    let operators = Operators::of(question);
-    let Some(spans) = spans(question, found.recomputed) else { return Ok(None) };
+    let operators = Operators::new(question);
+    let Some(spans) = spans(question, claim.recomputed) else { return Ok(None) };
     let Some(space) = Space::new(question, (&operators, &digits, &messages), &spans) else { return Ok(None) };
-    let objective = Objective::new(&space, found.weights)?;
+    let objective = Objective::new(&space, claim.weights)?;
     let problem = objective.problem();
-    let own = space.bundles.iter().position(|it| it.ops.contains(&op)).expect("each operator is in one");
-    let bundle = space.ties.of[own];
+    let member = space.bundles.iter().position(|it| it.ops.contains(&op)).expect("each operator is in one");
+    let bundle = space.ties.of[member];
     let totals = |values: &[usize]| Ok((objective.totals(&space.ties.expand(values)), 0.0));
     let ways = ways(&space, &problem, bundle, bundle, &totals, most)?;
-    Ok(ways.map(|ways| Explanation { ops: space.bundles[own].ops.clone(), ways }))
+    Ok(ways.map(|ways| Explanation { ops: space.bundles[member].ops.clone(), ways }))
 }
 
 /// What values of all variables come to, and the bytes from and to other blocks.
@@ -131,32 +131,33 @@ fn named(space: &Space<'_>, names: &DimNames, bundle: usize, choice: &Choice) ->
 fn word(space: &Space<'_>, names: &DimNames, bundle: usize, dim: usize) -> String {
     let analysis = space.question.analysis;
     let ops = &space.bundles[bundle].ops;
-    let of = |op: &OpId| Some((*op, space.classes.open_loop(analysis, *op, dim)?));
-    let Some((op, index)) = ops.iter().find_map(of) else { return "copies".to_owned() };
+    let loop_of = |op: &OpId| Some((*op, space.classes.open_loop(analysis, *op, dim)?));
+    let Some((op, index)) = ops.iter().find_map(loop_of) else { return "copies".to_owned() };
     names.of_loop(op, index).map_or_else(|| analysis.op(op).loops[index].name.clone(), str::to_owned)
 }
 
 impl Alternative {
     /// What would have to change for it to be better than what was chosen, as far as one thing alone can do it.
     pub fn wins_if(&self, chosen: &Self, limit: f64) -> Option<String> {
-        let (own, other) = (&self.totals, &chosen.totals);
-        let of = |it: &Self| {
+        let (totals, other) = (&self.totals, &chosen.totals);
+        let measures = |it: &Self| {
             let Totals { works, waits, last, sends, late, updates, bytes, .. } = it.totals;
             // What is sent in the last backward hides what comes late.
             [works, waits, -last, sends, late, updates, bytes, it.crossing]
         };
-        if own != other && of(self).iter().zip(of(chosen)).all(|(own, other)| *own >= other) {
+        if totals != other && measures(self).iter().zip(measures(chosen)).all(|(this, other)| *this >= other)
+        {
             return Some("never: it is not cheaper in anything".to_owned());
         }
-        let computes = other.works + other.updates - own.works - own.updates;
-        let waits = own.waits - other.waits;
+        let computes = other.works + other.updates - totals.works - totals.updates;
+        let waits = totals.waits - other.waits;
         if waits > 0.0 && (1.0..MOST_TIMES).contains(&(waits / computes)) {
             return Some(format!("links were {:.1} times as fast", waits / computes));
         }
-        if own.bytes > limit {
-            return Some(format!("each device had {} more", compiler::size((own.bytes - limit) as u64)));
+        if totals.bytes > limit {
+            return Some(format!("each device had {} more", compiler::size((totals.bytes - limit) as u64)));
         }
-        let sends = own.sends - other.sends;
+        let sends = totals.sends - other.sends;
         let rest = computes - waits;
         if sends > 0.0 && (1.0..MOST_TIMES).contains(&(sends / rest)) {
             return Some(format!("the step had {:.1} times as many micro-batches", sends / rest));

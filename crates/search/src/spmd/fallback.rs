@@ -66,23 +66,23 @@ pub(super) struct BundleTables {
 
 impl<'q> Fallback<'q> {
     pub(super) fn new(
-        of: &[usize],
+        op_segments: &[usize],
         crossing: &[Option<TensorId>],
         spans: Vec<Vec<OpId>>,
         begun: Begun<'q>,
     ) -> Result<Self> {
         let Begun { space, rest } = begun;
         // What is made of weights alone goes with its reader, which comes later.
-        let last = |ops: &Vec<OpId>| ops.iter().map(|op| of[op.index()]).max().unwrap_or(0);
+        let last = |ops: &Vec<OpId>| ops.iter().map(|op| op_segments[op.index()]).max().unwrap_or(0);
         let segments: Vec<usize> = space.bundles.iter().map(|bundle| last(&bundle.ops)).collect();
-        let mut of = of.to_vec();
+        let mut segment_of = op_segments.to_vec();
         for (bundle, segment) in space.bundles.iter().zip(&segments) {
-            bundle.ops.iter().for_each(|op| of[op.index()] = *segment);
+            bundle.ops.iter().for_each(|op| segment_of[op.index()] = *segment);
         }
         let mut is_spanned = vec![false; crossing.len()];
         for span in &spans {
-            let own = span.iter().map(|op| of[op.index()]);
-            let (first, last) = own.fold((usize::MAX, 0), |(a, b), at| (a.min(at), b.max(at)));
+            let spanned = span.iter().map(|op| segment_of[op.index()]);
+            let (first, last) = spanned.fold((usize::MAX, 0), |(a, b), at| (a.min(at), b.max(at)));
             (first.saturating_add(1)..=last).for_each(|at| is_spanned[at] = true);
         }
         let bytes = least_bytes(&space, &segments, is_spanned.len())?;
@@ -127,8 +127,9 @@ impl<'q> Fallback<'q> {
 
     /// What is left of the bundles of a run, of which something is tied.
     pub(super) fn masks(&mut self, run: (usize, usize), members: &[usize]) -> Vec<(usize, Mask)> {
-        let of = |(place, bundle): (usize, &usize)| Some((place, self.tied.mask(&self.space, *bundle, run)?));
-        members.iter().enumerate().filter_map(of).collect()
+        let mask_of =
+            |(place, bundle): (usize, &usize)| Some((place, self.tied.mask(&self.space, *bundle, run)?));
+        members.iter().enumerate().filter_map(mask_of).collect()
     }
 
     /// Where bytes have the least price with which it fits.
@@ -148,7 +149,7 @@ impl<'q> Fallback<'q> {
         while high > low + 1 {
             let middle = usize::midpoint(low, high);
             match self.inner(run, (look, middle, kept), nothing, solver)? {
-                Some(found) if fits(&found) => (best, high) = (found, middle),
+                Some(inner) if fits(&inner) => (best, high) = (inner, middle),
                 _ => low = middle,
             }
         }
@@ -181,7 +182,7 @@ impl<'q> Fallback<'q> {
 
     /// Seconds of a micro-batch of a run, at least: in all, forward and backward.
     pub(super) fn least(&self, (from, to): (usize, usize)) -> [f64; 3] {
-        let sum = |all: [f64; 3], own: &[f64; 3]| std::array::from_fn(|at| all[at] + own[at]);
+        let sum = |all: [f64; 3], segment: &[f64; 3]| std::array::from_fn(|at| all[at] + segment[at]);
         self.least[from..to].iter().fold([0.0; 3], sum)
     }
 
@@ -192,18 +193,18 @@ impl<'q> Fallback<'q> {
         }
         let members = self.members(run);
         let (places, edges) = self.within(&members);
-        let own = members.iter().map(|at| Rc::as_ptr(&self.space.bundles[*at].unary) as usize);
+        let unaries = members.iter().map(|at| Rc::as_ptr(&self.space.bundles[*at].unary) as usize);
         let between = edges.iter().flat_map(|at| {
             let edge = &self.space.edges[*at];
             let place = |bundle: usize| places[bundle].expect("it is within");
             [place(edge.ends.0), place(edge.ends.1), Rc::as_ptr(&edge.prices) as usize]
         });
-        let borders = self.borders.of(run);
+        let borders = self.borders.bytes(run);
         let borders = borders.iter().flat_map(|(bundle, bytes)| {
             [places[*bundle].unwrap_or(usize::MAX), Rc::as_ptr(bytes).cast::<f64>() as usize]
         });
         let mut text: Vec<usize> =
-            own.chain([usize::MAX]).chain(borders).chain([usize::MAX]).chain(between).collect();
+            unaries.chain([usize::MAX]).chain(borders).chain([usize::MAX]).chain(between).collect();
         let masks = self.masks(run, &members);
         text.push(usize::MAX);
         text.extend(masks.into_iter().flat_map(|(place, (mask, _))| [place, mask]));
@@ -238,15 +239,15 @@ impl<'q> Fallback<'q> {
             // There may be more time later.
             return Ok(None);
         }
-        let found = match least.filter(|least| least.cost < NEVER) {
+        let inner = match least.filter(|least| least.cost < NEVER) {
             Some(least) => {
-                let found = self.found(run, &members, &edges, least.values.into(), weights)?;
-                Some(Inner { asked, ..found })
+                let inner = self.evaluate(run, &members, &edges, least.values.into(), weights)?;
+                Some(Inner { asked, ..inner })
             }
             None => None,
         };
-        self.known.insert(key, found.clone());
-        Ok(found)
+        self.known.insert(key, inner.clone());
+        Ok(inner)
     }
 
     /// The least of a run; of a long one among the choices that are best at its ends, and those that promise most.
@@ -312,8 +313,8 @@ impl<'q> Fallback<'q> {
         }
         let masks = self.masks(run, &members);
         let priced = self.priced.get_mut(&asked).expect("it was made");
-        let mut problem = priced.of(&members, &places, &edges);
-        for (bundle, bytes) in self.borders.of(run) {
+        let mut problem = priced.problem(&members, &places, &edges);
+        for (bundle, bytes) in self.borders.bytes(run) {
             if let Some(place) = places[bundle] {
                 problem.terms.push(Term { scope: vec![place], costs: priced.crossing(&bytes) });
             }
@@ -338,7 +339,7 @@ impl<'q> Fallback<'q> {
     }
 
     /// What choices of a run come to.
-    pub(super) fn found(
+    pub(super) fn evaluate(
         &self,
         run: (usize, usize),
         members: &[usize],
@@ -353,10 +354,10 @@ impl<'q> Fallback<'q> {
         let moved = edges.iter().map(|at| *self.space.price(&self.space.edges[*at], &all));
         let price = members.iter().map(|at| unary(at).price).chain(moved);
         let price = price.fold(MessagePrice::default(), |a, b| a + b);
-        let own = members.iter().map(|at| objective.of_bundle(*at, all[*at]));
+        let bundles = members.iter().map(|at| objective.of_bundle(*at, all[*at]));
         let between =
             edges.iter().map(|at| objective.of_price(self.space.price(&self.space.edges[*at], &all)));
-        let totals = own.chain(between).fold(Totals::default(), |a, b| a + b);
+        let totals = bundles.chain(between).fold(Totals::default(), |a, b| a + b);
         let batches = f64::from(self.space.question.batches);
         // With each micro-batch gradients are added.
         let added = (totals.works / batches - price.work).max(0.0);

@@ -22,9 +22,9 @@ pub(crate) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) ->
     let recomputed = needed(graph, costs, span_of);
     let mut lies_in: Vec<TensorId> = graph.tensor_ids().collect();
     let mut seen: BTreeSet<TensorId> = BTreeSet::new();
-    let mut found = vec![];
+    let mut kept = vec![];
     for op in graph.op_ids() {
-        let (it, cost, own) = (graph.op(op), &costs[op.index()], span_of[op.index()]);
+        let (it, cost, op_span) = (graph.op(op), &costs[op.index()], span_of[op.index()]);
         let inputs = it.inputs();
         for (output, tensor) in it.outputs.iter().enumerate() {
             if let (Some(tensor), Some(input)) = (tensor, cost.lies_in.get(output).copied().flatten()) {
@@ -39,46 +39,46 @@ pub(crate) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) ->
                 _ => None,
             };
             // What its own span computes again is not kept, and what another does is given to what is dear.
-            made.is_some_and(|made| if own.is_some() { made != own } else { made.is_none() })
+            made.is_some_and(|made| if op_span.is_some() { made != op_span } else { made.is_none() })
                 && seen.insert(root)
         };
-        let mut keeps = Keeps { more: own.is_none(), ..Keeps::default() };
+        let mut keeps = Keeps { more: op_span.is_none(), ..Keeps::default() };
         // A span keeps all that it reads from others, if backward needs something of it.
-        let is_needed = own.is_some_and(|span| recomputed.contains(&span));
+        let is_needed = op_span.is_some_and(|span| recomputed.contains(&span));
         let read = (0..inputs.len()).filter(|at| cost.kept.inputs.contains(at) || is_needed);
         let sizes = |tensor: TensorId| {
-            let (all, own) = (graph.tensor(tensor).numel(), graph.tensor(lies_in[tensor.index()]).numel());
-            (own.min(all), all.max(1))
+            let (all, stored) = (graph.tensor(tensor).numel(), graph.tensor(lies_in[tensor.index()]).numel());
+            (stored.min(all), all.max(1))
         };
         keeps.inputs = read.filter(|at| first(inputs[*at])).map(|at| (at, sizes(inputs[at]))).collect();
         let made = |at: &usize| it.outputs[*at].is_some_and(&mut first);
         keeps.outputs = cost.kept.outputs.iter().copied().filter(made).collect();
-        found.push(keeps);
+        kept.push(keeps);
     }
-    found
+    kept
 }
 
 /// The span of each operator. What leads to no gradient is in none, and neither is what reads a buffer or parameter
 /// that forward updates.
 pub(crate) fn spans_of(graph: &Graph, spans: &[Vec<OpId>], needs_grad: &[bool]) -> Vec<Option<usize>> {
-    let mut found = vec![None; graph.ops.len()];
+    let mut span_of = vec![None; graph.ops.len()];
     for (number, span) in spans.iter().enumerate() {
-        span.iter().for_each(|op| found[op.index()] = Some(number));
+        span.iter().for_each(|op| span_of[op.index()] = Some(number));
     }
     let is_updated = |tensor: &TensorId| graph.new_value(*tensor).is_some();
     let mut teaches = needs_grad.to_vec();
     for op in graph.op_ids().rev() {
         let (made, inputs) = (&graph.op(op).outputs, graph.op(op).inputs());
         if !made.iter().flatten().any(|tensor| teaches[tensor.index()]) {
-            found[op.index()] = None;
+            span_of[op.index()] = None;
             continue;
         }
         inputs.iter().for_each(|tensor| teaches[tensor.index()] = true);
         if inputs.iter().any(is_updated) {
-            found[op.index()] = None;
+            span_of[op.index()] = None;
         }
     }
-    found
+    span_of
 }
 
 /// The spans of which backward needs something again.
@@ -97,20 +97,20 @@ pub(super) struct Repeated {
 /// What is in a span and needed again: by its own backward, by that of others in the span, or because these are computed
 /// again. What others read of it is not counted.
 pub(super) fn repeated(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> Repeated {
-    let mut found = Repeated { ops: vec![false; graph.ops.len()], inputs: vec![vec![]; graph.ops.len()] };
+    let mut repeated = Repeated { ops: vec![false; graph.ops.len()], inputs: vec![vec![]; graph.ops.len()] };
     let mut read_again = vec![false; graph.tensors.len()];
     for op in graph.op_ids().rev() {
-        let (it, kept, own) = (graph.op(op), &costs[op.index()].kept, span_of[op.index()]);
+        let (it, kept, op_span) = (graph.op(op), &costs[op.index()].kept, span_of[op.index()]);
         let is_read = it.outputs.iter().flatten().any(|tensor| read_again[tensor.index()]);
-        let is_repeated = own.is_some() && (is_read || kept.more > 0 || !kept.outputs.is_empty());
+        let is_repeated = op_span.is_some() && (is_read || kept.more > 0 || !kept.outputs.is_empty());
         let mut brought = vec![];
         for (at, tensor) in it.inputs().into_iter().enumerate() {
             let span = graph.producer(tensor).and_then(|(maker, _)| span_of[maker.index()]);
-            let recomputed = span.is_some() && own == span && (is_repeated || kept.inputs.contains(&at));
+            let recomputed = span.is_some() && op_span == span && (is_repeated || kept.inputs.contains(&at));
             brought.push(recomputed);
             read_again[tensor.index()] |= recomputed;
         }
-        (found.ops[op.index()], found.inputs[op.index()]) = (is_repeated, brought);
+        (repeated.ops[op.index()], repeated.inputs[op.index()]) = (is_repeated, brought);
     }
-    found
+    repeated
 }

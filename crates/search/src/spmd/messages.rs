@@ -189,13 +189,13 @@ impl<'c> Messages<'c> {
         let most = to.all.iter().map(|(_, number)| number + 1).max().unwrap_or(0);
         known.resize(known.len().max(most), UNKNOWN);
         let price = |(to_one, number): &(Sharding, usize)| {
-            let found = &mut known[*number];
-            if found.0.is_nan() {
+            let entry = &mut known[*number];
+            if entry.0.is_nan() {
                 let moved = || self.moved(&sizes[to.sizes.0 as usize], &from, to_one);
                 let made = if from == *to_one { MessagePrice::default() } else { moved() };
-                *found = (made.line, made.work);
+                *entry = (made.line, made.work);
             }
-            MessagePrice { line: found.0, work: found.1, ..MessagePrice::default() }
+            MessagePrice { line: entry.0, work: entry.1, ..MessagePrice::default() }
         };
         to.all.iter().map(price).collect()
     }
@@ -235,12 +235,12 @@ impl<'c> Messages<'c> {
 
     /// Seconds in which each device gets what it lacks from those that have it, at least, first from those of its node.
     fn one_by_one(&self, sizes: &Sizes, from: &Sharding, to: &Sharding) -> f64 {
-        let (wanted, own) = (self.elements(sizes, to), self.met(sizes, from, to));
+        let (wanted, held) = (self.elements(sizes, to), self.met(sizes, from, to));
         let here = self.met(sizes, &self.outer(from), to);
         let parts = |set: AxisSet| f64::from(self.digits.count(set));
         let partial = AxisSet::of((0..AXES).filter(|at| from[*at] == PARTIAL));
         let inside = AxisSet(partial.0 & self.digits.inside().0);
-        let near = here * parts(inside) - own;
+        let near = here * parts(inside) - held;
         let far = wanted * parts(partial) - here * parts(inside);
         let (node, network) = (self.cluster.nodes[0].link.rate(), self.cluster.network.rate());
         let seconds = |elements: f64, rate: f64| if elements > 0.0 { elements / rate } else { 0.0 };
@@ -250,7 +250,7 @@ impl<'c> Messages<'c> {
     /// Seconds in which a device, and a node, get what they lack, whatever collectives bring it: what is a sum of `p` parts
     /// and wanted by `c` goes `p - 1` times from one to another, and `c - 1` times further.
     fn lacks(&self, sizes: &Sizes, from: &Sharding, to: &Sharding) -> f64 {
-        let of = |from: &Sharding, to: &Sharding, among: AxisSet| {
+        let lacking = |from: &Sharding, to: &Sharding, among: AxisSet| {
             let count = |sharding: &Sharding, what: u8| {
                 f64::from(self.digits.count(AxisSet::of(among.axes().filter(|at| sharding[*at] == what))))
             };
@@ -264,11 +264,11 @@ impl<'c> Messages<'c> {
         let (node, network) = (&self.cluster.nodes[0].link, &self.cluster.network);
         let (inside, all) = (self.digits.inside(), AxisSet::of(0..self.digits.len()));
         let changed = AxisSet::of((0..AXES).filter(|at| from[*at] != to[*at]));
-        let bytes = of(from, to, all);
+        let bytes = lacking(from, to, all);
         let summed = self.elements(sizes, to) * sizes.width as f64;
         let alone = if node.sums { bytes.min(summed) } else { bytes } / self.quickest(changed);
         let lines = if network.shared { 1 } else { self.digits.count(inside) };
-        let outside = of(&self.outer(from), &self.outer(to), AxisSet(all.0 & !inside.0));
+        let outside = lacking(&self.outer(from), &self.outer(to), AxisSet(all.0 & !inside.0));
         alone.max(outside / (network.rate() * f64::from(lines)))
     }
 

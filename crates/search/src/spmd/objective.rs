@@ -161,8 +161,9 @@ impl<'o> Objective<'o> {
         let mut terms = vec![];
         for (number, bundle) in self.space.bundles.iter().enumerate() {
             let at = Rc::as_ptr(&bundle.unary) as usize;
-            let costs =
-                known.entry(at).or_insert_with(|| bundle.unary.iter().map(|it| self.own(it)).collect());
+            let costs = known
+                .entry(at)
+                .or_insert_with(|| bundle.unary.iter().map(|it| self.bundle_cost(it)).collect());
             terms.push(Term { scope: vec![number], costs: Rc::clone(costs) });
         }
         for edge in &self.space.edges {
@@ -175,7 +176,7 @@ impl<'o> Objective<'o> {
         Problem { sizes, terms }
     }
 
-    fn own(&self, unary: &Unary) -> f64 {
+    fn bundle_cost(&self, unary: &Unary) -> f64 {
         let held = |held: &DeviceReads| self.weighted(&self.terms.costs(held, self.way(held))).floor();
         self.moved(&unary.price)
             + unary.held.iter().map(held).sum::<f64>()
@@ -199,14 +200,14 @@ impl<'o> Objective<'o> {
     pub(super) fn way(&self, held: &DeviceReads) -> Option<ParamChoice> {
         let costs = |way| (self.weighted(&self.terms.costs(held, way)), way);
         let all = ways(self.space.digits, held).into_iter().map(costs);
-        all.min_by(|a, b| a.0.total_cmp(&b.0)).and_then(|found| found.1)
+        all.min_by(|a, b| a.0.total_cmp(&b.0)).and_then(|best| best.1)
     }
 
     /// What choices come to, whatever the weights.
     pub(super) fn totals(&self, values: &[usize]) -> Totals {
-        let own = values.iter().enumerate().map(|(bundle, value)| self.of_bundle(bundle, *value));
+        let bundles = values.iter().enumerate().map(|(bundle, value)| self.of_bundle(bundle, *value));
         let between = self.space.edges.iter().map(|edge| self.of_price(self.space.price(edge, values)));
-        own.chain(between).fold(Totals::default(), |a, b| a + b)
+        bundles.chain(between).fold(Totals::default(), |a, b| a + b)
     }
 
     /// The same of one bundle.

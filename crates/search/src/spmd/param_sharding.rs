@@ -58,9 +58,9 @@ pub(super) struct Terms<'m, 'c> {
 
 /// Whole, or divided among those that have parts of its gradient, all of them or those of a node.
 pub(super) fn ways(digits: &Digits, held: &DeviceReads) -> Vec<Option<ParamChoice>> {
-    let mut found = vec![None];
+    let mut ways = vec![None];
     if !held.is_trained {
-        return found;
+        return ways;
     }
     let inside = AxisSet(held.partial.0 & digits.inside().0);
     let mut sets = vec![held.partial];
@@ -74,10 +74,10 @@ pub(super) fn ways(digits: &Digits, held: &DeviceReads) -> Vec<Option<ParamChoic
         for (gather, reduce) in
             [(Gather::Step, Reduce::Last), (Gather::Step, Reduce::Each), (Gather::Pass, Reduce::Each)]
         {
-            found.push(Some(ParamChoice { over, gather, reduce }));
+            ways.push(Some(ParamChoice { over, gather, reduce }));
         }
     }
-    found
+    ways
 }
 
 impl Terms<'_, '_> {

@@ -29,9 +29,9 @@ impl Priced {
     }
 
     /// The tables that are within a run.
-    pub(super) fn of(&self, members: &[usize], places: &[Option<usize>], edges: &[usize]) -> Problem {
+    pub(super) fn problem(&self, members: &[usize], places: &[Option<usize>], edges: &[usize]) -> Problem {
         let place = |bundle: &usize| places[*bundle].expect("it is within");
-        let own = members.iter().map(|at| &self.all.terms[*at]);
+        let bundles = members.iter().map(|at| &self.all.terms[*at]);
         let between = edges.iter().map(|at| &self.all.terms[places.len() + at]);
         let term = |term: &Term| Term {
             scope: term.scope.iter().map(place).collect(),
@@ -39,7 +39,7 @@ impl Priced {
         };
         Problem {
             sizes: members.iter().map(|at| self.all.sizes[*at]).collect(),
-            terms: own.chain(between).map(term).collect(),
+            terms: bundles.chain(between).map(term).collect(),
         }
     }
 }
@@ -49,7 +49,7 @@ pub(super) fn least_bytes(space: &Space<'_>, segments: &[usize], count: usize) -
     // Nothing but bytes counts.
     let weights = Weights { look: Look { line: 0.0, last: 0.0 }, byte: 1.0 / UNIT };
     let objective = Objective::new(space, weights)?;
-    let mut found = vec![(0.0, 0.0); count];
+    let mut bytes = vec![(0.0, 0.0); count];
     let mut known: HashMap<usize, (f64, f64)> = HashMap::new();
     for (number, (bundle, segment)) in space.bundles.iter().zip(segments).enumerate() {
         let least = || {
@@ -59,19 +59,19 @@ pub(super) fn least_bytes(space: &Space<'_>, segments: &[usize], count: usize) -
             (all.clone().map(held).fold(f64::INFINITY, f64::min), all.map(kept).fold(f64::INFINITY, f64::min))
         };
         let (held, kept) = *known.entry(Rc::as_ptr(&bundle.unary) as usize).or_insert_with(least);
-        found[*segment] = (found[*segment].0 + held, found[*segment].1 + kept);
+        bytes[*segment] = (bytes[*segment].0 + held, bytes[*segment].1 + kept);
     }
-    Ok(found)
+    Ok(bytes)
 }
 
 /// For each segment seconds of a micro-batch without what is between bundles, at least: in all, forward and backward.
 pub(super) fn least_seconds(space: &Space<'_>, segments: &[usize], count: usize) -> Vec<[f64; 3]> {
-    let mut found = vec![[0.0; 3]; count];
+    let mut seconds = vec![[0.0; 3]; count];
     for (bundle, segment) in space.bundles.iter().zip(segments) {
         let least = bundle.unary.iter().map(|unary| in_each(&unary.price)).fold([f64::INFINITY; 3], lesser);
-        found[*segment].iter_mut().zip(least).for_each(|(all, own)| *all += own);
+        seconds[*segment].iter_mut().zip(least).for_each(|(all, part)| *all += part);
     }
-    found
+    seconds
 }
 
 /// Seconds in all, forward and backward.

@@ -34,14 +34,14 @@ pub(super) fn all_choices(maker: &Maker<'_>, ops: &[OpId], dims: &[usize]) -> Ve
 /// Who forbids a choice of a bundle.
 fn against(maker: &Maker<'_>, constraints: &Constraints, ops: &[OpId], choice: &Choice) -> BTreeSet<usize> {
     let (question, digits) = (&maker.question, maker.digits);
-    let of = |op: &OpId| {
+    let who_forbids = |op: &OpId| {
         let loops = loops(question.graph, question.analysis, &maker.operators.classes, digits, *op, choice);
         let count = question.analysis.op(*op).loops.len();
         let all = by_digits(count, loops.iter().zip(&digits.sizes));
         let inside = by_digits(count, loops.iter().zip(&digits.sizes).skip(digits.outside));
         constraints.against(*op, &all, &inside)
     };
-    ops.iter().flat_map(of).collect()
+    ops.iter().flat_map(who_forbids).collect()
 }
 
 /// The choices of a bundle that constraints leave.
@@ -127,12 +127,12 @@ type Pairs = BTreeMap<(usize, usize), Vec<(OpId, OpId)>>;
 
 /// The first operator of a set beside the others, by their bundles.
 fn pairs(maker: &Maker<'_>, set: &[OpId]) -> Pairs {
-    let mut found: Pairs = BTreeMap::new();
+    let mut pairs: Pairs = BTreeMap::new();
     for other in &set[1..] {
         let bundles = (maker.bundles.of[set[0].index()], maker.bundles.of[other.index()]);
-        found.entry(bundles).or_default().push((set[0], *other));
+        pairs.entry(bundles).or_default().push((set[0], *other));
     }
-    found
+    pairs
 }
 
 /// Of operators that are tied those whose bundles have one table beside the first of them, and one of each table beside the
@@ -162,11 +162,11 @@ type DemandKey = Vec<Vec<(String, u32)>>;
 fn keys(maker: &Maker<'_>, choices: &[Choice], ops: impl Iterator<Item = OpId>) -> Vec<DemandKey> {
     let (graph, analysis): (_, &Analysis) = (maker.question.graph, maker.question.analysis);
     let ops: Vec<OpId> = ops.collect();
-    let of = |op: &OpId, choice: &Choice| {
+    let key_of = |op: &OpId, choice: &Choice| {
         let loops: Loops = loops(graph, analysis, &maker.operators.classes, maker.digits, *op, choice);
         named_splits(&splits(maker.digits, &loops), analysis, *op)
     };
-    choices.iter().map(|choice| ops.iter().map(|op| of(op, choice)).collect()).collect()
+    choices.iter().map(|choice| ops.iter().map(|op| key_of(op, choice)).collect()).collect()
 }
 
 /// Nothing where two have equal keys, and never elsewhere.
@@ -189,10 +189,10 @@ pub(crate) struct Skeleton {
 }
 
 impl Skeleton {
-    pub(crate) fn of(question: &Question<'_>, constraints: &Constraints) -> Result<Self> {
-        let digits = Digits::of(question.cluster, question.devices);
+    pub(crate) fn new(question: &Question<'_>, constraints: &Constraints) -> Result<Self> {
+        let digits = Digits::new(question.cluster, question.devices);
         let messages = Messages::new(question.cluster, &digits, Count::Alone);
-        let operators = Operators::of(question);
+        let operators = Operators::new(question);
         let maker = Maker::new(question, (&operators, &digits, &messages), &[], &[]);
         let (mut bundles, mut all) = (vec![], vec![]);
         for number in 0..maker.bundles.all.len() {

@@ -17,9 +17,9 @@ const SHARE: f64 = 0.2;
 /// The best plans of one block, and what was found out about all of them. `watch` is told each.
 pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Result<(Evaluations, Stats)> {
     watch("auto");
-    let found = find(question)?;
+    let first = find(question)?;
     let mut looked = Evaluations::default();
-    looked.at(question, best(&found.plans), watch)?;
+    looked.at(question, best(&first.plans), watch)?;
     let there = limit(question);
     let mut asked = there;
     let question = &Question { stop: question.stop.share(SHARE), ..*question };
@@ -40,7 +40,7 @@ pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Resu
         }
         looked.at(question, best(&tighter.plans), watch)?;
     }
-    Ok((looked, found.stats))
+    Ok((looked, first.stats))
 }
 
 /// Those that promise most.
@@ -50,6 +50,6 @@ fn best(plans: &[Candidate]) -> impl Iterator<Item = Own> {
     order.into_iter().take(FEW).map(|it| Own {
         claim: Some(it.claim),
         reason: Some(Reason::of_block(&it.plan, it.claim)),
-        ..Own::of(it.plan.clone())
+        ..Own::new(it.plan.clone())
     })
 }

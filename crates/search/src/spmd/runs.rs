@@ -83,8 +83,8 @@ impl<'q> Runs<'q> {
         self.made(fallback)?;
         let devices = f64::from(self.question.devices);
         let each = |fallback: &Fallback<'_>| {
-            let segment = |([seconds, ..], (held, own)): (&[f64; 3], &(f64, f64))| {
-                (devices * seconds, devices * (held + f64::from(kept) * own))
+            let segment = |([seconds, ..], (held, kept_bytes)): (&[f64; 3], &(f64, f64))| {
+                (devices * seconds, devices * (held + f64::from(kept) * kept_bytes))
             };
             fallback.least.iter().zip(&fallback.bytes).map(segment).collect()
         };
@@ -96,9 +96,9 @@ impl<'q> Runs<'q> {
         if let Some(known) = self.least.get(&(run.0, run.1, kept)) {
             return Ok(*known);
         }
-        let found = self.looked_for(run, kept)?;
-        self.least.insert((run.0, run.1, kept), found);
-        Ok(found)
+        let cheapest = self.looked_for(run, kept)?;
+        self.least.insert((run.0, run.1, kept), cheapest);
+        Ok(cheapest)
     }
 
     fn looked_for(&mut self, run: (usize, usize), kept: u32) -> Result<Option<[f64; 3]>> {
@@ -119,7 +119,7 @@ impl<'q> Runs<'q> {
     /// Ways to divide a run that fit where so many micro-batches are kept. Nothing more is computed again where memory is no
     /// matter.
     pub(crate) fn ways(&mut self, run: (usize, usize), kept: u32, solver: &mut Solver) -> Result<Vec<Inner>> {
-        let (limit, mut found) = (limit(&self.question) as f64, vec![]);
+        let (limit, mut ways) = (limit(&self.question) as f64, vec![]);
         for at in 0..recompute().len() {
             self.made(at)?;
             let nothing = self.nothing;
@@ -140,13 +140,13 @@ impl<'q> Runs<'q> {
                     Some(first) if first_fits => Some(first),
                     _ => fallback.tight(run, look, kept, nothing, &fits, solver)?,
                 };
-                found.extend(inner.map(|inner| Inner { fallback: at, ..inner }));
+                ways.extend(inner.map(|inner| Inner { fallback: at, ..inner }));
             }
-            if is_easy && !found.is_empty() {
+            if is_easy && !ways.is_empty() {
                 break;
             }
         }
-        Ok(found)
+        Ok(ways)
     }
 
     /// Why an operator of a run is divided as it is in a way that was found, and at most so many other ways.
@@ -172,9 +172,9 @@ impl<'q> Runs<'q> {
         let Some(variable) = members.iter().position(is_own) else { return Ok(None) };
         let bundle = members[variable];
         let totals = |values: &[usize]| {
-            let found = fallback.found(run, &members, &edges, values.into(), weights)?;
-            let totals = Totals { bytes: found.bytes(claim.kept), ..found.totals };
-            Ok((totals, found.crossing.0 + found.crossing.1))
+            let inner = fallback.evaluate(run, &members, &edges, values.into(), weights)?;
+            let totals = Totals { bytes: inner.bytes(claim.kept), ..inner.totals };
+            Ok((totals, inner.crossing.0 + inner.crossing.1))
         };
         let ways = ways(&fallback.space, &problem, bundle, variable, &totals, most)?;
         Ok(ways.map(|ways| Explanation { ops: fallback.space.bundles[bundle].ops.clone(), ways }))
@@ -252,8 +252,8 @@ impl<'q> Runs<'q> {
             ops.extend(fallback.space.bundles[bundle].ops.iter().copied());
         }
         for span in &fallback.spans {
-            let own: Vec<OpId> = span.iter().copied().filter(|op| ops.contains(op)).collect();
-            draft.recompute(own);
+            let recomputed: Vec<OpId> = span.iter().copied().filter(|op| ops.contains(op)).collect();
+            draft.recompute(recomputed);
         }
         Ok(ops.into_iter().collect())
     }

@@ -23,15 +23,15 @@ pub(super) struct OperandRead {
 
 /// The splits of an operator: neighbours along one loop are one.
 pub(super) fn splits(digits: &Digits, loops: &Loops) -> Vec<Split> {
-    let mut found: Vec<Split> = vec![];
+    let mut splits: Vec<Split> = vec![];
     for (on, &size) in loops.iter().zip(&digits.sizes) {
         let on = on.map_or(On::Copies, On::Loop);
-        match found.last_mut() {
+        match splits.last_mut() {
             Some(last) if last.on == on => last.parts *= size,
-            _ => found.push(Split { on, parts: size }),
+            _ => splits.push(Split { on, parts: size }),
         }
     }
-    found
+    splits
 }
 
 pub(super) fn read(analysis: &Analysis, op: OpId, input: usize, loops: &Loops) -> OperandRead {
@@ -80,8 +80,8 @@ pub(super) fn elements(sizes: &[i64], digits: &Digits, sharding: &Sharding) -> f
 
 /// Elements that a shard has of another one, at most.
 pub(super) fn met(sizes: &[i64], digits: &Digits, one: &Sharding, other: &Sharding) -> f64 {
-    let of = |factor, size| length(size, factor, digits, one).min(length(size, factor, digits, other));
-    (1..).zip(sizes).map(|(factor, size)| of(factor, *size) as f64).product()
+    let overlap = |factor, size| length(size, factor, digits, one).min(length(size, factor, digits, other));
+    (1..).zip(sizes).map(|(factor, size)| overlap(factor, *size) as f64).product()
 }
 
 /// Of the largest shard along a factor.

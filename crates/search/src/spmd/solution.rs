@@ -69,9 +69,9 @@ pub struct Claim {
 
 /// The best plans of one block, and what none can beat; once it is late, no further ones.
 pub fn find(question: &Question<'_>) -> Result<Inside> {
-    let digits = Digits::of(question.cluster, question.devices);
+    let digits = Digits::new(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, Count::Alone);
-    let operators = Operators::of(question);
+    let operators = Operators::new(question);
     let start = Instant::now();
     let mut inside = Inside::default();
     let floor = crate::bound(question)?;
@@ -156,19 +156,19 @@ impl Fallback<'_, '_> {
         let mut looks = VecDeque::from(FIRST);
         for _ in 0..LOOKS {
             let Some(look) = looks.pop_front() else { break };
-            let found = self.cheapest(look, limit)?;
-            is_tight |= found.as_ref().is_none_or(|found| found.is_tight);
-            let Some(found) = found else { continue };
-            self.keep(&found)?;
+            let cheapest = self.cheapest(look, limit)?;
+            is_tight |= cheapest.as_ref().is_none_or(|solution| solution.is_tight);
+            let Some(solution) = cheapest else { continue };
+            self.keep(&solution)?;
             if self.space.question.stop.is_late() {
                 break;
             }
-            if !found.is_tight && look.is_only(found.totals.binds()) {
+            if !solution.is_tight && look.is_only(solution.totals.binds()) {
                 // None takes less.
                 break;
             }
             if looks.is_empty() {
-                looks.extend(look.towards(found.totals.binds()));
+                looks.extend(look.towards(solution.totals.binds()));
             }
         }
         Ok(is_tight)
@@ -179,15 +179,15 @@ impl Fallback<'_, '_> {
         let nothing = self.floor / UNIT * NOTHING / limit.max(1.0);
         let mut least: f64 = 0.0;
         let mut at = |byte: f64| -> Result<Option<Found>> {
-            let found = self.least(Weights { look, byte })?;
-            let exact = found.iter().filter(|it| it.least.is_least);
+            let solution = self.least(Weights { look, byte })?;
+            let exact = solution.iter().filter(|it| it.least.is_least);
             least = exact.map(|it| it.least.cost - byte * limit).fold(least, f64::max);
             if least * UNIT > self.promised.0 {
                 self.promised = (least * UNIT, Some(Weights { look, byte }));
             }
-            Ok(found.map(|found| Found { over: found.time() / least - 1.0, ..found }))
+            Ok(solution.map(|solved| Found { over: solved.time() / least - 1.0, ..solved }))
         };
-        let fits = |found: &Found| found.totals.bytes <= limit;
+        let fits = |solution: &Found| solution.totals.bytes <= limit;
         let Some(first) = at(nothing)? else { return Ok(None) };
         if fits(&first) {
             return Ok(Some(first));
@@ -201,7 +201,7 @@ impl Fallback<'_, '_> {
             }
             let middle = (low * high).sqrt();
             match at(middle)? {
-                Some(found) if fits(&found) => (best, high) = (found, middle),
+                Some(solution) if fits(&solution) => (best, high) = (solution, middle),
                 _ => low = middle,
             }
         }
@@ -221,9 +221,9 @@ impl Fallback<'_, '_> {
         Ok(Some(Found { least, weights, totals, over: f64::INFINITY, is_tight: false }))
     }
 
-    fn keep(&mut self, found: &Found) -> Result<()> {
-        let objective = Objective::new(self.space, found.weights)?;
-        let plan = plan(&objective, &found.least.values, self.recomputed, self.spans)?;
+    fn keep(&mut self, solution: &Found) -> Result<()> {
+        let objective = Objective::new(self.space, solution.weights)?;
+        let plan = plan(&objective, &solution.least.values, self.recomputed, self.spans)?;
         let same = |other: &Candidate| {
             let other = &other.plan;
             other.ops == plan.ops
@@ -231,7 +231,8 @@ impl Fallback<'_, '_> {
                 && other.recompute == plan.recompute
         };
         if !self.inside.plans.iter().any(same) {
-            let claim = Claim { totals: found.totals, recomputed: self.recomputed, weights: found.weights };
+            let claim =
+                Claim { totals: solution.totals, recomputed: self.recomputed, weights: solution.weights };
             self.inside.plans.push(Candidate { plan, claim });
         }
         Ok(())
@@ -273,8 +274,10 @@ pub(super) fn write(
         draft.place(*op, &devices)?;
     }
     let groups = |way: ParamChoice| {
-        let own = space.digits.groups(way.over).into_iter();
-        own.map(|group| group.into_iter().map(|device| first + device).collect()).collect::<Vec<Vec<u32>>>()
+        let relative = space.digits.groups(way.over).into_iter();
+        relative
+            .map(|group| group.into_iter().map(|device| first + device).collect())
+            .collect::<Vec<Vec<u32>>>()
     };
     for (tensor, held) in bundle.params.iter().zip(&bundle.unary[value].held) {
         let sharding = objective.way(held).map(|way| ParamSharding {
@@ -297,9 +300,9 @@ pub fn member(
     count: Count,
     pick: &mut dyn FnMut(usize) -> usize,
 ) -> Result<Option<Candidate>> {
-    let digits = Digits::of(question.cluster, question.devices);
+    let digits = Digits::new(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, count);
-    let operators = Operators::of(question);
+    let operators = Operators::new(question);
     let Some(spans) = spans(question, recomputed) else { return Ok(None) };
     let Some(space) = Space::new(question, (&operators, &digits, &messages), &spans) else { return Ok(None) };
     let values: Vec<usize> = space.bundles.iter().map(|bundle| pick(bundle.choices.len())).collect();

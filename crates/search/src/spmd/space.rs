@@ -115,8 +115,8 @@ fn fresh(maker: &mut Maker<'_>, number: usize, dims: Vec<usize>) -> Bundle {
     let choices = Rc::new(left(maker, &ops, &dims));
     let (graph, analysis) = (maker.question.graph, maker.question.analysis);
     for op in &ops {
-        let of = |choice| loops(graph, analysis, &maker.operators.classes, maker.digits, *op, choice);
-        maker.loops[op.index()] = Rc::new(choices.iter().map(of).collect());
+        let loops_of = |choice| loops(graph, analysis, &maker.operators.classes, maker.digits, *op, choice);
+        maker.loops[op.index()] = Rc::new(choices.iter().map(loops_of).collect());
     }
     let params = maker.params(&ops);
     let unary = (0..choices.len()).map(|at| maker.unary(&ops, &params, at)).collect();

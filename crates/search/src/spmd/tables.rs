@@ -26,9 +26,9 @@ pub struct Tables {
 pub fn tables(question: &Question<'_>, byte: f64) -> Result<Tables> {
     crate::refuse_numbers(question)?;
     let start = Instant::now();
-    let digits = Digits::of(question.cluster, question.devices);
+    let digits = Digits::new(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, Count::Alone);
-    let operators = Operators::of(question);
+    let operators = Operators::new(question);
     let space =
         Space::new(question, (&operators, &digits, &messages), &[]).expect("constraints leave choices");
     let problem = Objective::new(&space, Weights { look: FIRST[0], byte })?.problem();

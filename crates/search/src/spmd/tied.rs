@@ -45,17 +45,25 @@ impl Tied {
         for (number, it) in space.bundles.iter().enumerate() {
             it.ops.iter().for_each(|op| bundle[op.index()] = number);
         }
-        let mut of = vec![vec![]; space.bundles.len()];
+        let mut memberships = vec![vec![]; space.bundles.len()];
         let mut extents = vec![(usize::MAX, 0); sets.len()];
         for (number, set) in sets.iter().enumerate() {
             for op in set {
-                let (own, extent) = (bundle[op.index()], &mut extents[number]);
-                of[own].push((number, *op));
-                *extent = (extent.0.min(segments[own]), extent.1.max(segments[own]));
+                let (bundle_number, extent) = (bundle[op.index()], &mut extents[number]);
+                memberships[bundle_number].push((number, *op));
+                *extent = (extent.0.min(segments[bundle_number]), extent.1.max(segments[bundle_number]));
             }
         }
         let (within, across) = (vec![None; sets.len()], vec![None; sets.len()]);
-        Self { sets, extents, of, within, across, masks: BTreeMap::new(), known: BTreeMap::new() }
+        Self {
+            sets,
+            extents,
+            of: memberships,
+            within,
+            across,
+            masks: BTreeMap::new(),
+            known: BTreeMap::new(),
+        }
     }
 
     pub(super) fn fix(&mut self, within: &Divided, across: &Divided) {
@@ -70,10 +78,10 @@ impl Tied {
         bundle: usize,
         (from, to): (usize, usize),
     ) -> Option<Mask> {
-        let own = &self.of[bundle];
+        let tied = &self.of[bundle];
         let is_within = |set: usize| from <= self.extents[set].0 && self.extents[set].1 < to;
-        let key = (bundle, own.iter().map(|(set, _)| is_within(*set)).collect::<Vec<bool>>());
-        if own.is_empty() {
+        let key = (bundle, tied.iter().map(|(set, _)| is_within(*set)).collect::<Vec<bool>>());
+        if tied.is_empty() {
             return None;
         }
         if let Some(known) = self.known.get(&key) {
@@ -81,7 +89,7 @@ impl Tied {
         }
         let divided = |at: &bool, set: usize| if *at { &self.within[set] } else { &self.across[set] };
         let fits = |choice| {
-            let mut all = own.iter().zip(&key.1);
+            let mut all = tied.iter().zip(&key.1);
             all.all(|((set, op), at)| divided(at, *set).as_ref() == Some(&key_of(space, *op, choice)))
         };
         let fits: Vec<bool> = space.bundles[bundle].choices.iter().map(fits).collect();
@@ -94,31 +102,32 @@ impl Tied {
 
     /// How sets are divided where the whole model costs least under some weights; none if no plan respects the ties.
     pub(super) fn divided(&self, space: &Space<'_>, weights: &[Weights]) -> diag::Result<Vec<Divided>> {
-        let mut found: Vec<Divided> = vec![];
+        let mut ways: Vec<Divided> = vec![];
         for weights in weights {
             let problem = Objective::new(space, *weights)?.problem();
             let least = solved(&space.question, &without_none(problem)).filter(|least| least.cost < NEVER);
             let Some(least) = least else { continue };
             let values = space.ties.expand(&least.values);
-            let own = |(bundle, tied): (usize, &Vec<(usize, OpId)>)| {
+            let keys_of = |(bundle, tied): (usize, &Vec<(usize, OpId)>)| {
                 let choice = space.bundles[bundle].choices.get(values[bundle]);
                 tied.iter().map(move |(set, op)| (*set, choice.map(|it| key_of(space, *op, it)))).collect()
             };
             let mut divided: Divided = vec![None; self.sets.len()];
-            let all = self.of.iter().enumerate().flat_map::<Vec<_>, _>(own);
+            let all = self.of.iter().enumerate().flat_map::<Vec<_>, _>(keys_of);
             all.filter(|(_, key)| key.is_some()).for_each(|(set, key)| divided[set] = key);
-            if !found.contains(&divided) {
-                found.push(divided);
+            if !ways.contains(&divided) {
+                ways.push(divided);
             }
         }
-        Ok(found)
+        Ok(ways)
     }
 }
 
 /// What a whole model is looked at with.
 pub(super) fn weights(looks: &[Look], prices: &[f64]) -> Vec<Weights> {
-    let of = |look: &Look| prices.iter().map(|byte| Weights { look: *look, byte: *byte }).collect::<Vec<_>>();
-    looks.iter().flat_map(of).collect()
+    let weights_of =
+        |look: &Look| prices.iter().map(|byte| Weights { look: *look, byte: *byte }).collect::<Vec<_>>();
+    looks.iter().flat_map(weights_of).collect()
 }
 
 fn key_of(space: &Space<'_>, op: OpId, choice: &Vec<Option<usize>>) -> Vec<(String, u32)> {

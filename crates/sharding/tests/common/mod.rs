@@ -81,7 +81,7 @@ fn cut(random: &mut Random, size: i64, axes: Vec<Axis>) -> Cut {
         0 => {
             let mut sizes = vec![1; count as usize];
             (0..size - i64::from(count)).for_each(|_| sizes[random.below(count as usize)] += 1);
-            Pieces::of(&sizes)
+            Pieces::from_sizes(&sizes)
         }
         1 => Pieces::balanced(size, count),
         _ => return Cut::nested(size, axes),

@@ -181,10 +181,10 @@ pub(crate) fn timed<'p>(ranks: &'p [PairedRank<'p>]) -> Vec<(u32, &'p MessagePai
     for rank in ranks {
         keyed(rank).for_each(|(key, pair)| members.entry(key).or_default().push(pair));
     }
-    let of = |rank: &'p PairedRank<'p>| {
+    let pairs_of = |rank: &'p PairedRank<'p>| {
         keyed(rank).map(|(key, pair)| (rank.rank.rank, pair, seconds_of(&members[&key]))).collect::<Vec<_>>()
     };
-    ranks.iter().flat_map(of).collect()
+    ranks.iter().flat_map(pairs_of).collect()
 }
 
 /// How long a communication took, of what its members measured.

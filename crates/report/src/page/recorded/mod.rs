@@ -115,9 +115,9 @@ pub(crate) fn pairs<'p>(
     listed: &[(&'p TakesPart, &'p Message)],
     is_same_rank: bool,
 ) -> std::result::Result<Vec<MessagePair<'p>>, String> {
-    let (number, own) = (rank.rank, &rank.messages);
-    if own.len() != listed.len() {
-        let (there, here) = (own.len(), listed.len());
+    let (number, messages) = (rank.rank, &rank.messages);
+    if messages.len() != listed.len() {
+        let (there, here) = (messages.len(), listed.len());
         return Err(format!("its rank {number} has {there} communications in a step, here it has {here}"));
     }
     let pair =
@@ -133,7 +133,7 @@ pub(crate) fn pairs<'p>(
             );
             Err(format!("communication {at} of its rank {number} is {measured}, here it is {here}"))
         };
-    own.iter().zip(listed).enumerate().map(pair).collect()
+    messages.iter().zip(listed).enumerate().map(pair).collect()
 }
 
 pub(crate) fn another(file: &RecordedFile, why: String) -> Error {

@@ -20,7 +20,7 @@ pub(super) struct MadeTensor {
 }
 
 impl MadeTensor {
-    fn of(sharding: Sharding) -> Self {
+    fn new(sharding: Sharding) -> Self {
         Self { sharding, whole: complete(sharding) }
     }
 }
@@ -38,31 +38,31 @@ impl Maker<'_> {
     /// How a tensor lies that an operator makes, under a choice of its bundle.
     fn written(&self, tensor: TensorId, at: usize) -> MadeTensor {
         let (op, output) = self.graph().producer(tensor).expect("an operator makes it");
-        MadeTensor::of(written(self.question.analysis, op, output, &self.loops[op.index()][at]))
+        MadeTensor::new(written(self.question.analysis, op, output, &self.loops[op.index()][at]))
     }
 
     /// How a bundle reads a tensor under a choice: each way once.
     fn reads(&self, tensor: TensorId, bundle: usize, at: usize) -> Vec<Reading> {
-        let mut found: Vec<Reading> = vec![];
+        let mut readings: Vec<Reading> = vec![];
         for (op, input) in &self.operators.readers[tensor.index()] {
             if self.bundles.of[op.index()] != bundle {
                 continue;
             }
             let read = read(self.question.analysis, *op, *input, &self.loops[op.index()][at]);
             let learns = learns(self.graph(), &self.operators.needs_grad, *op, *input);
-            let gradient = learns.then(|| MadeTensor::of(read.gradient));
+            let gradient = learns.then(|| MadeTensor::new(read.gradient));
             let recomputed = self.repeated.inputs[op.index()][*input];
             let differ =
                 |known: Option<MadeTensor>| gradient.is_some() && known.is_some() && known != gradient;
-            match found.iter_mut().find(|it| it.value == read.value && !differ(it.gradient)) {
+            match readings.iter_mut().find(|it| it.value == read.value && !differ(it.gradient)) {
                 Some(known) => {
                     known.gradient = known.gradient.or(gradient);
                     known.recomputed |= recomputed;
                 }
-                None => found.push(Reading { value: read.value, gradient, recomputed }),
+                None => readings.push(Reading { value: read.value, gradient, recomputed }),
             }
         }
-        found
+        readings
     }
 
     /// What it takes to bring a tensor to a bundle, and gradients back, where makers and readers have made their choices.
@@ -141,8 +141,8 @@ impl Maker<'_> {
     /// alike, it is moved once.
     pub(super) fn share(&self, tensor: TensorId, others: usize, at: usize) -> f64 {
         let (maker, _) = self.graph().producer(tensor).expect("an operator makes it");
-        let own = self.bundles.of[maker.index()];
-        let here = self.moved(tensor, own, at, at) != MessagePrice::default();
+        let bundle = self.bundles.of[maker.index()];
+        let here = self.moved(tensor, bundle, at, at) != MessagePrice::default();
         let leaves = self.left(tensor, at) != MessagePrice::default();
         1.0 / (others + usize::from(here) + usize::from(leaves)).max(1) as f64
     }
@@ -158,14 +158,14 @@ impl Maker<'_> {
     /// The other bundles that read a tensor.
     pub(super) fn others(&self, tensor: TensorId) -> Vec<usize> {
         let Some((maker, _)) = self.graph().producer(tensor) else { return vec![] };
-        let own = self.bundles.of[maker.index()];
+        let bundle = self.bundles.of[maker.index()];
         let mut others: Vec<usize> = self.operators.readers[tensor.index()]
             .iter()
             .map(|(op, _)| self.bundles.of[op.index()])
             .collect();
         others.sort_unstable();
         others.dedup();
-        others.retain(|other| *other != own);
+        others.retain(|other| *other != bundle);
         others
     }
 
@@ -174,9 +174,9 @@ impl Maker<'_> {
         let mut between: BTreeMap<(usize, usize), Vec<(TensorId, usize)>> = BTreeMap::new();
         for tensor in self.graph().tensor_ids() {
             let Some((maker, _)) = self.graph().producer(tensor) else { continue };
-            let (own, others) = (self.bundles.of[maker.index()], self.others(tensor));
+            let (bundle, others) = (self.bundles.of[maker.index()], self.others(tensor));
             for other in &others {
-                between.entry((own, *other)).or_default().push((tensor, others.len()));
+                between.entry((bundle, *other)).or_default().push((tensor, others.len()));
             }
         }
         let mut known: HashMap<String, Rc<Vec<MessagePrice>>> = HashMap::new();
@@ -220,14 +220,14 @@ impl Maker<'_> {
 /// What is different among many, and which of these each is.
 fn distinct<T: Eq + std::hash::Hash + Clone>(all: impl Iterator<Item = T>) -> (Vec<T>, Vec<usize>) {
     let mut known: Map<T, usize> = Map::default();
-    let (mut found, mut of) = (vec![], vec![]);
+    let (mut values, mut numbers) = (vec![], vec![]);
     for it in all {
-        let next = found.len();
+        let next = values.len();
         let at = *known.entry(it).or_insert_with_key(|it| {
-            found.push(it.clone());
+            values.push(it.clone());
             next
         });
-        of.push(at);
+        numbers.push(at);
     }
-    (found, of)
+    (values, numbers)
 }

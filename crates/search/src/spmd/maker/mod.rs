@@ -103,9 +103,9 @@ impl<'q> Maker<'q> {
 
 /// The place of each operator in its bundle.
 fn places(graph: &Graph, bundles: &Bundles) -> Vec<usize> {
-    let mut found = vec![0; graph.ops.len()];
+    let mut places = vec![0; graph.ops.len()];
     for ops in &bundles.all {
-        ops.iter().enumerate().for_each(|(number, op)| found[op.index()] = number);
+        ops.iter().enumerate().for_each(|(number, op)| places[op.index()] = number);
     }
-    found
+    places
 }

@@ -42,7 +42,7 @@ type OperatorKey = (usize, bool, usize, Vec<Split>);
 
 impl<'q> Operators<'q> {
     /// Of a question about some devices, and of any other that differs in these and in constraints.
-    pub(crate) fn of(question: &Question<'q>) -> Self {
+    pub(crate) fn new(question: &Question<'q>) -> Self {
         let (graph, analysis) = (question.graph, question.analysis);
         let needs_grad = arriving(question);
         let wanted = compiler::wanted(graph, question.boundary);
@@ -71,7 +71,7 @@ impl<'q> Operators<'q> {
     /// The number of the kinds of devices that messages are between.
     pub(super) fn devices(&self, messages: &Messages<'_>) -> usize {
         let mut known = self.devices.borrow_mut();
-        let same = |own: &Vec<Device>| own.iter().eq(messages.kinds.iter().copied());
+        let same = |kinds: &Vec<Device>| kinds.iter().eq(messages.kinds.iter().copied());
         known.iter().position(same).unwrap_or_else(|| {
             known.push(messages.kinds.iter().map(|kind| (*kind).clone()).collect());
             known.len() - 1

@@ -23,9 +23,9 @@ impl Maker<'_> {
     /// The dims along which a bundle may be divided.
     pub(in super::super) fn dims(&self, number: usize) -> Vec<usize> {
         let ops = &self.bundles.all[number];
-        let own: f64 = ops.iter().map(|op| self.seconds[op.index()]).sum();
+        let seconds: f64 = ops.iter().map(|op| self.seconds[op.index()]).sum();
         let pinned = pinned(&self.question, &self.operators.classes, ops);
-        if pinned.is_empty() && own < SMALL * self.of_all && self.is_beside(number, ops) {
+        if pinned.is_empty() && seconds < SMALL * self.of_all && self.is_beside(number, ops) {
             return vec![];
         }
         dims(self.question.analysis, &self.operators.classes, ops, &pinned, &self.seconds)
@@ -49,18 +49,18 @@ impl Maker<'_> {
 
     /// The parameters of which some operators are the first readers.
     pub(in super::super) fn params(&self, ops: &[OpId]) -> Vec<TensorId> {
-        let mut found = vec![];
+        let mut params = vec![];
         for op in ops {
             for tensor in self.graph().op(*op).inputs() {
                 let first =
                     self.operators.readers[tensor.index()].first().is_some_and(|(reader, _)| reader == op);
                 let is_param = matches!(self.graph().tensor(tensor).source, Source::Param { .. });
-                if is_param && first && !found.contains(&tensor) {
-                    found.push(tensor);
+                if is_param && first && !params.contains(&tensor) {
+                    params.push(tensor);
                 }
             }
         }
-        found
+        params
     }
 
     /// Whether not all parts of an operator may read an operand that each could: a bias is added by one of those that sum.
@@ -103,8 +103,8 @@ impl Maker<'_> {
             }
             let outputs: Vec<TensorId> = self.graph().op(*op).outputs.iter().flatten().copied().collect();
             for tensor in outputs {
-                let own = self.bundles.of[op.index()];
-                let moved = self.moved(tensor, own, at, at) + self.left(tensor, at);
+                let bundle = self.bundles.of[op.index()];
+                let moved = self.moved(tensor, bundle, at, at) + self.left(tensor, at);
                 if moved != MessagePrice::default() {
                     all.price = all.price + moved.times(self.share(tensor, self.others(tensor).len(), at));
                 }
@@ -122,8 +122,8 @@ impl Maker<'_> {
             let sizes = self.sizes_of(tensor);
             elements(&sizes.factors, self.digits, sharding) * sizes.width as f64
         };
-        let read = keeps.inputs.iter().map(|(at, (own, all))| {
-            bytes(inputs[*at], &read(analysis, op, *at, loops).value) * *own as f64 / *all as f64
+        let read = keeps.inputs.iter().map(|(at, (stored, all))| {
+            bytes(inputs[*at], &read(analysis, op, *at, loops).value) * *stored as f64 / *all as f64
         });
         let made = keeps.outputs.iter().filter_map(|at| Some((it.outputs[*at]?, *at)));
         let made = made.map(|(tensor, at)| bytes(tensor, &written(analysis, op, at, loops)));

@@ -36,10 +36,10 @@ pub(super) fn part(
         is_rewritten(analysis, op, plan).then(|| FirstPieces::new(graph, analysis, needs_grad, op, plan));
     let (forward, backward) = match pieces {
         Some(Ok(pieces)) => {
-            let of = |(op, mut costs, plan): (OpId, Costs<'_>, &OpPlan)| {
+            let seconds_of = |(op, mut costs, plan): (OpId, Costs<'_>, &OpPlan)| {
                 seconds(&pieces.graph, &pieces.kinds, devices, op, &costs.part(plan, 0).cost)
             };
-            pieces.each().map(of).fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1))
+            pieces.each().map(seconds_of).fold((0.0, 0.0), |all, piece| (all.0 + piece.0, all.1 + piece.1))
         }
         _ => seconds(graph, kinds, devices, op, &cost),
     };

@@ -23,10 +23,10 @@ pub(super) fn passes(graph: &Graph, readers: &[Vec<(OpId, usize)>], needs_grad: 
             .iter()
             .any(|(reader, at)| *reader == op && learns(graph, needs_grad, *reader, *at))
     };
-    let is_shared = |tensor: TensorId, own: OpId| {
+    let is_shared = |tensor: TensorId, op: OpId| {
         readers[tensor.index()]
             .iter()
-            .any(|(reader, at)| *reader != own && learns(graph, needs_grad, *reader, *at))
+            .any(|(reader, at)| *reader != op && learns(graph, needs_grad, *reader, *at))
     };
     for op in graph.op_ids() {
         let it = graph.op(op);

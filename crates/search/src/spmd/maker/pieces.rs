@@ -33,17 +33,17 @@ impl FirstPieces {
         plan: &OpPlan,
     ) -> Result<Self> {
         let alone = alone(graph, needs_grad, op);
-        let own = Analysis::of(&alone);
+        let alone_analysis = Analysis::of(&alone);
         let first = OpId::new(0);
-        let splits = same(&analysis.op(op).loops, &own.op(first).loops, &plan.splits);
+        let splits = same(&analysis.op(op).loops, &alone_analysis.op(first).loops, &plan.splits);
         let devices = splits.iter().map(|split| split.parts).product();
-        let mut draft = Draft::new(&alone, &own, "", devices);
+        let mut draft = Draft::new(&alone, &alone_analysis, "", devices);
         draft.set(first, splits);
         draft.place(first, &(0..devices).collect::<Vec<_>>())?;
         let plan = draft.finish()?;
-        let rewritten = rewrite(&alone, &plan::rewritings(&alone, &own, &plan))?;
+        let rewritten = rewrite(&alone, &plan::rewritings(&alone, &alone_analysis, &plan))?;
         let fresh = Analysis::of(&rewritten.graph);
-        let plans = plan::carried(&plan, &own, &rewritten, &fresh).ops;
+        let plans = plan::carried(&plan, &alone_analysis, &rewritten, &fresh).ops;
         let graph = rewritten.graph.into_owned();
         Ok(Self { kinds: Kinds::of(&graph), needs_grad: graph.needs_grad(), graph, analysis: fresh, plans })
     }
@@ -97,7 +97,7 @@ fn renumber(arg: &mut Arg, numbers: &BTreeMap<TensorId, TensorId>) {
 /// The same splits where a dim has other factors, since no neighbour divides it.
 fn same(from: &[Loop], to: &[Loop], splits: &[Split]) -> Vec<Split> {
     let mut left: Vec<i64> = to.iter().map(|it| it.size).collect();
-    let mut of = |split: &Split| {
+    let mut same_split = |split: &Split| {
         let wanted = match split.on {
             On::Loop(at) => from[at].dim,
             other => return Split { on: other, parts: split.parts },
@@ -109,5 +109,5 @@ fn same(from: &[Loop], to: &[Loop], splits: &[Split]) -> Vec<Split> {
         });
         Split { on, parts: split.parts }
     };
-    splits.iter().map(&mut of).collect()
+    splits.iter().map(&mut same_split).collect()
 }

@@ -11,12 +11,12 @@ use super::Maker;
 /// All that an operator's parts and their costs depend on, but for what its operands are.
 pub(super) fn signature(graph: &Graph, analysis: &Analysis, needs_grad: &[bool], op: OpId) -> String {
     let it = graph.op(op);
-    let of = |tensor: &TensorId| {
+    let facts = |tensor: &TensorId| {
         let held = graph.tensor(*tensor);
         (analysis.flat(*tensor), &held.shape, held.dtype, needs_grad[tensor.index()])
     };
-    let inputs: Vec<_> = it.inputs().iter().map(of).collect();
-    let outputs: Vec<_> = it.outputs.iter().map(|tensor| tensor.as_ref().map(of)).collect();
+    let inputs: Vec<_> = it.inputs().iter().map(facts).collect();
+    let outputs: Vec<_> = it.outputs.iter().map(|tensor| tensor.as_ref().map(facts)).collect();
     let (args, dims) = (plain(&it.args), analysis.op(op));
     let kwargs: Vec<_> =
         it.kwargs.iter().map(|(name, arg)| (name, plain(std::slice::from_ref(arg)))).collect();
@@ -32,7 +32,7 @@ impl Maker<'_> {
         let first_span = ops.iter().find_map(|op| self.span_of[op.index()]);
         for op in ops {
             // A parameter is on the account of its first reader.
-            let own = |tensor: &TensorId| params.iter().position(|own| own == tensor);
+            let position = |tensor: &TensorId| params.iter().position(|param| param == tensor);
             let source = |tensor: &TensorId| match &self.graph().tensor(*tensor).source {
                 Source::Op { op, output } if self.bundles.of[op.index()] == number => {
                     format!("{}.{output}", self.numbers[op.index()])
@@ -43,7 +43,7 @@ impl Maker<'_> {
                     let held = held_as(self.graph().tensor(*tensor), self.question.masters);
                     let readers = self.operators.readers[tensor.index()].len();
                     let written = if self.graph().new_value(*tensor).is_some() { "w" } else { "" };
-                    format!("p{written}{}{held:?}{:?}{}", u8::from(*frozen), own(tensor), readers > 1)
+                    format!("p{written}{}{held:?}{:?}{}", u8::from(*frozen), position(tensor), readers > 1)
                 }
                 _ => "c".into(),
             };
