@@ -40,6 +40,7 @@ use program::{Kind, Pass, Program, RankId};
 
 pub use held::{ByPurpose, HeldMemory, Placing, Stretch};
 pub use kinds::Kinds;
+pub use link::LinkKind;
 pub use manifest::{ModelWork, Scope, manifest};
 pub use passes::Lasts;
 pub use price::SUM;

@@ -5,7 +5,7 @@ use program::RankId;
 
 /// A rank has one of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LinkKind {
+pub enum LinkKind {
     Inside,
     Between,
 }
@@ -14,7 +14,7 @@ impl LinkKind {
     pub(crate) const ALL: [LinkKind; 2] = [LinkKind::Inside, LinkKind::Between];
 
     /// The slowest that the group crosses.
-    pub(crate) fn crossed_by(cluster: &Cluster, group: &[RankId]) -> Self {
+    pub fn crossed_by(cluster: &Cluster, group: &[RankId]) -> Self {
         let node = |rank: &RankId| cluster.node(rank.0);
         if group.iter().any(|rank| node(rank) != node(&group[0])) {
             LinkKind::Between

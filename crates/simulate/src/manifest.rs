@@ -57,8 +57,10 @@ pub fn manifest(
         };
         let computed = computed(simulation, rank_trace.rank);
         let parts = &simulation.parts[at];
-        let messages =
-            parts.iter().enumerate().map(|part| message((graph, scene.cluster), simulation, part, &computed));
+        let messages = parts
+            .iter()
+            .enumerate()
+            .map(|(order, part)| message(graph, scene.cluster, simulation, order, part, &computed));
         let mut listed = json!({
             "role": rank_trace.role,
             "ranks": ranks,
@@ -90,9 +92,11 @@ pub fn manifest(
 }
 
 fn message(
-    (graph, cluster): (&Graph, &Cluster),
+    graph: &Graph,
+    cluster: &Cluster,
     simulation: &Simulation,
-    (order, part): (usize, &TakesPart),
+    order: usize,
+    part: &TakesPart,
     computed: &[Computed],
 ) -> Value {
     let message = &simulation.messages[part.message];

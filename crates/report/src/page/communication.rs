@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use graph::Graph;
 use program::{Pass, RankId};
 use serde_json::{Value, json};
-use simulate::{Message, TakesPart};
+use simulate::{LinkKind, Message, TakesPart};
 
 use super::Subject;
 use super::matrix::matrix;
@@ -105,8 +105,8 @@ fn entry(subject: &Subject<'_>, key: &EntryKey, sum: &EntrySum, names: &mut Page
 
 /// What the members are connected by.
 fn link(subject: &Subject<'_>, group: &[RankId]) -> &'static str {
-    let mut nodes: Vec<usize> = group.iter().map(|rank| subject.cluster.node(rank.0)).collect();
-    nodes.sort_unstable();
-    nodes.dedup();
-    if nodes.len() > 1 { "between nodes" } else { "inside a node" }
+    match LinkKind::crossed_by(subject.cluster, group) {
+        LinkKind::Between => "between nodes",
+        LinkKind::Inside => "inside a node",
+    }
 }

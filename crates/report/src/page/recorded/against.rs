@@ -9,7 +9,7 @@ use cluster::Cluster;
 use graph::Graph;
 use program::{Kind, Pass};
 use serde_json::{Value, json};
-use simulate::Message;
+use simulate::{LinkKind, Message};
 
 use super::{MessagePair, PairedRank};
 use crate::page::communication::pattern_of;
@@ -47,7 +47,8 @@ impl Against {
         let mut entries: BTreeMap<DifferenceKey, Difference> = BTreeMap::new();
         for (rank, (_, part, message), measured) in timed(ranks) {
             let module = part.op.map_or("", |op| &graph.op(op).module);
-            let (pattern, is_between) = (pattern_of(module), is_between(cluster, message));
+            let pattern = pattern_of(module);
+            let is_between = LinkKind::crossed_by(cluster, &message.group) == LinkKind::Between;
             let key = DifferenceKey { kind: part.kind, pass: part.pass, pattern, is_between };
             let entry = entries.entry(key.clone()).or_insert_with(|| Difference::new(key));
             entry.modules.insert(module.to_owned());
@@ -149,13 +150,6 @@ impl Difference {
         let kind = plural(self.key.kind);
         if self.module().is_empty() { kind.to_owned() } else { format!("{kind} of {}", self.module()) }
     }
-}
-
-/// Whether its members are in several nodes.
-fn is_between(cluster: &Cluster, message: &Message) -> bool {
-    let mut nodes = message.group.iter().map(|rank| cluster.node(rank.0));
-    let first = nodes.next();
-    nodes.any(|node| Some(node) != first)
 }
 
 fn plural(kind: Kind) -> &'static str {
