@@ -13,11 +13,22 @@ from typing import Any
 
 import torch
 import transformers
-from small_llama import BATCH, COLUMNS, DECAY, LARGE, RATE, SMALL, WARM_UP, Rows, llama, loop_of, times
+from small_llama import (
+    BATCH,
+    COLUMNS,
+    DECAY,
+    LARGE,
+    RATE,
+    SMALL,
+    WARM_UP,
+    Rows,
+    launched,
+    llama,
+    loop_of,
+    times,
+)
 from tables import Table
 from transformers import TrainerCallback, TrainingArguments
-
-import shardwright as sw
 
 ACCUMULATED = 4
 STEPS, QUICK = 24, 6
@@ -40,20 +51,17 @@ def plain(folder: str, steps: int) -> list[float]:
     return trained(0, 1, "", folder, steps, False)
 
 
-def by_plan(world: int, plan: str, folder: str, steps: int, resume: bool) -> list[float]:
-    """The losses of the first half of a run, or of the rest."""
-    losses: list[float] = sw.launch(trained, world, (world, plan, folder, steps, resume))
-    return losses
-
-
 def trained(rank: int, world: int, plan: str, folder: str, steps: int, resume: bool) -> list[float]:
     trainer = made(world, plan, folder, arguments(world, folder, steps))
+    return losses_of(trainer, plan, steps, resume)
+
+
+by_plan = launched(trained)
+
+
+def losses_of(trainer: Any, plan: str, steps: int, resume: bool) -> list[float]:
+    """Of a run that is whole, or a half: what was resumed has the log of before, too."""
     trainer.add_callback(Stops(steps // 2 if plan and not resume else steps))
-    return losses_of(trainer, resume)
-
-
-def losses_of(trainer: Any, resume: bool) -> list[float]:
-    """What was resumed has the log of before, too."""
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.train(resume_from_checkpoint=resume)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -16,12 +16,25 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from small_llama import BATCH, CLIP, COLUMNS, DECAY, LARGE, RATE, SMALL, Share, llama, loop_of, times, words
+from small_llama import (
+    BATCH,
+    CLIP,
+    COLUMNS,
+    DECAY,
+    LARGE,
+    RATE,
+    SMALL,
+    Share,
+    launched,
+    llama,
+    loop_of,
+    times,
+    words,
+)
 from tables import Table
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-import shardwright as sw
 from shardwright.integrations.lightning import ShardwrightStrategy
 
 STEPS, QUICK = 24, 6
@@ -88,12 +101,6 @@ def plain(folder: str, steps: int) -> list[float]:
     return trained(0, 0, "", folder, steps, True)
 
 
-def by_plan(world: int, plan: str, folder: str, steps: int, resume: bool) -> list[float]:
-    """The losses of the first half of a run, or of the rest."""
-    losses: list[float] = sw.launch(trained, world, (world, plan, folder, steps, resume))
-    return losses
-
-
 def trained(rank: int, world: int, plan: str, folder: str, steps: int, whole: bool) -> list[float]:
     """An epoch is half of the steps."""
     trainer, notes = made(rank, world, plan, folder, 2 if whole else 1)
@@ -101,6 +108,9 @@ def trained(rank: int, world: int, plan: str, folder: str, steps: int, whole: bo
     last = str(Path(folder, "last.ckpt")) if world and whole else None
     trainer.fit(Llama(SMALL, steps), loader, ckpt_path=last)
     return notes.losses
+
+
+by_plan = launched(trained)
 
 
 def timed(rank: int, world: int, plan: str, folder: str, steps: int) -> tuple[list[float], list[float]]:

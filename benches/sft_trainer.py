@@ -8,10 +8,9 @@ from typing import Any
 
 import datasets
 import trl
-from small_llama import BATCH, llama, words
+from small_llama import BATCH, launched, llama, words
 
-import shardwright as sw
-from integrations import Stops, arguments, losses_of
+from integrations import arguments, losses_of
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "python"))
 
@@ -26,12 +25,6 @@ def plain(folder: str, steps: int) -> list[float]:
     return trained(0, 1, "", folder, steps, False)
 
 
-def by_plan(world: int, plan: str, folder: str, steps: int, resume: bool) -> list[float]:
-    """The losses of the first half of a run, or of the rest."""
-    losses: list[float] = sw.launch(trained, world, (world, plan, folder, steps, resume))
-    return losses
-
-
 def trained(rank: int, world: int, plan: str, folder: str, steps: int, resume: bool) -> list[float]:
     rows = datasets.Dataset.from_dict({"input_ids": [words(at, 16).tolist() for at in range(64 * BATCH)]})
     given = {**arguments(world, folder, steps), "gradient_checkpointing": False, "bf16": False}
@@ -43,5 +36,7 @@ def trained(rank: int, world: int, plan: str, folder: str, steps: int, resume: b
 
         kind, more = type("SFT", (ParallelTrainer, trl.SFTTrainer), {}), {"plan": plan}
     trainer = kind(llama(), args, train_dataset=rows, processing_class=tokenizer(), **more)
-    trainer.add_callback(Stops(steps // 2 if plan and not resume else steps))
-    return losses_of(trainer, resume)
+    return losses_of(trainer, plan, steps, resume)
+
+
+by_plan = launched(trained)

@@ -63,6 +63,16 @@ class Share:
         return 0.5 + 0.5 * math.cos(math.pi * (step - WARM_UP) / (self.steps - WARM_UP))
 
 
+def launched(trained: Callable[..., list[float]]) -> Callable[..., list[float]]:
+    """Of a run by a plan, which `trained` is a rank of: the losses of its first half, or of the rest."""
+
+    def by_plan(world: int, plan: str, folder: str, steps: int, resume: bool) -> list[float]:
+        losses: list[float] = sw.launch(trained, world, (world, plan, folder, steps, resume))
+        return losses
+
+    return by_plan
+
+
 def loop_of(step: Callable[[], Tensor], model: Any, optimizer: Any, steps: int) -> list[float]:
     """Seconds of the steps of a loop of one's own."""
     model.train()
