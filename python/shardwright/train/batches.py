@@ -34,7 +34,8 @@ class Batches:
         self._stream: Any = None
         self._is_placed = False
         if isinstance(dataset, IterableDataset):
-            self._stream = self._loader(_stateful_loader()) if _stateful_loader() else None
+            stateful = _stateful_loader()
+            self._stream = None if stateful is None else self._loader(stateful)
         else:
             self._order = self._sampler(len(dataset))
 
