@@ -9,7 +9,7 @@ use cluster::Cluster;
 use graph::Graph;
 use program::{Kind, Pass};
 use serde_json::{Value, json};
-use simulate::{LinkKind, Message};
+use simulate::LinkKind;
 
 use super::{MessagePair, PairedRank};
 use crate::page::communication::pattern_of;
