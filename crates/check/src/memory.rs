@@ -35,10 +35,12 @@ mod lives;
 mod no_flush;
 mod offloaded;
 mod pending;
+mod sizes;
 mod split_backward;
 mod walk;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Debug;
 
 use graph::{Dtype, Source, Tensor};
 
@@ -47,6 +49,7 @@ use crate::state::{Context, Rank};
 
 use lives::Lives;
 pub(crate) use pending::OffloadedBytes;
+use sizes::RankSizes;
 use walk::Walk;
 
 /// Of each rank, all of which were followed to their ends, in a step of so many micro-batches; and what goes to its host.
@@ -69,8 +72,8 @@ pub(crate) fn over<'a>(
     walked(cx, ranks, masters, |walk, closely| walk.over(batches, closely))
 }
 
-/// What is asked of each rank's walk, and whether it is looked at closely.
-fn walked<'a, T>(
+/// What is asked of each rank's walk, and whether it is looked at closely. Of ranks of the same sizes one is gone through.
+fn walked<'a, T: Clone + PartialEq + Debug>(
     cx: &mut Context<'a>,
     ranks: &[Rank<'a>],
     masters: &Masters,
@@ -80,7 +83,20 @@ fn walked<'a, T>(
     let held: Vec<Dtype> = cx.facts.graph.tensors.iter().map(|tensor| held_as(tensor, masters)).collect();
     let mut roles = BTreeSet::new();
     let mut closely = |role: usize| roles.insert(role) || ranks.len() <= CLOSE;
-    ranks.iter().map(|rank| ask(Walk::new(cx, rank, &lives[rank.role], &held), closely(rank.role))).collect()
+    let (mut sizes, mut known) = (RankSizes::default(), HashMap::new());
+    let mut walk = |rank: &Rank<'a>| {
+        let closely = closely(rank.role);
+        let key = (sizes.of_rank(cx, rank), closely);
+        let mut anew = || ask(Walk::new(cx, rank, &lives[rank.role], &held), closely);
+        if let Some(known) = known.get(&key) {
+            debug_assert_eq!(*known, anew(), "ranks of the same sizes have the same");
+            return T::clone(known);
+        }
+        let made = anew();
+        known.insert(key, made.clone());
+        made
+    };
+    ranks.iter().map(&mut walk).collect()
 }
 
 /// The type in which a tensor is held between steps.
