@@ -34,7 +34,7 @@ ALLOWED = {
     "emit": "diag graph rules sharding program",
     # A second opinion: it must not see `check`, `lower` or `plan`, and has no rules of operators.
     "reference": "diag graph rules program",
-    "simulate": "diag graph rules program check cluster",
+    "simulate": "diag hashing graph rules program check cluster",
     "compiler": "diag graph rules schedule plan sharding program lower check emit cluster simulate",
     "search": "diag hashing graph rules schedule orders elimination plan sharding program check cluster"
     " compiler",

@@ -6,12 +6,13 @@ use std::rc::Rc;
 use check::InstrCost;
 use cluster::{OpCost, Sort};
 use diag::{Error, Result};
+use hashing::Map;
 use program::{Body, BufId, CallId, ExchangeId, Instr, Kind, Offloaded, Pass, RankId, Which};
 
 use crate::passes::lasting;
 use crate::price::{Groups, Price, prices};
 use crate::rank::{SimulatedRank, Tick};
-use crate::rendezvous::{Key, Rendezvous};
+use crate::rendezvous::{Key, Members, Rendezvous};
 use crate::{Lane, Scene, Simulation, Span, What};
 
 /// So many scatters may be on their way while a further one is sent.
@@ -38,7 +39,9 @@ pub(crate) struct Engine<'s> {
     /// For each exchange and rank, the followed ranks from which something comes.
     pub(crate) senders: BTreeMap<(ExchangeId, RankId), Vec<RankId>>,
     /// With the message that each is, until all members know when it ends.
-    pub(crate) open: BTreeMap<Key, (Rendezvous, Option<usize>)>,
+    pub(crate) open: Map<Key, (Rendezvous, Option<usize>)>,
+    /// Who comes to the first collective of each group and exchange, and to all others.
+    pub(crate) members: Map<Key, Members>,
     /// The message that each is, when it left, and when it arrived: until it is received.
     pub(crate) letters: BTreeMap<Message, (Option<usize>, f64, f64)>,
     /// Ranks that wait for a letter.
@@ -83,7 +86,8 @@ impl<'s> Engine<'s> {
             ranks,
             places,
             senders,
-            open: BTreeMap::new(),
+            open: Map::default(),
+            members: Map::default(),
             letters: BTreeMap::new(),
             expecting: BTreeMap::new(),
             found: Simulation::default(),

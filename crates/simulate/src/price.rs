@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use check::{InstrCost, RankTrace, Work};
 use cluster::{Cluster, Collective, Contention, Device, Direction, OpCost, Sort};
+use hashing::Map;
 use program::{Exchange, ExchangeId, GroupingId, Instr, Kind, Piece, Program, RankId, Which};
 
 use crate::{Kinds, Message, Scene};
@@ -83,11 +84,11 @@ pub(crate) struct Groups<'s> {
     program: &'s Program,
     cluster: &'s Cluster,
     /// For each grouping the group of each rank.
-    of: Vec<BTreeMap<RankId, u32>>,
+    of: Vec<Map<RankId, u32>>,
     crowds: Vec<Contention>,
     /// Of each exchange.
     sent: Vec<Contention>,
-    known: BTreeMap<(GroupingId, u32, Collective, u64), f64>,
+    known: Map<(GroupingId, u32, Collective, u64), f64>,
 }
 
 impl<'s> Groups<'s> {
@@ -106,7 +107,7 @@ impl<'s> Groups<'s> {
             of: program.groupings.iter().map(group_by_rank).collect(),
             crowds: program.groupings.iter().map(contention).collect(),
             sent: program.exchanges.iter().map(|exchange| contention_of(exchange, cluster)).collect(),
-            known: BTreeMap::new(),
+            known: Map::default(),
         }
     }
 

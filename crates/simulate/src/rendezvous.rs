@@ -1,12 +1,34 @@
 //! Where ranks come together: collectives, and exchanges of the whole program.
 
-use program::{ExchangeId, GroupingId};
+use std::rc::Rc;
+
+use program::{ExchangeId, GroupingId, RankId};
 
 /// Which collective: the group, and its number among the collectives of that group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     Group(GroupingId, u32, usize),
     Exchange(ExchangeId, usize),
+}
+
+impl Key {
+    /// The first one there.
+    pub(crate) fn first(self) -> Self {
+        match self {
+            Key::Group(grouping, number, _) => Key::Group(grouping, number, 0),
+            Key::Exchange(exchange, _) => Key::Exchange(exchange, 0),
+        }
+    }
+}
+
+/// Who comes together in a group or an exchange, each time.
+#[derive(Clone, Debug)]
+pub(crate) struct Members {
+    pub(crate) all: Rc<[RankId]>,
+    /// So many of them are followed.
+    pub(crate) expected: usize,
+    /// On which of their lines it goes on: inside of a node, or between nodes.
+    pub(crate) line: usize,
 }
 
 /// Who has come, and when.

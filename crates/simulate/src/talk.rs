@@ -1,5 +1,7 @@
 //! What ranks have to do with each other: communication and waiting for them.
 
+use std::rc::Rc;
+
 use cluster::Contention;
 use program::{BufId, ExchangeId, Instr, Kind, RankId};
 
@@ -8,7 +10,7 @@ use check::InstrCost;
 use crate::engine::Engine;
 use crate::link::LinkKind;
 use crate::rank::Tick;
-use crate::rendezvous::{Key, Rendezvous};
+use crate::rendezvous::{Key, Members, Rendezvous};
 use crate::{Message, TakesPart, What};
 
 impl<'s> Engine<'s> {
@@ -106,16 +108,11 @@ impl<'s> Engine<'s> {
 
     /// A collective to which somebody comes; none where there is nobody to meet.
     fn begin(&mut self, key: Key, kind: Kind, instr_cost: &InstrCost) -> Option<()> {
-        let members = match key {
-            Key::Group(grouping, number, _) => self.groups.group(grouping, number).to_vec(),
-            Key::Exchange(exchange, _) => self.members(exchange),
-        };
-        if members.len() < 2 {
+        let Members { all, expected, line } = self.members_of(key);
+        if all.len() < 2 {
             return None;
         }
-        let expected = members.iter().filter(|rank| self.places.contains_key(rank)).count();
-        let line = LinkKind::crossed_by(self.scene.cluster, &members) as usize;
-        let message = self.notes(|| Message::new(kind, members, instr_cost));
+        let message = self.notes(|| Message::new(kind, all.to_vec(), instr_cost));
         let rendezvous = Rendezvous { expected, line, ..Rendezvous::default() };
         self.open.insert(key, (rendezvous, message));
         Some(())
@@ -138,8 +135,21 @@ impl<'s> Engine<'s> {
         rank.parts.push(TakesPart { message, kind, block, pass, instr, batch: tick.batch, op, exposed: 0.0 });
     }
 
+    fn members_of(&mut self, key: Key) -> Members {
+        if let Some(known) = self.members.get(&key.first()) {
+            return known.clone();
+        }
+        let all: Rc<[RankId]> = match key {
+            Key::Group(grouping, number, _) => self.groups.group(grouping, number).into(),
+            Key::Exchange(exchange, _) => self.ranks_of(exchange).into(),
+        };
+        let expected = all.iter().filter(|rank| self.places.contains_key(rank)).count();
+        let line = LinkKind::crossed_by(self.scene.cluster, &all) as usize;
+        self.members.entry(key.first()).or_insert(Members { all, expected, line }).clone()
+    }
+
     /// All ranks of an exchange.
-    fn members(&self, exchange: ExchangeId) -> Vec<RankId> {
+    fn ranks_of(&self, exchange: ExchangeId) -> Vec<RankId> {
         let table = &self.scene.program.exchanges[exchange.index()];
         let mut ranks: Vec<RankId> =
             table.sources.iter().chain(&table.targets).map(|(rank, _)| *rank).collect();
