@@ -403,11 +403,13 @@ impl Schedule {
                 }
                 Reduce::Exactly => {
                     // Everything is summed into the shards by the exchange, what is local too.
-                    let target = interner.get(held);
-                    let plan = exactly(interner.get(leaves.layout), target, cx.plan.devices);
-                    let exchange = self.exchange(it.tensor, &plan, target).expect("it is made of pieces");
-                    let (plan, when) = (Rc::new(plan), GradSync::Last);
+                    let (group, plan) = self.exactly(cx, leaves.layout, held, interner);
+                    let exchange = self.exchange(it.tensor, &plan, interner.get(held));
+                    let exchange = exchange.expect("it is made of pieces");
+                    let when = GradSync::Last;
+                    let reduce = group.map(|group| Event::Reduce { group, uses: vec![id] });
                     let events = if late { &mut self.at_the_end } else { &mut self.events };
+                    events.extend(reduce);
                     events.push(Event::ReduceExactly { id, exchange, plan, when });
                 }
             }
@@ -496,6 +498,33 @@ impl Schedule {
         *self.known_reductions.entry((leaves, held)).or_insert(kind)
     }
 
+    /// The exchange that makes the gradients of shards, and the groups in which those of leaves are summed before, if
+    /// less is sent then: the shards of other stages get sums instead of all that is summed.
+    fn exactly(
+        &mut self,
+        cx: &Context<'_>,
+        leaves: LayoutId,
+        held: LayoutId,
+        interner: &mut Interner,
+    ) -> (Option<GroupingId>, Rc<Move>) {
+        let summed = self.completed(leaves, interner);
+        let plan = |leaves: LayoutId, interner: &Interner| {
+            exactly(interner.get(leaves), interner.get(held), cx.plan.devices)
+        };
+        let directly = plan(leaves, interner);
+        if let Reduce::Group(group) = self.reduction(leaves, summed, interner) {
+            let (target, plan) = (interner.get(held), plan(summed, interner));
+            let mut in_two_steps = received_for_sums(interner.get(leaves), &self.groupings[group.index()]);
+            for (rank, elements) in received(&plan, target) {
+                *in_two_steps.entry(rank).or_default() += elements;
+            }
+            if most(&in_two_steps) < most(&received(&directly, target)) {
+                return (Some(group), Rc::new(plan));
+            }
+        }
+        (None, Rc::new(directly))
+    }
+
     fn completed(&mut self, layout: LayoutId, interner: &mut Interner) -> LayoutId {
         *self.complete.entry(layout).or_insert_with(|| {
             let complete = interner.get(layout).complete();
@@ -571,6 +600,35 @@ fn reduction_kind(plan: Option<&Move>, leaves: &Layout, held: &Layout) -> Reduce
         Some(Method::AllReduceEach(group)) if leaves.lies_as(held) => Reduce::Group(*group),
         _ => Reduce::Exactly,
     }
+}
+
+/// Elements that each rank gets from others in an exchange.
+fn received(plan: &Move, target: &Layout) -> BTreeMap<RankId, i64> {
+    let mut received: BTreeMap<RankId, i64> = BTreeMap::new();
+    let Method::Exchange(pieces) = &plan.method else { return received };
+    for (from, to, region) in &pieces.pieces {
+        let from = plan.middle[pieces.sources[*from]].entry.rank;
+        let to = target.entries[pieces.targets[*to]].rank;
+        *received.entry(to).or_default() += if from == to { 0 } else { region.numel() };
+    }
+    received
+}
+
+/// Elements that each rank gets from others where leaves are summed in groups: all but its own part, twice.
+fn received_for_sums(leaves: &Layout, groups: &Grouping) -> BTreeMap<RankId, i64> {
+    let mut received: BTreeMap<RankId, i64> = BTreeMap::new();
+    for group in groups {
+        let members = i64::try_from(group.len()).unwrap_or(i64::MAX);
+        for rank in group {
+            let all = leaves.on(*rank).map(|at| leaves.entries[at].region.numel()).sum::<i64>();
+            received.insert(*rank, 2 * (all - all / members));
+        }
+    }
+    received
+}
+
+fn most(received: &BTreeMap<RankId, i64>) -> i64 {
+    received.values().copied().max().unwrap_or(0)
 }
 
 /// The exchange that makes every shard's gradient, even where it is there already.
