@@ -10,9 +10,10 @@ use std::cell::OnceCell;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
+use check::Purpose;
 use diag::Result;
 use plan::sets::auto;
-use plan::{Plan, PlanName, sets};
+use plan::{Plan, PlanName, Schedule, sets};
 
 use crate::few_layers::{Extrapolated, FewLayers};
 use crate::lower_bound::{LowerBound, LowerBounds};
@@ -81,6 +82,8 @@ pub(crate) struct Search<'q, 'w> {
     few_layers: OnceCell<Option<FewLayers>>,
     /// By name what the model with few layers tells.
     extrapolated: BTreeMap<String, Option<Extrapolated>>,
+    /// Names of what was evaluated and does not fit, or follows on what no less memory fits.
+    never_fit: BTreeSet<String>,
 }
 
 pub(crate) fn search(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
@@ -126,6 +129,7 @@ impl<'q, 'w> Search<'q, 'w> {
             ahead: BTreeMap::new(),
             few_layers: OnceCell::new(),
             extrapolated: BTreeMap::new(),
+            never_fit: BTreeSet::new(),
         };
         search.usual = search.usual(&all)?;
         search.open.clone_from(&search.usual);
@@ -321,7 +325,7 @@ impl<'q, 'w> Search<'q, 'w> {
             return Ok(());
         }
         if !self.looks_at_all() && fallback.bound.kept > self.question.most() {
-            self.next_of(fallback);
+            self.next_of(fallback, None);
             return Ok(());
         }
         if let Some(few) = self.extrapolated(&fallback, &name) {
@@ -336,13 +340,36 @@ impl<'q, 'w> Search<'q, 'w> {
             }
             other => other?,
         };
-        let next = !candidate.fits() && !is_last;
-        self.found.rows.push(candidate);
-        self.places.push(fallback.place + fallback.at);
-        if next {
-            self.next_of(fallback);
+        let place = fallback.place + fallback.at;
+        if !candidate.fits() {
+            let at = fallback.at + self.skipped(&fallback, &candidate);
+            if at + 1 < fallback.names.len() {
+                self.next_of(Fallback { at, ..fallback }, Some(&candidate));
+            }
         }
+        self.found.rows.push(candidate);
+        self.places.push(place);
         Ok(())
+    }
+
+    /// How many of the next plans do not fit, either, if this one does not: they save what layers keep, and the last one
+    /// what is computed with as well. Where anything may be looked at, nothing is left out.
+    fn skipped(&mut self, fallback: &Fallback, candidate: &Evaluated) -> usize {
+        let later = fallback.names.len() - fallback.at - 1;
+        self.never_fit.insert(candidate.plan.name.clone());
+        if candidate.memory.1 <= candidate.memory.2 || self.looks_at_all() {
+            return 0;
+        }
+        let kept = candidate.could_fit_without(&[Purpose::Activations]);
+        let computed = [Purpose::Activations, Purpose::Working, Purpose::Communication];
+        let skipped = match (kept, candidate.could_fit_without(&computed)) {
+            (_, false) => later,
+            (false, true) => later.saturating_sub(1),
+            (true, true) => 0,
+        };
+        let names = &fallback.names[fallback.at + 1..][..skipped];
+        self.never_fit.extend(names.iter().map(ToString::to_string));
+        skipped
     }
 
     /// What the model with few layers tells of a plan whose turn it is, if nobody asked before. With more threads it is
@@ -396,13 +423,13 @@ impl<'q, 'w> Search<'q, 'w> {
             let bound = LowerBound { memory: few.memory as u64, ..fallback.bound };
             self.too_large.push(Fallback { bound, ..fallback });
         } else {
-            self.next_of(fallback);
+            self.next_of(fallback, None);
         }
     }
 
     /// What is looked at where a plan does not fit.
-    fn next_of(&mut self, fallback: Fallback) {
-        self.open.extend(self.on_host(&fallback));
+    fn next_of(&mut self, fallback: Fallback, evaluated: Option<&Evaluated>) {
+        self.open.extend(self.on_host(&fallback, evaluated));
         self.open.push(Fallback { at: fallback.at + 1, is_own: false, is_extrapolated: false, ..fallback });
     }
 
@@ -447,14 +474,19 @@ impl<'q, 'w> Search<'q, 'w> {
 
     /// Where nothing is computed again, the same with what layers keep on the host. With each micro-batch nearly all that is
     /// kept goes there and comes back.
-    fn on_host(&self, fallback: &Fallback) -> Option<Fallback> {
+    fn on_host(&self, fallback: &Fallback, evaluated: Option<&Evaluated>) -> Option<Fallback> {
         if fallback.at > 0 {
             return None;
         }
         let Question { cluster, devices, batches, .. } = *self.question;
         let bound = fallback.bound;
         let at_once = self.shape(fallback.shape).stages.min(batches);
-        let kept = NEARLY * bound.kept.saturating_sub(bound.memory) as f64;
+        let usual = evaluated.filter(|it| it.plan.schedule == Schedule::OneFOneB);
+        let kept = match usual {
+            Some(it) => it.estimate.memory[it.memory.0 as usize].peak[Purpose::Activations as usize],
+            None => bound.kept.saturating_sub(bound.memory),
+        };
+        let kept = NEARLY * kept as f64;
         let all = || (0..devices).map(|at| cluster.device(at));
         let there = all().map(|it| it.host_memory).max()? as f64;
         let host = all().map(|it| it.host).fold(0.0, f64::max);
@@ -531,19 +563,38 @@ impl<'q, 'w> Search<'q, 'w> {
                     fallback.names.iter().map(|name| name.instead_of(&auto::schedule(), schedule)).collect();
                 let Ok(plan) = self.respected(&names[0]) else { continue };
                 let place = fallback.place + 10 * (at + 1);
-                let bound = self.leasts.bound(&plan)?;
-                self.open.push(Fallback {
+                let first = Fallback {
                     names,
                     place,
                     at: 0,
-                    bound,
+                    bound: self.leasts.bound(&plan)?,
                     is_own: true,
                     is_extrapolated: false,
                     ..fallback.clone()
-                });
+                };
+                if keeps_as_much(&plan) {
+                    self.open_from(first, &fallback.names);
+                } else {
+                    self.open.push(first);
+                }
             }
         }
         self.go_on()
+    }
+
+    /// A ladder whose plans need no less memory than the usual ones of these names, but for those that do not fit for sure.
+    fn open_from(&mut self, first: Fallback, usual: &[PlanName]) {
+        let may_fit = |name: &PlanName| !self.never_fit.contains(&name.to_string());
+        match usual.iter().position(may_fit) {
+            Some(0) => self.open.push(first),
+            at => {
+                let with_offload = may_fit(&Shape::kept_offloaded(&usual[0]));
+                let offloaded = if with_offload { self.on_host(&first, None) } else { None };
+                self.open.extend(offloaded);
+                let later = at.map(|at| Fallback { at, is_own: false, ..first });
+                self.open.extend(later);
+            }
+        }
     }
 
     /// With some of it on the host.
@@ -605,6 +656,11 @@ fn before(a: &Fallback, b: &Fallback) -> Ordering {
     let key = |fallback: &Fallback| (fallback.bound.seconds, fallback.place);
     let ((a, first), (b, second)) = (key(a), key(b));
     a.total_cmp(&b).then(first.cmp(&second))
+}
+
+/// Whether devices keep as much at once as in the usual schedule, or more.
+fn keeps_as_much(plan: &Plan) -> bool {
+    matches!(plan.schedule, Schedule::ZbH1 | Schedule::Gpipe)
 }
 
 fn is_usual(name: &PlanName) -> bool {

@@ -27,7 +27,7 @@ mod title;
 use std::cell::RefCell;
 use std::time::Duration;
 
-use check::{Masters, Memory};
+use check::{Masters, Memory, Purpose};
 use cluster::Cluster;
 use compiler::{Estimate, Setting, estimate, require_batches};
 use diag::{Error, Result};
@@ -155,11 +155,22 @@ impl Evaluated {
         self.memory.1 <= self.memory.2 && self.host.1 <= self.host.2
     }
 
+    /// Whether it could fit if it needed nothing for some purposes. A little more may be held besides where less is kept.
+    pub(crate) fn could_fit_without(&self, saved: &[Purpose]) -> bool {
+        let (rank, needed, there) = self.memory;
+        let memory = &self.estimate.memory[rank as usize];
+        let saved: u64 = saved.iter().map(|purpose| memory.peak[*purpose as usize]).sum();
+        (needed - saved) as f64 <= SURELY * there as f64
+    }
+
     /// Seconds in which some rank computes again, at most.
     fn recomputed(&self) -> f64 {
         self.estimate.simulation.ranks.iter().map(|rank| rank.recomputed).fold(0.0, f64::max)
     }
 }
+
+/// What needs more than so many times the memory there without what is saved, does not fit.
+const SURELY: f64 = 1.1;
 
 /// Seconds of the quickest that fits.
 pub(crate) fn least_of(rows: &[Evaluated]) -> f64 {

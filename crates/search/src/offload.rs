@@ -5,6 +5,7 @@
 //! memory, they keep what they can. What follows is a plan as any other: lowered and simulated, and taken if it fits and is
 //! quicker.
 
+use check::Purpose;
 use diag::Result;
 use plan::Plan;
 use plan::sets::auto;
@@ -25,8 +26,12 @@ pub(crate) fn rows<'r>(
     best: f64,
     watch: &mut dyn FnMut(&str),
 ) -> Result<Vec<Evaluated>> {
-    let is_open =
-        |candidate: &&Evaluated| candidate.plan.recompute.len() > 1 && candidate.plan.offload.is_empty();
+    // What does not fit for other reasons does not fit without what layers keep.
+    let is_open = |candidate: &&Evaluated| {
+        candidate.plan.recompute.len() > 1
+            && candidate.plan.offload.is_empty()
+            && candidate.could_fit_without(&[Purpose::Activations])
+    };
     let mut open: Vec<&Evaluated> = rows.filter(is_open).filter(|candidate| once(candidate) < best).collect();
     open.sort_by(|a, b| b.fits().cmp(&a.fits()).then(once(a).total_cmp(&once(b))));
     let mut offloaded = vec![];

@@ -40,6 +40,8 @@ pub(super) struct Maker<'q> {
     seconds: Vec<f64>,
     of_all: f64,
     pub(super) bundles: Bundles,
+    /// By operator, where runs of segments are stages.
+    segments: Vec<usize>,
     keeps: Vec<Keeps>,
     span_of: Vec<Option<usize>>,
     repeated: Repeated,
@@ -83,6 +85,7 @@ impl<'q> Maker<'q> {
             loops: graph.ops.iter().map(|_| Rc::default()).collect(),
             parts: Map::default(),
             numbers: places(graph, &bundles),
+            segments: segments.to_vec(),
             bundles,
         }
     }

@@ -52,15 +52,38 @@ impl Maker<'_> {
         let mut params = vec![];
         for op in ops {
             for tensor in self.graph().op(*op).inputs() {
-                let first =
-                    self.operators.readers[tensor.index()].first().is_some_and(|(reader, _)| reader == op);
                 let is_param = matches!(self.graph().tensor(tensor).source, Source::Param { .. });
-                if is_param && first && !params.contains(&tensor) {
+                if is_param && self.is_first(*op, tensor) && !params.contains(&tensor) {
                     params.push(tensor);
                 }
             }
         }
         params
+    }
+
+    /// Whether an operator is the first reader of a parameter. Where stages are runs of segments the first and the last
+    /// stage that read it have it both, and so each has a first reader.
+    fn is_first(&self, op: OpId, tensor: TensorId) -> bool {
+        let readers = &self.operators.readers[tensor.index()];
+        let first = readers.iter().find(|(reader, _)| self.segment(*reader) == self.segment(op));
+        let (from, to) = self.segments_of(tensor);
+        first.is_some_and(|(reader, _)| *reader == op) && [from, to].contains(&self.segment(op))
+    }
+
+    fn segment(&self, op: OpId) -> usize {
+        self.segments.get(op.index()).copied().unwrap_or(0)
+    }
+
+    /// The first and the last segment that read a tensor.
+    fn segments_of(&self, tensor: TensorId) -> (usize, usize) {
+        let all = self.operators.readers[tensor.index()].iter().map(|(op, _)| self.segment(*op));
+        all.fold((usize::MAX, 0), |(from, to), segment| (from.min(segment), to.max(segment)))
+    }
+
+    /// Whether several stages may read a parameter: then each of them holds it whole.
+    pub(super) fn is_shared(&self, tensor: TensorId) -> bool {
+        let (from, to) = self.segments_of(tensor);
+        from < to
     }
 
     /// Whether not all parts of an operator may read an operand that each could: a bias is added by one of those that sum.
@@ -110,7 +133,7 @@ impl Maker<'_> {
                 }
             }
         }
-        all.held = params.iter().map(|tensor| self.held(*tensor, at)).collect();
+        all.held = params.iter().map(|tensor| self.held(ops, *tensor, at)).collect();
         all
     }
 
@@ -130,9 +153,10 @@ impl Maker<'_> {
         read.sum::<f64>() + made.sum::<f64>() + if keeps.more { cost.kept.more as f64 } else { 0.0 }
     }
 
-    fn held(&self, tensor: TensorId, at: usize) -> DeviceReads {
+    fn held(&self, ops: &[OpId], tensor: TensorId, at: usize) -> DeviceReads {
         let it = self.graph().tensor(tensor);
-        let (op, input) = self.operators.readers[tensor.index()][0];
+        let mut readers = self.operators.readers[tensor.index()].iter().copied();
+        let (op, input) = readers.find(|(op, _)| ops.contains(op)).expect("one of them reads it");
         let read = read(self.question.analysis, op, input, &self.loops[op.index()][at]);
         let sizes = self.sizes_of(tensor);
         let width = held_as(it, self.question.masters).bytes() as f64;
@@ -143,10 +167,12 @@ impl Maker<'_> {
             bytes: elements * width,
             gathered: elements * sizes.width as f64,
             partial,
-            // What forward writes is not divided.
+            // What forward writes is not divided, and what several stages read.
             longest: match it.shape.iter().copied().max() {
                 _ if least => i64::MAX,
-                Some(longest) if self.graph().new_value(tensor).is_none() => longest,
+                Some(longest) if self.graph().new_value(tensor).is_none() && !self.is_shared(tensor) => {
+                    longest
+                }
                 _ => 1,
             },
             is_open: least

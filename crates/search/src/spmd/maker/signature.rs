@@ -43,7 +43,13 @@ impl Maker<'_> {
                     let held = held_as(self.graph().tensor(*tensor), self.question.masters);
                     let readers = self.operators.readers[tensor.index()].len();
                     let written = if self.graph().new_value(*tensor).is_some() { "w" } else { "" };
-                    format!("p{written}{}{held:?}{:?}{}", u8::from(*frozen), position(tensor), readers > 1)
+                    let shared = if self.is_shared(*tensor) { "s" } else { "" };
+                    format!(
+                        "p{written}{shared}{}{held:?}{:?}{}",
+                        u8::from(*frozen),
+                        position(tensor),
+                        readers > 1
+                    )
                 }
                 _ => "c".into(),
             };
