@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ClusterError
+from ..support.deadline import deadline_of, default_deadline
 from .parser import suggest
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ def add_cluster(parser: argparse.ArgumentParser, required: bool = False) -> None
         "--deadline",
         type=float,
         metavar="SECONDS",
-        help="seconds of search, after which the best plan so far is taken",
+        default=default_deadline(),
+        help="seconds of search, after which the best plan so far is taken: 60, or $SHARDWRIGHT_DEADLINE;"
+        " inf goes to the end",
     )
 
 
@@ -55,7 +58,7 @@ def choice_of(arguments: argparse.Namespace, micro_batches: int | None = None) -
     name, text = cluster_of(arguments.cluster)
     constraints = constraints_of(arguments.constraints)
     within = min(max(batches, 0), TOO_MANY)
-    return Choice(name, text, within, arguments.optimizer, memory, arguments.deadline, constraints)
+    return Choice(name, text, within, arguments.optimizer, memory, deadline_of(arguments.deadline), constraints)
 
 
 def write(code: str, what: str, path: Path, text: str) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .._core import Found, Graph, Plan, cluster_of_gpus, search_plan
 from ..errors import ClusterError
 from ..report.memory import OPTIMIZER
 from ..report.summary import time_of
+from ..support.deadline import default_deadline
 
 AUTO = "auto"
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -28,7 +28,7 @@ class Choice:
     optimizer: str = OPTIMIZER
     memory: int | str | None = None
     """Of each device, where that is not what the cluster says."""
-    deadline: float | None = None
+    deadline: float | None = field(default_factory=default_deadline)
     constraints: tuple[str, str] | None = None
     """What all plans respect: what it is called, and what it says."""
     inputs: str = "global"

@@ -57,7 +57,8 @@ class PlanOptions:
             here = cluster_here(comm.device.type, devices)
             name, text = here.name, here.text
             memory = here.memory if memory is None else memory
-        return Choice(name, text, 1, self.optimizer, memory, None, constraints_of(self.constraints), inputs)
+        constraints = constraints_of(self.constraints)
+        return Choice(name, text, 1, self.optimizer, memory, constraints=constraints, inputs=inputs)
 
 
 @dataclass(frozen=True)
