@@ -56,6 +56,10 @@ pub(super) const TABLE: &[(&str, &str)] = &[
         "aten.cross_entropy_loss.default({0:t}, {1:t}, None, 1, {4:i}, {5:n})",
         "F.cross_entropy({0}, {1}, ignore_index={4}, label_smoothing={5})",
     ),
+    (
+        "aten.cross_entropy_loss.default({0:t}, {1:t}, None, 2, {4:i})",
+        "F.cross_entropy({0}, {1}, ignore_index={4}, reduction=\"sum\")",
+    ),
     ("aten.mse_loss.default({0:t}, {1:t})", "F.mse_loss({0}, {1})"),
     // ---- activations
     ("aten.gelu.default({0:t}, **)", "F.gelu({0}, **)"),
