@@ -91,6 +91,97 @@ fn layers_are_a_loop() {
 }
 
 #[test]
+fn two_layers_are_a_loop_too() {
+    let text = &files(3).1[0].text;
+    let loops: Vec<&str> = text.lines().filter(|line| line.trim_start().starts_with("for n in")).collect();
+    assert_eq!(loops, ["    for n in range(1, 3):", "    for n in reversed(range(1, 3)):"], "{text}");
+}
+
+/// All of a graph in one call.
+fn one_call(graph: &Graph) -> Program {
+    let mut b = Builder::new(graph);
+    b.call(0..u32::try_from(graph.ops.len()).unwrap(), &["loss"], |_| {});
+    b.outputs();
+    let mut made = program(graph, 1);
+    made.roles.push(b.role(0..1));
+    made
+}
+
+#[test]
+fn layers_inside_of_a_function_are_a_loop() {
+    for count in 2..6 {
+        let graph = layers(count, &[]);
+        let text = stable(&graph, &one_call(&graph)).remove(0).text;
+        let looped = format!(
+            "def h(p, x):\n    \"\"\"h: net.py\"\"\"\n    for n in range({count}):\n        x = F.linear(x, \
+             p[n].weight)  # :7\n    loss = x.sum()  # :10\n    return loss\n"
+        );
+        assert!(text.contains(&looped), "{text}");
+    }
+}
+
+/// Two layers, given in the words of graphs.
+fn two(first: &str, second: &str) -> String {
+    let text = format!(
+        "model \"Net\"\nmodule \"h.0\" \"Linear\"\nmodule \"h.1\" \"Linear\"\ninput %x f64[8,8] 0\n\
+         param %w0 f64[8,8] \"h.0.weight\"\nparam %w1 f64[8,8] \"h.1.weight\"\n{first}\n{second}\n\
+         op %loss f64[] = aten.sum.default(%b1) in \"\" at \"net.py:10\"\noutput %loss\n"
+    );
+    let graph = graph(&text);
+    stable(&graph, &one_call(&graph)).remove(0).text
+}
+
+#[test]
+fn what_differs_in_more_than_the_layer_is_no_loop() {
+    let layer = |at: usize, from: &str, by: &str| {
+        format!(
+            "op %a{at} f64[8,8] = aten.linear.default(%{from}, %w{at}) in \"h.{at}\" at \"net.py:7\"\n\
+             op %b{at} f64[8,8] = {by} in \"h.{at}\" at \"net.py:8\""
+        )
+    };
+    let looped = |first: &str, second: &str| {
+        two(&layer(0, "x", first), &layer(1, "b0", second)).contains("for n in range(2):")
+    };
+    assert!(looped("aten.mul.Tensor(%a0, 2)", "aten.mul.Tensor(%a1, 2)"));
+    assert!(!looped("aten.mul.Tensor(%a0, 2)", "aten.mul.Tensor(%a1, 3)"));
+    assert!(!looped("aten.mul.Tensor(%a0, 2)", "aten.add.Tensor(%a1, 2)"));
+    assert!(!looped("aten.add.Tensor(%a0, %x)", "aten.add.Tensor(%a1, %a0)"));
+}
+
+#[test]
+fn refused_loops_of_operators() {
+    let edits = [
+        ("range(3)", "range(2)"),
+        ("range(3)", "range(4)"),
+        ("range(3)", "range(9223372036854775807)"),
+        ("in range(3)", "in (1, 2, 3)"),
+        ("for n in", "for p in"),
+        ("for n in", "for x in"),
+        ("p[n].weight", "p[m].weight"),
+        ("        x = F.linear", "        range = F.linear"),
+        ("        x = F.linear", "        n = F.linear"),
+        ("    loss = x.sum()", "    x = x.sum()"),
+        ("    loss = x.sum()", "    loss = n.sum()"),
+        ("  # :7\n", "\n        return x\n"),
+    ];
+    let graph = layers(3, &[]);
+    let found = edits.iter().map(|(from, to)| {
+        let mut files = stable(&graph, &one_call(&graph));
+        assert!(files[0].text.contains(from), "{from}: {}", files[0].text);
+        files[0].text = files[0].text.replacen(from, to, 1);
+        let found = read(&graph, &files).and_then(|program| check_same(&graph, &program));
+        format!("{from:?} -> {to:?}\n{}\n", found.map_or_else(|error| error.to_string(), |()| "read".into()))
+    });
+    insta::assert_snapshot!(found.collect::<Vec<_>>().join("\n"));
+}
+
+/// What is read is another program, which the check would refuse.
+fn check_same(graph: &Graph, read: &Program) -> diag::Result<()> {
+    let same = emit::canonical(read) == emit::canonical(&one_call(graph));
+    if same { Ok(()) } else { Err(diag::Error::new("SW0000", "another program")) }
+}
+
+#[test]
 fn a_value_of_an_early_turn_that_is_read_later_is_no_name_of_the_loop() {
     let graph = layers(12, &[3, 9]);
     let mut b = Builder::new(&graph);
@@ -156,7 +247,9 @@ proptest! {
         b.outputs();
         let mut made = program(&graph, 1);
         made.roles.push(b.role(0..1));
-        let files = emit(&graph, &made).unwrap();
-        prop_assert_eq!(emit::canonical(&read(&graph, &files).unwrap()), emit::canonical(&made));
+        for made in [made, one_call(&graph)] {
+            let files = emit(&graph, &made).unwrap();
+            prop_assert_eq!(emit::canonical(&read(&graph, &files).unwrap()), emit::canonical(&made));
+        }
     }
 }

@@ -287,7 +287,8 @@ impl<'a> Reader<'a> {
                 }
                 StmtKind::For { target, values, body } => {
                     let outside = std::mem::replace(&mut self.in_loop, true);
-                    for value in iterations(self, scope, target, values, body, stmt.line)? {
+                    let is_known = scope.contains_key(target);
+                    for value in iterations(self, is_known, target, values, body, stmt.line)? {
                         self.spend(body.len().max(1), stmt.line)?;
                         let iteration: Vec<Stmt<'a>> =
                             body.iter().map(|s| one_by_one(s, target, value)).collect();

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use diag::Result;
 use program::{Arg, BufId, LocalOp};
 
+use super::iterations::{iterations, one_by_one};
 use super::reader::Reader;
 use crate::python::{Call, Expr, Function, Stmt, StmtKind};
 use crate::templates;
@@ -24,11 +25,13 @@ type Names<'a> = HashMap<&'a str, Value>;
 pub(super) struct Code<'a, 'r> {
     pub(super) reader: &'r mut Reader<'a>,
     pub(super) ops: Vec<LocalOp>,
+    /// Whether what is read stands in a loop of its function, where names are assigned again.
+    in_loop: bool,
 }
 
 impl<'a, 'r> Code<'a, 'r> {
     pub(super) fn new(reader: &'r mut Reader<'a>) -> Self {
-        Self { reader, ops: vec![] }
+        Self { reader, ops: vec![], in_loop: false }
     }
 
     /// The value of an argument of a function, in a scope.
@@ -66,7 +69,9 @@ impl<'a, 'r> Code<'a, 'r> {
         let Some((key, (index, function))) = entry else {
             return Err(self.reader.unknown(line, format!("there is no function `{name}` above")));
         };
+        let outside = std::mem::replace(&mut self.in_loop, false);
         let result = self.run(&function, args, index, below, no_grad, line);
+        self.in_loop = outside;
         self.reader.functions.insert(key, (index, function));
         result
     }
@@ -107,10 +112,10 @@ impl<'a, 'r> Code<'a, 'r> {
     }
 
     fn name(&self, names: &mut Names<'a>, name: &'a str, value: Value, line: u32) -> Result<()> {
-        let reserved = matches!(name, "run" | "torch" | "F" | "ops" | "float" | "_");
+        let reserved = matches!(name, "run" | "torch" | "F" | "ops" | "float" | "_" | "range" | "reversed");
         let odd = matches!(name, "p" | "rank") && matches!(value, Value::Buf(_) | Value::Int(_));
-        if reserved || odd || self.reader.functions.contains_key(name) || names.insert(name, value).is_some()
-        {
+        let taken = reserved || odd || self.reader.functions.contains_key(name);
+        if taken || (names.insert(name, value).is_some() && !self.in_loop) {
             return Err(self
                 .reader
                 .unknown(line, format!("the name `{name}` is taken and is assigned again")));
@@ -143,10 +148,22 @@ impl<'a, 'r> Code<'a, 'r> {
                 }
                 StmtKind::Return(_) => return Err(self.reader.misuse(stmt.line, "code follows a return")),
                 StmtKind::Comment => {}
-                StmtKind::If(..) | StmtKind::For { .. } | StmtKind::Yield(_) => {
+                StmtKind::For { target, values, body } => {
+                    let is_known = names.contains_key(target);
+                    let outside = std::mem::replace(&mut self.in_loop, true);
+                    for value in iterations(self.reader, is_known, target, values, body, stmt.line)? {
+                        self.reader.spend(body.len().max(1), stmt.line)?;
+                        let turn: Vec<Stmt<'a>> = body.iter().map(|s| one_by_one(s, target, value)).collect();
+                        if self.block(names, &turn, index, no_grad)?.is_some() {
+                            return Err(self.reader.misuse(stmt.line, "a loop returns"));
+                        }
+                    }
+                    self.in_loop = outside;
+                }
+                StmtKind::If(..) | StmtKind::Yield(_) => {
                     return Err(self
                         .reader
-                        .misuse(stmt.line, "a function that is called is straight-line code"));
+                        .misuse(stmt.line, "a function that is called has operators and loops only"));
                 }
             }
         }

@@ -2,20 +2,21 @@
 
 use diag::Result;
 
-use super::reader::{Reader, Scope};
+use super::reader::Reader;
 use crate::names::is_reserved;
 use crate::python::{Expr, Stmt, StmtKind};
 
-/// The values of the counter, one after the other, of `for n in range(3)` or `reversed(range(1, 3))`.
+/// The values of the counter, one after the other, of `for n in range(3)` or `reversed(range(1, 3))`;
+/// `is_known` says that its name means something already.
 pub(super) fn iterations(
     reader: &Reader<'_>,
-    scope: &Scope<'_>,
+    is_known: bool,
     target: &str,
     values: &Expr<'_>,
     body: &[Stmt<'_>],
     line: u32,
 ) -> Result<Box<dyn Iterator<Item = i64>>> {
-    if is_reserved(target) || reader.is_function(target) || scope.contains_key(target) {
+    if is_reserved(target) || reader.is_function(target) || is_known {
         return Err(reader.unknown(line, format!("the name `{target}` is taken and counts turns")));
     }
     if body.iter().any(|stmt| assigns(stmt, target)) {

@@ -4,7 +4,9 @@ use program::{Arg, BufId};
 
 use super::comments;
 use super::hole;
+use super::iterations::LinesOf;
 use super::outline::{FunctionUse, Hint, Item, Note, Outlined, Value, Var};
+use super::rolled::{self, Params};
 use crate::names::{Scope, UNNAMED};
 use crate::python::{Expr, Function, Stmt, StmtKind, print};
 use crate::templates::{self, Applied};
@@ -16,6 +18,7 @@ pub(crate) struct Names {
 }
 
 struct Locals {
+    scope: Scope,
     vars: Vec<String>,
     /// Numbers of random operators that differ between uses: parameters.
     numbers: Vec<Option<String>>,
@@ -41,7 +44,7 @@ impl Locals {
         let vars = function.hints.iter().map(&mut fresh).collect();
         let number = |known: &Option<i64>| known.is_none().then_some("operator");
         let numbers = function.numbers.iter().map(|n| number(n).map(|name| scope.fresh(name))).collect();
-        Locals { vars, numbers }
+        Locals { scope, vars, numbers }
     }
 }
 
@@ -55,30 +58,47 @@ impl<'n> Printer<'n> {
     pub(crate) fn text(&self, out: &mut String) {
         for index in 0..self.functions.len() {
             out.push_str("\n\n");
-            print::function(out, &self.function(index));
+            self.function(out, index);
         }
     }
 
-    fn function(&self, index: usize) -> Function<'n> {
+    /// Prints a function, layers that are alike in a loop.
+    fn function(&self, out: &mut String, index: usize) {
         let (outlined, locals) = (&self.functions[index], &self.names.locals[index]);
         let shape = &outlined.shape;
-        let mut params = vec![];
-        params.extend(shape.uses_leaves.then_some("p"));
-        params.extend(shape.uses_rank.then_some("rank"));
-        params.extend(shape.params.iter().map(|var| locals.vars[*var].as_str()));
-        params.extend(locals.numbers.iter().flatten().map(String::as_str));
-        let mut body = vec![];
+        let mut fixed = vec![];
+        fixed.extend(shape.uses_leaves.then_some("p"));
+        fixed.extend(shape.uses_rank.then_some("rank"));
+        let tensors: Vec<&str> = shape.params.iter().map(|var| locals.vars[*var].as_str()).collect();
+        let numbers: Vec<&str> = locals.numbers.iter().flatten().map(String::as_str).collect();
+        let stmts = rolled::with_paths(self.body(index));
+        let wanted = locals.vars.iter().zip(&outlined.hints).filter(|(_, hint)| !hint.name.is_empty());
+        let wanted = wanted.map(|(name, hint)| (name.as_str(), hint.name.as_str())).collect();
+        let params = Params { fixed: &[&fixed[..], &numbers].concat(), free: &tensors };
+        let loops = rolled::find(&stmts, LinesOf::Called, params, &locals.scope, &wanted);
+        let mut params = fixed;
+        params.extend(tensors.iter().map(|name| loops.name(name)));
+        params.extend(numbers);
         let mut doc = comments::docstring(&outlined.paths, outlined.users.len());
-        let mut last = Note { line: place_in_doc(&mut doc, &outlined.notes), ..Note::default() };
-        for (item, note) in shape.items.iter().zip(&outlined.notes) {
+        let line = place_in_doc(&mut doc, &outlined.notes).to_owned();
+        let mut body = rolled::apply(stmts, &loops);
+        remark(&mut body, &mut Said { line, sharding: String::new() });
+        print::function(out, &Function { line: 0, name: &self.names.functions[index], params, doc, body });
+    }
+
+    /// What it does, line by line, each with all that is said of it.
+    fn body(&self, index: usize) -> Vec<Stmt<'n>> {
+        let outlined = &self.functions[index];
+        let mut body = vec![];
+        for (item, note) in outlined.shape.items.iter().zip(&outlined.notes) {
             let no_grad = matches!(item, Item::Op { no_grad: true, .. });
-            push(&mut body, self.item(index, item).with(remark(note, &mut last)), no_grad);
+            push(&mut body, self.item(index, item).with(note_text(note)), no_grad);
         }
-        if !shape.results.is_empty() {
-            let results = shape.results.iter().map(|value| self.value(index, value)).collect();
+        if !outlined.shape.results.is_empty() {
+            let results = outlined.shape.results.iter().map(|value| self.value(index, value)).collect();
             body.push(Stmt::new(StmtKind::Return(results)));
         }
-        Function { line: 0, name: &self.names.functions[index], params, doc, body }
+        body
     }
 
     fn item(&self, index: usize, item: &'n Item<'n>) -> Stmt<'n> {
@@ -194,13 +214,31 @@ fn place_in_doc<'n>(doc: &mut [String], notes: &[Note<'n>]) -> &'n str {
     &first[..=colon]
 }
 
-/// What is said of an item that was not said just before.
-fn remark<'n>(note: &Note<'n>, last: &mut Note<'n>) -> Option<String> {
-    let sharding =
-        Some(&note.sharding).filter(|sharding| !sharding.is_empty() && **sharding != last.sharding);
-    let said: Vec<String> = source(note.line, last.line).into_iter().chain(sharding.cloned()).collect();
-    last.line = if note.line.is_empty() { last.line } else { note.line };
-    last.sharding.clone_from(&note.sharding);
+/// Leaves of what is said of each line what was not said just before.
+fn remark(body: &mut [Stmt<'_>], last: &mut Said) {
+    for stmt in body {
+        if let StmtKind::NoGrad(inner) | StmtKind::For { body: inner, .. } = &mut stmt.kind {
+            remark(inner, last);
+        } else if stmt.kind != StmtKind::Comment && !matches!(stmt.kind, StmtKind::Return(_)) {
+            stmt.comment = said(stmt.comment.as_deref().unwrap_or_default(), last);
+        }
+    }
+}
+
+/// The place in the model, and the sharding, that were said last.
+struct Said {
+    line: String,
+    sharding: String,
+}
+
+fn said(text: &str, last: &mut Said) -> Option<String> {
+    let (line, sharding) = text.split_once(BETWEEN).unwrap_or_default();
+    let new = Some(sharding).filter(|sharding| !sharding.is_empty() && *sharding != last.sharding);
+    let said: Vec<String> = source(line, &last.line).into_iter().chain(new.map(str::to_owned)).collect();
+    if !line.is_empty() {
+        line.clone_into(&mut last.line);
+    }
+    sharding.clone_into(&mut last.sharding);
     (!said.is_empty()).then(|| said.join(" "))
 }
 
@@ -215,6 +253,14 @@ fn source(line: &str, last: &str) -> Option<String> {
         Some((here, number)) if file(last).as_deref() == Some(here) => format!(":{number}"),
         _ => line.to_owned(),
     })
+}
+
+/// Stands between the place in the model and the sharding, until it is known what of both was said before.
+const BETWEEN: char = '\0';
+
+fn note_text(note: &Note<'_>) -> Option<String> {
+    let silent = note.line.is_empty() && note.sharding.is_empty();
+    (!silent).then(|| format!("{}{BETWEEN}{}", note.line, note.sharding))
 }
 
 /// Statements without gradients stand together in one block.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::python::{Expr, Stmt, StmtKind};
 
-/// Fewer lines than this are not worth a loop.
+/// As many lines are worth a loop whatever they are about. Fewer must be of layers.
 const WORTH: usize = 6;
 /// So many places are tried for one loop.
 const TRIES: usize = 400;
@@ -14,25 +14,34 @@ const TRIES: usize = 400;
 pub(super) enum Slot<'s, 'a> {
     Use(&'s mut &'a str),
     Def(&'s mut &'a str),
-    /// A number, and whether it is an index.
-    Int(&'s mut Expr<'a>, bool),
+    Int(&'s mut Expr<'a>, Number),
     /// The path of a leaf, as a name.
     Path(&'s mut Expr<'a>),
+}
+
+/// What a number is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Number {
+    /// An index of `p`: `p.h[3]`.
+    Index,
+    /// An argument of a call, of a method of `run` or of a function.
+    Given,
+    Other,
 }
 
 /// Shows everything in a line that may differ, always in the same order.
 pub(super) fn visit<'a>(stmt: &mut Stmt<'a>, see: &mut dyn FnMut(Slot<'_, 'a>)) {
     match &mut stmt.kind {
         StmtKind::Assign { targets, value, .. } => {
-            in_expr(value, false, see);
+            in_expr(value, Number::Other, see);
             targets.iter_mut().filter(|name| **name != "_").for_each(|name| see(Slot::Def(name)));
         }
-        StmtKind::Expr(value) => in_expr(value, false, see),
+        StmtKind::Expr(value) => in_expr(value, Number::Other, see),
         StmtKind::Return(values) | StmtKind::Yield(values) => {
-            values.iter_mut().for_each(|value| in_expr(value, false, see));
+            values.iter_mut().for_each(|value| in_expr(value, Number::Other, see));
         }
         StmtKind::If(condition, body) => {
-            in_expr(condition, false, see);
+            in_expr(condition, Number::Other, see);
             body.iter_mut().for_each(|stmt| visit(stmt, see));
         }
         StmtKind::NoGrad(body) | StmtKind::For { body, .. } => {
@@ -42,30 +51,38 @@ pub(super) fn visit<'a>(stmt: &mut Stmt<'a>, see: &mut dyn FnMut(Slot<'_, 'a>)) 
     }
 }
 
-fn in_expr<'a>(expr: &mut Expr<'a>, index: bool, see: &mut dyn FnMut(Slot<'_, 'a>)) {
+fn in_expr<'a>(expr: &mut Expr<'a>, number: Number, see: &mut dyn FnMut(Slot<'_, 'a>)) {
     match expr {
         Expr::Name(name) if name.contains(['.', '[']) => see(Slot::Path(expr)),
         Expr::Name(name) => see(Slot::Use(name)),
-        Expr::Int(_) => see(Slot::Int(expr, index)),
-        Expr::List(items) | Expr::Rows(items) => items.iter_mut().for_each(|item| in_expr(item, index, see)),
-        Expr::Attr(object, _) => in_expr(object, index, see),
-        Expr::Unary(_, operand) => in_expr(operand, index, see),
+        Expr::Int(_) => see(Slot::Int(expr, number)),
+        Expr::List(items) | Expr::Rows(items) => items.iter_mut().for_each(|item| in_expr(item, number, see)),
+        Expr::Attr(object, _) => in_expr(object, number, see),
+        Expr::Unary(_, operand) => in_expr(operand, number, see),
         Expr::Index(object, subscripts) => {
-            in_expr(object, index, see);
-            subscripts.iter_mut().for_each(|item| in_expr(item, true, see));
+            let inside = if object.root() == Some("p") { Number::Index } else { Number::Other };
+            in_expr(object, number, see);
+            subscripts.iter_mut().for_each(|item| in_expr(item, inside, see));
         }
-        Expr::Slice(parts) => parts.iter_mut().flatten().for_each(|part| in_expr(part, index, see)),
+        Expr::Slice(parts) => parts.iter_mut().flatten().for_each(|part| in_expr(part, number, see)),
         Expr::Call(call) => {
-            in_expr(&mut call.function, index, see);
-            call.args.iter_mut().for_each(|arg| in_expr(arg, index, see));
-            call.kwargs.iter_mut().for_each(|(_, arg)| in_expr(arg, index, see));
+            let given = if is_named(&call.function) { Number::Given } else { Number::Other };
+            let of = |arg: &Expr<'_>| if matches!(arg, Expr::Int(_)) { given } else { Number::Other };
+            in_expr(&mut call.function, number, see);
+            call.args.iter_mut().for_each(|arg| in_expr(arg, of(arg), see));
+            call.kwargs.iter_mut().for_each(|(_, arg)| in_expr(arg, of(arg), see));
         }
         Expr::Binary(_, sides) => {
-            in_expr(&mut sides.0, index, see);
-            in_expr(&mut sides.1, index, see);
+            in_expr(&mut sides.0, number, see);
+            in_expr(&mut sides.1, number, see);
         }
         Expr::None | Expr::Bool(_) | Expr::Float(_) | Expr::Str(_) | Expr::Place(_) | Expr::Rest(_) => {}
     }
+}
+
+/// Whether it is a function of the file, or a method of `run`.
+fn is_named(function: &Expr<'_>) -> bool {
+    matches!(function, Expr::Name(_)) || function.root() == Some("run")
 }
 
 /// Lines of which the same are written in several turns.
@@ -80,6 +97,7 @@ pub(super) struct RepeatedLines {
     /// The counter in the first turn, and whether it falls.
     pub(super) first: i64,
     pub(super) falls: bool,
+    pub(super) of: LinesOf,
     /// In how many ways lines would count: the fewer, the more a turn is one layer.
     mixed: usize,
 }
@@ -124,7 +142,7 @@ impl RepeatedLines {
 enum Item {
     Use(String),
     Def(String),
-    Int(i64, bool),
+    Int(i64, Number),
 }
 
 /// Straight-line code, as far as it matters for what repeats in it.
@@ -136,11 +154,23 @@ pub(super) struct Lines {
     comments: Vec<Vec<i64>>,
     /// The values that lines make, numbered in their order.
     made: HashMap<String, usize>,
+    of: LinesOf,
+}
+
+/// Which function lines are of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum LinesOf {
+    /// One of those that the runtime calls: instructions.
+    Code,
+    /// One that is called: operators.
+    Called,
 }
 
 impl Lines {
-    pub(super) fn new(stmts: &[Stmt<'_>]) -> Self {
+    /// Lines that are given these values, which count as made before.
+    pub(super) fn new(stmts: &[Stmt<'_>], of: LinesOf, given: &[&str]) -> Self {
         let mut made: HashMap<String, usize> = HashMap::new();
+        made.extend(given.iter().enumerate().map(|(at, name)| ((*name).to_owned(), at)));
         for stmt in stmts {
             visit(&mut stmt.clone(), &mut |slot| {
                 if let Slot::Def(name) = slot {
@@ -149,7 +179,7 @@ impl Lines {
             });
         }
         let mut known: HashMap<String, usize> = HashMap::new();
-        let mut lines = Lines { shapes: vec![], items: vec![], comments: vec![], made };
+        let mut lines = Lines { shapes: vec![], items: vec![], comments: vec![], made, of };
         for stmt in stmts {
             let mut blank = stmt.clone();
             let mut items = vec![];
@@ -162,9 +192,9 @@ impl Lines {
                     items.push(Item::Def((*name).to_owned()));
                     *name = "_";
                 }
-                Slot::Int(expr, index) => {
+                Slot::Int(expr, number) => {
                     if let Expr::Int(value) = *expr {
-                        items.push(Item::Int(value, index));
+                        items.push(Item::Int(value, number));
                     }
                     *expr = Expr::Int(0);
                 }
@@ -187,7 +217,9 @@ impl Lines {
     /// All loops, in their order.
     pub(super) fn loops(&self) -> Vec<RepeatedLines> {
         let mut loops = vec![];
-        self.search(0, self.shapes.len(), &mut loops);
+        if self.of == LinesOf::Code || self.items.iter().flatten().any(is_index) {
+            self.search(0, self.shapes.len(), &mut loops);
+        }
         loops.sort_by_key(|repeated: &RepeatedLines| repeated.start);
         loops
     }
@@ -227,7 +259,7 @@ impl Lines {
                 let run = (at..high - length).take_while(same).count();
                 let most = (run + length) / length;
                 for count in [most, most.saturating_sub(1)] {
-                    if count >= 2 && (count - 1) * length >= WORTH {
+                    if count >= 2 {
                         let last = at + run + length - count * length;
                         places.extend((at..=last).map(|start| (start, length, count)));
                     }
@@ -240,7 +272,10 @@ impl Lines {
 
     /// Whether lines of the same shapes are turns of a loop: numbers grow evenly, and each name is of the same
     /// turn, of the one before, or of before them all, in all turns.
+    ///
+    /// Operators, and lines that are few, are only looped over where they count layers and nothing else differs.
     fn as_loop(&self, start: usize, length: usize, count: usize) -> Option<RepeatedLines> {
+        let strict = self.of == LinesOf::Called || (count - 1) * length < WORTH;
         let rounds: Vec<Vec<&Item>> = (0..count)
             .map(|iteration| self.items[start + iteration * length..][..length].iter().flatten().collect())
             .collect();
@@ -263,10 +298,14 @@ impl Lines {
             let of_rounds: Vec<&Item> = rounds.iter().map(|items| items[at]).collect();
             match first {
                 Item::Def(_) => {}
-                Item::Int(value, index) => {
+                Item::Int(value, number) => {
                     let step = step(&of_rounds)?;
+                    if strict && *number == Number::Other && step != 0 {
+                        return None;
+                    }
                     steps.push(step);
-                    indices.extend((*index && step.abs() == 1).then_some((*value, step)));
+                    let counts = *number == Number::Index && step.abs() == 1;
+                    indices.extend(counts.then_some((*value, step)));
                 }
                 Item::Use(name) => {
                     if let Some(carried) = source(&of_rounds, &made)? {
@@ -275,9 +314,23 @@ impl Lines {
                 }
             }
         }
-        let mut repeated =
-            RepeatedLines { start, length, count, steps, values, first: 0, falls: false, mixed: 0 };
-        indices.extend(self.numbered(start, length, count)?);
+        let mut repeated = RepeatedLines {
+            start,
+            length,
+            count,
+            steps,
+            values,
+            first: 0,
+            falls: false,
+            of: self.of,
+            mixed: 0,
+        };
+        let numbered = self.numbered(start, length, count)?;
+        let layers = !indices.is_empty() || (self.of == LinesOf::Code && !numbered.is_empty());
+        if strict && !layers {
+            return None;
+        }
+        indices.extend(numbered);
         repeated.count_by(&indices);
         Some(repeated)
     }
@@ -320,8 +373,7 @@ impl Lines {
     /// Whether every name that is read means the value that it meant, if values have these names.
     pub(super) fn mean_the_same(&self, params: &[&str], renamed: &HashMap<String, String>) -> bool {
         let new = |name: &'_ str| renamed.get(name).map_or(name, String::as_str).to_owned();
-        let mut means: HashMap<String, &str> =
-            params.iter().map(|name| ((*name).to_owned(), *name)).collect();
+        let mut means: HashMap<String, &str> = params.iter().map(|name| (new(name), *name)).collect();
         for item in self.items.iter().flatten() {
             match item {
                 Item::Use(name) if means.get(&new(name)) != Some(&name.as_str()) => return false,
@@ -331,6 +383,10 @@ impl Lines {
         }
         true
     }
+}
+
+fn is_index(item: &Item) -> bool {
+    matches!(item, Item::Int(_, Number::Index))
 }
 
 /// Whether lines have the same places. A gradient that is not taken has no name, and its line has a place less.

@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::iterations::{Lines, RepeatedLines, Slot, counted, visit};
+use super::iterations::{Lines, LinesOf, RepeatedLines, Slot, counted, visit};
 use crate::names::{Scope, UNNAMED};
 use crate::python::parser::template;
 use crate::python::{Expr, Stmt, StmtKind};
@@ -23,15 +23,31 @@ pub(super) struct Rolled {
     counter: String,
 }
 
-/// Finds the loops of straight-line code; `params` are the function's, `wanted` is what values would like to be
-/// called.
+/// The parameters of a function.
+#[derive(Clone, Copy)]
+pub(super) struct Params<'p> {
+    /// Those whose names stay.
+    pub(super) fixed: &'p [&'p str],
+    /// Those that may have other names, and be carried through a loop.
+    pub(super) free: &'p [&'p str],
+}
+
+impl Rolled {
+    /// What a parameter or value is called now.
+    pub(super) fn name<'r>(&'r self, old: &'r str) -> &'r str {
+        self.renamed.get(old).map_or(old, String::as_str)
+    }
+}
+
+/// Finds the loops of straight-line code; `wanted` is what values would like to be called.
 pub(super) fn find(
     stmts: &[Stmt<'_>],
-    params: &[&str],
+    of: LinesOf,
+    params: Params<'_>,
     scope: &Scope,
     wanted: &HashMap<&str, &str>,
 ) -> Rolled {
-    let lines = Lines::new(stmts);
+    let lines = Lines::new(stmts, of, params.free);
     let mut loops = lines.loops();
     while !loops.is_empty() {
         if let Some((renamed, counter)) = renamed(&lines, &loops, params, scope, wanted) {
@@ -48,7 +64,7 @@ pub(super) fn apply<'n>(mut stmts: Vec<Stmt<'n>>, rolled: &'n Rolled) -> Vec<Stm
     for stmt in stmts.iter_mut().filter(|_| !rolled.loops.is_empty()) {
         visit(stmt, &mut |slot| {
             if let Slot::Use(name) | Slot::Def(name) = slot {
-                *name = rolled.renamed.get(*name).map_or(*name, String::as_str);
+                *name = rolled.name(name);
             }
         });
     }
@@ -82,14 +98,15 @@ pub(super) fn with_paths<'n>(mut stmts: Vec<Stmt<'n>>) -> Vec<Stmt<'n>> {
 fn renamed(
     lines: &Lines,
     loops: &[RepeatedLines],
-    params: &[&str],
+    params: Params<'_>,
     scope: &Scope,
     wanted: &HashMap<&str, &str>,
 ) -> Option<(HashMap<String, String>, String)> {
     let mut classes = classes(loops);
-    if classes.iter().flatten().any(|name| params.contains(name)) {
+    if classes.iter().flatten().any(|name| params.fixed.contains(name)) {
         return None;
     }
+    let params = &[params.fixed, params.free].concat()[..];
     let in_loops: HashSet<&str> = classes.iter().flatten().copied().collect();
     classes.extend(lines.made().filter(|name| !in_loops.contains(name)).map(|name| vec![name]));
     classes.sort_by_key(|class| class.iter().filter_map(|name| lines.made_at(name)).min());
@@ -117,6 +134,9 @@ fn titles(classes: &[Vec<&str>], wanted: &HashMap<&str, &str>) -> Vec<String> {
         let names: Vec<&str> = class.iter().map(|name| wanted.get(name).copied().unwrap_or(name)).collect();
         if names.iter().all(|name| *name == names[0]) {
             return names[0].to_owned();
+        }
+        if let Some(letter) = names.iter().find(|name| UNNAMED.contains(name)) {
+            return (*letter).to_owned();
         }
         let all = |has: &dyn Fn(&str) -> bool| names.iter().all(|name| has(name));
         let before = if all(&|name| name.starts_with("g_")) { "g_" } else { "" };
@@ -221,6 +241,10 @@ fn comment(
     let (first, second) = (first?, second?);
     if first == second {
         return Some(first.to_owned());
+    }
+    if repeated.of == LinesOf::Called {
+        // Lines of the model, which do not count.
+        return None;
     }
     let ((words, values), (_, next)) = (counted(first), counted(second));
     let mut text = words[0].to_owned();
