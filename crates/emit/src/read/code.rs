@@ -153,8 +153,9 @@ impl<'a, 'r> Code<'a, 'r> {
                     let outside = std::mem::replace(&mut self.in_loop, true);
                     for value in iterations(self.reader, is_known, target, values, body, stmt.line)? {
                         self.reader.spend(body.len().max(1), stmt.line)?;
-                        let turn: Vec<Stmt<'a>> = body.iter().map(|s| one_by_one(s, target, value)).collect();
-                        if self.block(names, &turn, index, no_grad)?.is_some() {
+                        let iteration: Vec<Stmt<'a>> =
+                            body.iter().map(|s| one_by_one(s, target, value)).collect();
+                        if self.block(names, &iteration, index, no_grad)?.is_some() {
                             return Err(self.reader.misuse(stmt.line, "a loop returns"));
                         }
                     }

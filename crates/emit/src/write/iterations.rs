@@ -67,10 +67,10 @@ fn in_expr<'a>(expr: &mut Expr<'a>, number: Number, see: &mut dyn FnMut(Slot<'_,
         Expr::Slice(parts) => parts.iter_mut().flatten().for_each(|part| in_expr(part, number, see)),
         Expr::Call(call) => {
             let given = if is_named(&call.function) { Number::Given } else { Number::Other };
-            let of = |arg: &Expr<'_>| if matches!(arg, Expr::Int(_)) { given } else { Number::Other };
+            let kind_of = |arg: &Expr<'_>| if matches!(arg, Expr::Int(_)) { given } else { Number::Other };
             in_expr(&mut call.function, number, see);
-            call.args.iter_mut().for_each(|arg| in_expr(arg, of(arg), see));
-            call.kwargs.iter_mut().for_each(|(_, arg)| in_expr(arg, of(arg), see));
+            call.args.iter_mut().for_each(|arg| in_expr(arg, kind_of(arg), see));
+            call.kwargs.iter_mut().for_each(|(_, arg)| in_expr(arg, kind_of(arg), see));
         }
         Expr::Binary(_, sides) => {
             in_expr(&mut sides.0, number, see);

@@ -10,13 +10,13 @@ use super::calls::{Words, call_id, method};
 use super::comments::{self, Comments, partition};
 use super::functions::{CallText, Names, Printer, statement};
 use super::iterations::LinesOf;
+use super::loops::Params;
 use super::modules::Modules;
 use super::naming::Naming;
 use super::outline::{FunctionUse, Outline};
 use super::ranks::{group_of, rank_names};
-use super::rolled::Params;
 use super::sharding::Shardings;
-use super::{rolled, timetable};
+use super::{loops, timetable};
 use crate::leaves::Leaves;
 use crate::names::{Scope, code_name};
 use crate::python::parser::IMPORTS;
@@ -122,12 +122,12 @@ fn head(program: &Program, role: &Role, held: &[String]) -> String {
 
 /// Prints a function, layers that are alike in a loop.
 fn function(out: &mut String, mut function: Function<'_>, names: &Scope, wanted: &HashMap<&str, &str>) {
-    let stmts = rolled::with_paths(std::mem::take(&mut function.body));
+    let stmts = loops::with_paths(std::mem::take(&mut function.body));
     let params = Params { fixed: &function.params, free: &[] };
-    let loops = rolled::find(&stmts, LinesOf::Code, params, names, wanted);
+    let loops = loops::find(&stmts, LinesOf::Code, params, names, wanted);
     let Function { line, name, params, doc, .. } = function;
     out.push_str("\n\n");
-    print::function(out, &Function { line, name, params, doc, body: rolled::apply(stmts, &loops) });
+    print::function(out, &Function { line, name, params, doc, body: loops::apply(stmts, &loops) });
 }
 
 /// The calls of all codes, in their order.

@@ -15,7 +15,7 @@ use crate::python::{Expr, Stmt, StmtKind};
 
 /// What is known of a function's lines before its loops are written.
 #[derive(Default)]
-pub(super) struct Rolled {
+pub(super) struct FoundLoops {
     loops: Vec<RepeatedLines>,
     /// The names that values have instead of those that they have in straight-line code.
     renamed: HashMap<String, String>,
@@ -32,7 +32,7 @@ pub(super) struct Params<'p> {
     pub(super) free: &'p [&'p str],
 }
 
-impl Rolled {
+impl FoundLoops {
     /// What a parameter or value is called now.
     pub(super) fn name<'r>(&'r self, old: &'r str) -> &'r str {
         self.renamed.get(old).map_or(old, String::as_str)
@@ -46,35 +46,35 @@ pub(super) fn find(
     params: Params<'_>,
     scope: &Scope,
     wanted: &HashMap<&str, &str>,
-) -> Rolled {
+) -> FoundLoops {
     let lines = Lines::new(stmts, of, params.free);
     let mut loops = lines.loops();
     while !loops.is_empty() {
         if let Some((renamed, counter)) = renamed(&lines, &loops, params, scope, wanted) {
-            return Rolled { loops, renamed, counter };
+            return FoundLoops { loops, renamed, counter };
         }
         let least = (0..loops.len()).min_by_key(|&at| loops[at].saves());
         loops.remove(least.unwrap_or(0));
     }
-    Rolled::default()
+    FoundLoops::default()
 }
 
 /// The same lines with their loops.
-pub(super) fn apply<'n>(mut stmts: Vec<Stmt<'n>>, rolled: &'n Rolled) -> Vec<Stmt<'n>> {
-    for stmt in stmts.iter_mut().filter(|_| !rolled.loops.is_empty()) {
+pub(super) fn apply<'n>(mut stmts: Vec<Stmt<'n>>, loops: &'n FoundLoops) -> Vec<Stmt<'n>> {
+    for stmt in stmts.iter_mut().filter(|_| !loops.loops.is_empty()) {
         visit(stmt, &mut |slot| {
             if let Slot::Use(name) | Slot::Def(name) = slot {
-                *name = rolled.name(name);
+                *name = loops.name(name);
             }
         });
     }
     let mut rest = stmts.into_iter();
     let (mut out, mut at) = (vec![], 0);
-    for repeated in &rolled.loops {
+    for repeated in &loops.loops {
         out.extend(rest.by_ref().take(repeated.start - at));
         let all: Vec<Stmt<'n>> = rest.by_ref().take(repeated.length * repeated.count).collect();
         at = repeated.start + all.len();
-        out.push(written(repeated, all, &rolled.counter));
+        out.push(written(repeated, all, &loops.counter));
     }
     out.extend(rest);
     out
@@ -135,8 +135,8 @@ fn titles(classes: &[Vec<&str>], wanted: &HashMap<&str, &str>) -> Vec<String> {
         if names.iter().all(|name| *name == names[0]) {
             return names[0].to_owned();
         }
-        if let Some(letter) = names.iter().find(|name| UNNAMED.contains(name)) {
-            return (*letter).to_owned();
+        if let Some(short) = names.iter().find(|name| UNNAMED.contains(name)) {
+            return (*short).to_owned();
         }
         let all = |has: &dyn Fn(&str) -> bool| names.iter().all(|name| has(name));
         let before = if all(&|name| name.starts_with("g_")) { "g_" } else { "" };
