@@ -43,17 +43,17 @@ def groups_of(world: int) -> dict[int, list[Ranks]]:
 
 
 def measured(comm: Comm) -> dict[tuple[str, int], Points]:
-    found: dict[tuple[str, int], Points] = {}
+    points: dict[tuple[str, int], Points] = {}
     for size, groups in groups_of(comm.world).items():
         ranks = next(group for group in groups if comm.rank in group)
         for name, make in PATTERNS.items():
             rooms = {nbytes: [make(comm, ranks, nbytes) for _ in range(ROOMS)] for nbytes in sizes_on(comm)}
-            found[name, size] = rising([(nbytes, between(comm, works)) for nbytes, works in rooms.items()])
+            points[name, size] = rising([(nbytes, between(comm, works)) for nbytes, works in rooms.items()])
         if size == 2:
-            found["message", 2] = [
+            points["message", 2] = [
                 (nbytes, seconds(comm, _there_and_back(comm, ranks, nbytes)) / 2) for nbytes in sizes_on(comm)
             ]
-    return found
+    return points
 
 
 def between(comm: Comm, messages: Sequence[Work]) -> float:

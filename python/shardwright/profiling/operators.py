@@ -111,12 +111,12 @@ KINDS = [
 
 def measured(comm: Comm, dtypes: Sequence[str]) -> list[Curve]:
     """The curves of all kinds; all ranks call this."""
-    found: list[Curve] = []
+    curves: list[Curve] = []
     for dtype in dtypes:
         for kind in KINDS:
-            found += _curves(comm, kind, dtype)
-        found += [_copies(comm, dtype)]
-    return [*found, _optimizer(comm)]
+            curves += _curves(comm, kind, dtype)
+        curves += [_copies(comm, dtype)]
+    return [*curves, _optimizer(comm)]
 
 
 def _curves(comm: Comm, kind: Kind, dtype: str) -> list[Curve]:

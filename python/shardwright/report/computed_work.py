@@ -22,18 +22,18 @@ def work_of(plan: Plan) -> dict[str, Any]:
         alike = modules.setdefault(reason, {})
         name = re.sub(r"(?<=\.)\d+(?=\.|$)", "*", module)
         alike[name] = alike.get(name, 0.0) + operations
-    found: list[dict[str, Any]] = [
+    units: list[dict[str, Any]] = [
         {"modules": _where(alike), "operations": sum(alike.values()), "reason": reason}
         for reason, alike in modules.items()
     ]
-    found.sort(key=lambda one: -one["operations"])
+    units.sort(key=lambda one: -one["operations"])
     most = max(range(len(ranks)), key=lambda rank: ranks[rank])
     return {
         "model": model,
         "rank": ranks[most],
         "again": again[most],
         "devices": plan.devices,
-        "repeated": found,
+        "repeated": units,
     }
 
 

@@ -32,7 +32,7 @@ class Cut:
     parts: int
     graph: Graph
     """Of one of them."""
-    found: Found
+    search: Found
     says: str
 
 

@@ -221,5 +221,5 @@ def test_functions_that_are_replaced_during_a_trace_are_written_down() -> None:
     x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     captured = capture(Clamped(), (x, torch.tensor([2, 4])))
     assert captured.in_spec.reading is not None
-    told = captured.in_spec.reading.told
+    told = captured.in_spec.reading.results
     assert told == ("[0, 1]", "[0, 1, 2, 3]")

@@ -36,7 +36,7 @@ KINDS = [
 def draw(kind: Any, *sizes: int, region: Region | None = None, key: int = 1, device: Any = CPU) -> Tensor:
     region = region or tuple((0, size) for size in sizes)
     shape = [high - low for low, high in region]
-    return drawn(*kind, shape, keys_of(key), Places.of(sizes, region), device)
+    return drawn(*kind, shape, keys_of(key), Places.from_region(sizes, region), device)
 
 
 # ---- what it is --------------------------------------------------------------------------------
@@ -56,12 +56,14 @@ def test_the_numbers_are_these() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_parts_draw_what_the_whole_draws(kind: Any) -> None:
     factors = [[2, 3], [4], [], [5, 2]]
-    everything = drawn(*kind, shape_of(factors), keys_of(3), Places.of([2, 3, 4, 5, 2], whole(factors)), CPU)
+    everything = drawn(
+        *kind, shape_of(factors), keys_of(3), Places.from_region([2, 3, 4, 5, 2], whole(factors)), CPU
+    )
     chance = random.Random(0)
     for _ in range(40):
         region = tuple(tuple(sorted(chance.choices(range(size + 1), k=2))) for size in (2, 3, 4, 5, 2))
         shape = shape_of(local_factors(region, factors))
-        part = drawn(*kind, shape, keys_of(3), Places.of([2, 3, 4, 5, 2], region), CPU)
+        part = drawn(*kind, shape, keys_of(3), Places.from_region([2, 3, 4, 5, 2], region), CPU)
         assert torch.equal(part, cut(everything, factors, region))
 
 
@@ -100,7 +102,7 @@ def test_places_beyond_32_bits_have_numbers_of_their_own(monkeypatch: Any) -> No
 
 def test_neighbours_are_one_axis() -> None:
     def axes(sizes: Sequence[int], *region: tuple[int, int]) -> list[tuple[int, int, int]]:
-        return [(axis.low, axis.high, axis.stride) for axis in Places.of(sizes, region).axes]
+        return [(axis.low, axis.high, axis.stride) for axis in Places.from_region(sizes, region).axes]
 
     assert axes([4, 5, 6], (0, 4), (0, 5), (0, 6)) == [(0, 120, 1)]
     assert axes([4, 5, 6], (1, 3), (0, 5), (0, 6)) == [(30, 90, 1)]
@@ -122,7 +124,7 @@ def test_it_is_made_of_plain_operators(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_compiled_draw_is_the_same(kind: Any) -> None:
-    keys, places = keys_of(1), Places.of([6, 4], ((1, 3), (0, 4)))
+    keys, places = keys_of(1), Places.from_region([6, 4], ((1, 3), (0, 4)))
     torch._dynamo.reset()
     compiled = torch.compile(drawn, backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(*kind, [2, 4], keys, places, CPU), drawn(*kind, [2, 4], keys, places, CPU))

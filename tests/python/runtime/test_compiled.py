@@ -249,6 +249,6 @@ def test_it_is_told_what_is_compiled() -> None:
     local = LocalCode(Progress(True, said), "aot_eager")
     double = lambda x: x * 2  # noqa: E731
     for _ in range(2):
-        assert local.of(double)(torch.ones(2)).tolist() == [2, 2]
+        assert local.compiled(double)(torch.ones(2)).tolist() == [2, 2]
     [line] = said.getvalue().splitlines()
     assert line.startswith("shardwright: `<lambda>` compiled by torch.compile in ")

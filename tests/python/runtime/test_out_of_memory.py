@@ -59,7 +59,7 @@ def test_a_call_is_named_with_what_was_told(monkeypatch: pytest.MonkeyPatch) -> 
     model = parallel("data")
     planted(monkeypatch, F, "linear")
     error = full(model)
-    told = model.program.told
+    told = model.program.memory
     assert told is not None and told["total"] > told["peak"]["parameters"] > 0
     assert error.what == "there is no memory left on cpu, in `layers layers`"
     assert error.why is not None and error.why.startswith(f"PyTorch says: {SAYS}; the compiler predicted ")
@@ -125,9 +125,9 @@ HELP = {
 def test_what_helps_is_what_the_plan_lacks(plan: str) -> None:
     model = parallel(plan)
     peak, helps = HELP[plan]
-    told = {**(model.program.told or {}), "peak": peak}
+    told = {**(model.program.memory or {}), "peak": peak}
     program = copy.copy(model.program)
-    object.__setattr__(program, "told", told)
+    object.__setattr__(program, "memory", told)
     fix = out_of_memory(program, model.comm, "a step", torch.OutOfMemoryError(SAYS)).fix
     assert fix is not None
     places = [fix.index(help_) for help_ in helps]
@@ -137,7 +137,7 @@ def test_what_helps_is_what_the_plan_lacks(plan: str) -> None:
 
 def test_without_what_was_told_the_rest_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     model = parallel("data")
-    object.__setattr__(model.program, "told", None)
+    object.__setattr__(model.program, "memory", None)
     planted(monkeypatch, F, "linear")
     error = full(model)
     assert error.why == f"PyTorch says: {SAYS}" and error.fix is not None and "recompute" in error.fix

@@ -252,10 +252,10 @@ class LocalComm:
     def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> Work:
         parts = self._meet("reduce_scatter", ranks, rows.clone())
         self._same_shape("reduce_scatter", ranks, parts)
-        own = ranks.index(self.rank)
-        out.copy_(parts[0][own])
+        place = ranks.index(self.rank)
+        out.copy_(parts[0][place])
         for part in parts[1:]:
-            out += part[own]
+            out += part[place]
         return Done()
 
     def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
@@ -313,8 +313,8 @@ class LocalComm:
         x.copy_(self._meet("broadcast", self._everyone, x.clone())[source])
 
     def hand(self, message: bytes | None) -> bytes:
-        found: bytes = self._meet("hand", self._everyone, message)[0]
-        return found
+        handed: bytes = self._meet("hand", self._everyone, message)[0]
+        return handed
 
     def gather_objects(self, value: Any) -> list[Any] | None:
         values = self._meet("gather_objects", self._everyone, value)
@@ -355,8 +355,8 @@ class LocalComm:
 
     def _next(self, kind: str, ranks: Ranks) -> Key:
         """Meetings of the same ranks are numbered, and so are messages from one rank to another."""
-        of = (kind == MESSAGE, ranks)
-        self._count[of] = number = self._count.get(of, -1) + 1
+        counter = (kind == MESSAGE, ranks)
+        self._count[counter] = number = self._count.get(counter, -1) + 1
         return kind, ranks, number
 
     def _same_shape(self, kind: str, ranks: Ranks, parts: list[Tensor]) -> None:
