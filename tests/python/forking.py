@@ -75,8 +75,8 @@ def address() -> str:
     """Of the process that ranks are forked off; it is there from here on."""
     Forking()
     forkserver.ensure_running()
-    found: str = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
-    return found
+    server: str = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
+    return server
 
 
 def use(address: str) -> None:

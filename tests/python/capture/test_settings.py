@@ -25,10 +25,10 @@ def test_the_cache_of_keys_and_values_is_left_out(name: str) -> None:
     for part in module.modules():
         if hasattr(part, "config"):
             part.config.use_cache = True
-    found = capture(module, args, kwargs)
-    assert found.graph_text == plain.graph_text
-    assert found.notes == [SAID]
-    assert found.verified
+    captured = capture(module, args, kwargs)
+    assert captured.graph_text == plain.graph_text
+    assert captured.notes == [SAID]
+    assert captured.verified
     assert module.config.use_cache is True
     assert name == "t5" or module(*args, **kwargs).past_key_values is not None
 

@@ -9,8 +9,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def steps_of(target: str) -> list[str]:
-    [found] = re.findall(rf"^{target}: (.*?) ##", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    return str(found).split()
+    [needed] = re.findall(rf"^{target}: (.*?) ##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return str(needed).split()
 
 
 def test_every_step_is_made_once() -> None:

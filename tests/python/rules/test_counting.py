@@ -46,11 +46,11 @@ def test_the_numbers_are_these() -> None:
     """Another one of them would be another run after an update."""
     assert [draw(kind, 3, 2).flatten().tolist() for kind in KINDS[:2]] == GOLDEN[:2]
     for kind, expected in zip(KINDS[2:], GOLDEN[2:], strict=True):
-        found = draw(kind, 3, 2).flatten().tolist()
+        numbers = draw(kind, 3, 2).flatten().tolist()
         if kind[0] in ("uniform", "integers"):
-            assert found == expected
+            assert numbers == expected
         else:
-            assert found == pytest.approx(expected, rel=1e-3 if kind[2] == torch.float16 else 1e-6)
+            assert numbers == pytest.approx(expected, rel=1e-3 if kind[2] == torch.float16 else 1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -72,8 +72,8 @@ def test_it_does_not_matter_how_many_are_made_at_a_time(most: int, monkeypatch: 
     given = [((0, 6), (0, 11)), ((1, 5), (2, 9)), ((2, 3), (0, 11))]
     expected = [draw(kind, 6, 11, region=region) for kind in KINDS for region in given]
     monkeypatch.setattr(counting, "ON_CPU", most)
-    found = [draw(kind, 6, 11, region=region) for kind in KINDS for region in given]
-    assert all(map(torch.equal, found, expected))
+    drawn_parts = [draw(kind, 6, 11, region=region) for kind in KINDS for region in given]
+    assert all(map(torch.equal, drawn_parts, expected))
 
 
 def test_a_scalar_and_nothing() -> None:
@@ -86,9 +86,9 @@ def test_places_beyond_32_bits_have_numbers_of_their_own(monkeypatch: Any) -> No
     side = 1 << 17
     kind = ("integers", 2.0**31, torch.int64)
     region = ((32_766, 32_770), (side - 500, side))
-    found = draw(kind, side, side, region=region)
+    numbers = draw(kind, side, side, region=region)
     again = [draw(kind, side, side, region=((row, row + 1), region[1])) for row in range(32_766, 32_770)]
-    assert torch.equal(found, torch.cat(again))
+    assert torch.equal(numbers, torch.cat(again))
     # The lower 32 bits of these places are the same.
     rows = [draw(kind, side, side, region=((row, row + 1), (0, 500))) for row in (0, 1 << 15, 1 << 16)]
     assert not any(torch.isin(a, b).any() for a, b in itertools.combinations(rows, 2))
@@ -135,9 +135,9 @@ def test_a_compiled_draw_is_the_same(kind: Any) -> None:
 MANY = 1 << 18
 
 
-def within(found: float, expected: float, deviation: float) -> None:
+def within(actual: float, expected: float, deviation: float) -> None:
     """Five deviations: keys are fixed, so it holds or it does not."""
-    assert abs(found - expected) < 5 * deviation, (found, expected, deviation)
+    assert abs(actual - expected) < 5 * deviation, (actual, expected, deviation)
 
 
 @pytest.mark.parametrize("key", [0, 1, 2**64 - 1])

@@ -72,14 +72,14 @@ def ran(name: str, plan: str, backend: str) -> tuple[equality.Result, list[Local
         made.append(LocalCode(Progress(False), backend))
         return {**equality.single_device(11)(), "local": made[-1]}
 
-    found = equality.run(bundle_of(name, plan), module, args, kwargs=kwargs, options=options)
-    return found, made
+    actual = equality.run(bundle_of(name, plan), module, args, kwargs=kwargs, options=options)
+    return actual, made
 
 
 def check(name: str, plan: str, backend: str) -> None:
-    found, made = ran(name, plan, backend)
+    actual, made = ran(name, plan, backend)
     assert all(local.as_emitted == {} and local._begun for local in made)
-    equality.assert_equal(found, known(name)[2], f"{name}, {plan}")
+    equality.assert_equal(actual, known(name)[2], f"{name}, {plan}")
 
 
 @pytest.mark.parametrize(("name", "plan"), PAIRS)
@@ -92,10 +92,10 @@ def test_in_a_pipeline_too(plan: str) -> None:
     """Of a backward in two halves, too, of which the first one does what is compiled."""
     module, args = models.gpt()
     batches, made = equality.micro_batches(args, 3), bundle_of("gpt", plan)
-    found = equality.run_steps(
+    actual = equality.run_steps(
         made, module, batches, options=lambda: {"local": LocalCode(Progress(False), "aot_eager")}
     )
-    equality.assert_equal(found, equality.steps_reference(module, batches), plan)
+    equality.assert_equal(actual, equality.steps_reference(module, batches), plan)
 
 
 @pytest.mark.slow
@@ -154,9 +154,9 @@ def test_what_cannot_be_compiled_runs_as_it_was_emitted(monkeypatch: pytest.Monk
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", refuse)
     model = parallel(module, x, compile=True)
     refusal = "`small` .* cannot be compiled, .* this machine has no compiler"
-    with pytest.warns(UserWarning, match=refusal) as told:
+    with pytest.warns(UserWarning, match=refusal) as warned:
         torch.testing.assert_close(model(x), expected)
-    assert len(told) == 1
+    assert len(warned) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model(x).backward()
@@ -186,18 +186,18 @@ def test_other_modes_shapes_and_micro_batches(quickly: list[LocalCode]) -> None:
     def losses(compile: bool) -> list[Tensor]:
         model = parallel(module, idx, targets, compile=compile, outputs="all")
         adamw = sw.optimizer(model, torch.optim.AdamW, lr=1e-2)
-        found = []
+        values = []
         for _ in range(2):
             loss = model(idx, targets)[1]
             loss.backward()
             adamw.step()
-            found.append(loss.detach())
+            values.append(loss.detach())
         model.eval()
         with torch.no_grad():
-            found += [model(idx, targets)[0], model(idx[:3], targets[:3])[1]]
+            values += [model(idx, targets)[0], model(idx[:3], targets[:3])[1]]
         model.train()
-        found += [model(idx, targets)[1].detach()]
-        return found
+        values += [model(idx, targets)[1].detach()]
+        return values
 
     torch.testing.assert_close(losses(True), losses(False), rtol=1e-9, atol=1e-12)
     assert len(quickly) == 3 and all(local._begun and not local.as_emitted for local in quickly)
