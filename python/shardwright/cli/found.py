@@ -70,8 +70,9 @@ def lines_of(search: Found, searched: bool = True) -> Iterator[str]:
         times = step / search.bound
         quickest = time_of(search.bound)
         yield f"no plan takes less than {quickest}: it is at most {times:.3f} times the lower bound"
-    if (least := search.rows[0]["order"]) is not None:
-        yield f"its schedule was searched: with blocks of these lengths none takes less than {time_of(least)}"
+    if (makespan := search.rows[0]["order"]) is not None:
+        shortest = time_of(makespan)
+        yield f"its schedule was searched: with blocks of these lengths none takes less than {shortest}"
     if search.constraints:
         yield f"it respects all constraints: {search.constraints}"
     if search.tried[0] < search.tried[1]:
@@ -85,8 +86,8 @@ def lines_of(search: Found, searched: bool = True) -> Iterator[str]:
         if any(word in row["plan"] for row in search.rows for word in OTHER):
             plans += "and " if plans else "that "
             plans += "recomputes all layers or none, offloads nothing and runs no parts in turn, "
-        least = f"{time_of(bound)}: {times:.3f} times that"
-        yield f"no plan of one block {plans}takes less than {least}"
+        lower = f"{time_of(bound)}: {times:.3f} times that"
+        yield f"no plan of one block {plans}takes less than {lower}"
     yield (
         f"searched: {decisions} decisions with {choices:,} choices, {sums:,.0f} sums in {time_of(seconds)};"
         f" {search.tried[0]} of {search.tried[1]} shapes with names, {search.left_out} plans left out"

@@ -76,10 +76,10 @@ def _title(text: str, shape: str) -> str:
 
 
 def _possible(arguments: argparse.Namespace) -> None:
-    least = {"devices": 1, "micro_batches": 0, "memory": 0, "in_flight": 1, "deadline": 0.0}
-    for name, at_least in least.items():
+    minima = {"devices": 1, "micro_batches": 0, "memory": 0, "in_flight": 1, "deadline": 0.0}
+    for name, minimum in minima.items():
         given = getattr(arguments, name)
-        if given is not None and not at_least <= given < 2**31:
+        if given is not None and not minimum <= given < 2**31:
             flag = f"--{name.replace('_', '-')}"
             raise PlanError("SW0374", f"`{flag} {given}` is not a valid number", fix="give another number")
 
@@ -131,7 +131,9 @@ def _timetable(order: FoundOrder) -> str:
 
 def _lines(schedule: FoundOrder, seconds: float) -> list[str]:
     period = (
-        "proved the fewest" if schedule.period == schedule.period_bound else f"at least {_least(schedule)}"
+        "proved the fewest"
+        if schedule.period == schedule.period_bound
+        else f"at least {_lower_bound(schedule)}"
     )
     step = (
         "proved the shortest"
@@ -150,7 +152,7 @@ def _lines(schedule: FoundOrder, seconds: float) -> list[str]:
     ]
 
 
-def _least(order: FoundOrder) -> int:
+def _lower_bound(order: FoundOrder) -> int:
     return order.bubbles - (order.period - order.period_bound)
 
 

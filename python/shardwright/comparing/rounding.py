@@ -40,16 +40,16 @@ SMALL = 1e-3
 class Spread:
     """Variances of relative errors: with one rounding for each operator, and for each addition too."""
 
-    least: float = 0.0
+    low: float = 0.0
     most: float = 0.0
 
     def then(self, other: Spread) -> Spread:
-        return Spread(self.least + other.least, self.most + other.most)
+        return Spread(self.low + other.low, self.most + other.most)
 
     def limit(self, rounding: float | None) -> float:
         """As far as rounding goes, where the model is `rounding` away from float64, if that is known."""
-        least, most = sqrt(self.least), sqrt(self.most)
-        return LAMBDA * (most if rounding is None else min(max(rounding, least), most))
+        low, most = sqrt(self.low), sqrt(self.most)
+        return LAMBDA * (most if rounding is None else min(max(rounding, low), most))
 
 
 class Spreads:
@@ -115,4 +115,4 @@ def unit_of(dtype: str) -> float:
 
 
 def _widest(spreads: list[Spread]) -> Spread:
-    return Spread(max((s.least for s in spreads), default=0.0), max((s.most for s in spreads), default=0.0))
+    return Spread(max((s.low for s in spreads), default=0.0), max((s.most for s in spreads), default=0.0))

@@ -128,7 +128,7 @@ def _blamed(tried: Tried, proposal: Proposal) -> _Wrong:
     return _Wrong(why, dim=dims[0])
 
 
-def _told(resizing: Resizing, names: Sequence[str]) -> dict[str, int]:
+def _sizes_by_name(resizing: Resizing, names: Sequence[str]) -> dict[str, int]:
     """The dims whose sizes are arguments, with these."""
     splits = (split for split, _ in resizing.held)
     pairs = zip(names, splits, strict=True)
@@ -195,7 +195,7 @@ def _registered(
 def _graph(
     subject: Subject, resizing: Resizing, rule: _Rule, sizes: Sizes, outputs: Sequence[Tensor], learns: bool
 ) -> str:
-    resized = _told(resizing, rule.names)
+    resized = _sizes_by_name(resizing, rule.names)
     values: list[Any] = list(sizes.values)
     for at, argument in enumerate(resized.values()):
         values[argument] = Size(at)

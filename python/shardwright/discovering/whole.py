@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 # By how much of their size parameters differ from those of the model, where they are to differ.
 _SHARE = 0.5
-_LEAST = 0.05
+_SMALLEST = 0.05
 
 
 class Wide(nn.Module):
@@ -75,7 +75,7 @@ class Whole:
             kept = self._own[name]
             value = kept
             if seed and isinstance(tensor, nn.Parameter) and kept.is_floating_point():
-                size = max(float(kept.std(correction=0)) if kept.numel() else 0.0, _LEAST)
+                size = max(float(kept.std(correction=0)) if kept.numel() else 0.0, _SMALLEST)
                 noise = torch.randn(kept.shape, dtype=torch.float64, generator=generator)
                 value = kept + _SHARE * size * noise
             tensor.data.copy_(value)

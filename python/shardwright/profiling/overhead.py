@@ -123,7 +123,7 @@ def _nothing() -> None:
 def of_steps(devices: int, steps: Sequence[float], text: Text) -> Overhead:
     """What is left of the steps that were measured, by what they have more of."""
     *small, large = steps
-    estimates = [_told(devices, plan, depth, text) for plan, depth in _probes(devices)]
+    estimates = [_estimate(devices, plan, depth, text) for plan, depth in _probes(devices)]
     left = [max(0.0, step - it.seconds) for step, it in zip(small, estimates, strict=True)]
     call = max(0.0, (left[1] - left[0]) / (estimates[1].calls - estimates[0].calls))
     wake = 0.0
@@ -136,7 +136,7 @@ def of_steps(devices: int, steps: Sequence[float], text: Text) -> Overhead:
 
 
 def _slower(devices: int, step: float, besides: Overhead, text: Text) -> float:
-    estimate = _told(devices, f"data:{devices}", LAYERS, text, LARGE, OPTIMIZER)
+    estimate = _estimate(devices, f"data:{devices}", LAYERS, text, LARGE, OPTIMIZER)
     return min(MOST, max(1.0, (step - estimate.besides(besides)) / estimate.seconds))
 
 
@@ -168,7 +168,7 @@ def apart() -> float:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Estimate:
     """What the figures so far say of a probe's step, and how many calls and waits it has one by one."""
 
     seconds: float
@@ -184,14 +184,14 @@ def _probes(devices: int) -> list[tuple[str, int]]:
     return [(plan, depth) for plan in plans_for(devices) for depth in DEPTHS]
 
 
-def _told(
+def _estimate(
     devices: int,
     plan: str,
     depth: int,
     text: Text,
     size: tuple[int, int] = SMALL,
     updated_by: str = "none",
-) -> _Told:
+) -> _Estimate:
     module, batch = probe(depth, size)
     made = Plan.named(Graph(capture(module, batch).graph_text), plan, devices)
     compiled = compile(made)
@@ -201,4 +201,4 @@ def _told(
         return simulate_step(made, compiled, "here", given, optimizer=updated_by).seconds
 
     plain = seconds()
-    return _Told(plain, (seconds(call=LONG) - plain) / LONG, (seconds(wake=LONG) - plain) / LONG)
+    return _Estimate(plain, (seconds(call=LONG) - plain) / LONG, (seconds(wake=LONG) - plain) / LONG)

@@ -44,7 +44,7 @@ from .facade.places import build, hold, set_attribute, stand_in, walked
 from .guards.clip_guard import refuse_plain_clipping
 from .guards.collective_guard import refuse_mixing
 from .guards.file_guard import refuse_files_of_parts
-from .guards.out_of_memory import memory_told
+from .guards.out_of_memory import memory_explained
 from .guards.overflow_guard import find_overflows_together
 from .guards.own_memory import watch
 from .guards.part_gradients import guard
@@ -304,7 +304,7 @@ class ParallelModule(nn.Module):
             watching.refuse_call()
         self._require_backward("another forward")
         self.issued = []
-        with inside("forward"), program_runs(), memory_told(self.program, self.comm, "a forward"):
+        with inside("forward"), program_runs(), memory_explained(self.program, self.comm, "a forward"):
             [call] = self._agreed("forward", lambda: [(args, kwargs)])
             variant = self.variants.select(call)
             several = variant.worker.program.blocks > 1
@@ -351,7 +351,7 @@ class ParallelModule(nn.Module):
         self.issued = [] if notes is None else notes
         self._require_backward("a step")
         self._refuse_hooks_of_calls()
-        with inside("train_step"), program_runs(), memory_told(self.program, self.comm, "a step"):
+        with inside("train_step"), program_runs(), memory_explained(self.program, self.comm, "a step"):
             micro = self._micro_batches
 
             def given() -> list[given_inputs.Arguments]:
@@ -689,7 +689,7 @@ class ParallelModule(nn.Module):
         reach = reach_of(program, used_anywhere(program, self.comm, used, variant.captured.output_names()))
         with (
             program_runs(),
-            memory_told(program, self.comm, "a backward"),
+            memory_explained(program, self.comm, "a backward"),
             self.shards.collecting() as arrived,
         ):
             gradients = run.backward(seeds)

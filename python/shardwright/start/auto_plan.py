@@ -63,8 +63,8 @@ class Choice:
     def says(self, search: Found) -> str:
         """What is expected of the plan that was chosen."""
         step = search.rows[0]["seconds"]
-        least = f", at most {step / search.bound:.2f} times the lower bound" if search.bound > 0 else ""
-        return f"chosen for {self.cluster}: a step takes {time_of(step)}{least}"
+        bound = f", at most {step / search.bound:.2f} times the lower bound" if search.bound > 0 else ""
+        return f"chosen for {self.cluster}: a step takes {time_of(step)}{bound}"
 
     def plan(self, graph: Graph, devices: int) -> Plan:
         return self.search(graph, devices).plan(0)

@@ -185,7 +185,7 @@ def test_the_limit_follows_from_what_is_rounded() -> None:
     assert spreads.of_value("y").limit(None) >= LAMBDA * unit * 65**0.5
     assert spreads.of_value("z").most > spreads.of_value("y").most
     assert spreads.of_gradient("w").most > spreads.of_loss().most
-    assert spreads.of_loss().least == pytest.approx(3 * unit**2)
+    assert spreads.of_loss().low == pytest.approx(3 * unit**2)
     assert spreads.of_loss().limit(0.0) == pytest.approx(LAMBDA * unit * 3**0.5)
     assert not spreads.is_fine
     halves = order_of(text.replace("f32", "bf16"))

@@ -266,7 +266,7 @@ def test_pytorch_84803_pytorch_96600_and_baichuan2_86_data_that_links_lose(
     monkeypatch.setattr(
         ranks,
         "run_local",
-        lambda world, fn: plain(world, lambda rank, comm: fn(rank, Losing(comm._meeting, rank))),
+        lambda world, fn: plain(world, lambda rank, comm: fn(rank, Losing(comm._shared, rank))),
     )
     comparison = sw.verify(*llama(), plan="megatron", devices=2, dtypes=FINE)
     assert not comparison.equal and comparison.first is not None and comparison.first.ranks == (1,)

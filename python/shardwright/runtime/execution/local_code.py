@@ -52,7 +52,7 @@ class LocalCode:
             if function.__name__ in self.as_emitted:
                 return function(*args)
             try:
-                return self._told(function, compiled, _without_numbers(args))
+                return self._or_named(function, compiled, _without_numbers(args))
             except Exception as error:
                 why = _reason(error)
             # If it fails as well, this is the model's own error, and says no more of the compiler.
@@ -62,7 +62,7 @@ class LocalCode:
 
         return call
 
-    def _told(self, function: Function, compiled: Function, args: Sequence[Any]) -> Any:
+    def _or_named(self, function: Function, compiled: Function, args: Sequence[Any]) -> Any:
         """With gradients and without them are two compilations."""
         kind = function, torch.is_grad_enabled()
         if kind in self._begun:

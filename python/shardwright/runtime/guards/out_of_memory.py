@@ -43,7 +43,7 @@ class OutOfMemory(RuntimeFault, torch.OutOfMemoryError):
 
 
 @contextmanager
-def memory_told(program: Program, comm: Comm, where: str) -> Iterator[None]:
+def memory_explained(program: Program, comm: Comm, where: str) -> Iterator[None]:
     """Around what runs a program."""
     try:
         yield
@@ -56,7 +56,7 @@ def memory_told(program: Program, comm: Comm, where: str) -> Iterator[None]:
 def out_of_memory(program: Program, comm: Comm, where: str, error: Exception) -> OutOfMemory:
     estimate = program.memory
     said = [f"PyTorch says: {str(error).splitlines()[0] if str(error) else type(error).__name__}"]
-    said += [_told(estimate, comm.rank)] if estimate else []
+    said += [_line_of_estimate(estimate, comm.rank)] if estimate else []
     said += _there(comm.device)
     return OutOfMemory(
         "SW0792",
@@ -66,7 +66,7 @@ def out_of_memory(program: Program, comm: Comm, where: str, error: Exception) ->
     )
 
 
-def _told(estimate: Mapping[str, Any], rank: int) -> str:
+def _line_of_estimate(estimate: Mapping[str, Any], rank: int) -> str:
     here = estimate["ranks"][rank] if rank < len(estimate["ranks"]) else estimate["total"]
     kinds = sorted(((size, name) for name, size in estimate["peak"].items() if size), reverse=True)
     used = ", ".join(f"{_size(size)} {name}" for size, name in kinds)
