@@ -30,6 +30,7 @@ TESTS = Path(__file__).parent
 IMPORTED = (
     "torch._dynamo",
     "torch.distributed.run",
+    "torch.export._trace",
     "torch.utils.data",
     "transformers.models.llama.modeling_llama",
     "shardwright.api",
