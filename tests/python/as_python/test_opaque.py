@@ -241,6 +241,7 @@ def test_programs_train_as_one_device(name: str, plan: str) -> None:
     equality.assert_equal(equality.run(bundle, model, args, options=options), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.filterwarnings("ignore:.*cannot be compiled")
 def test_only_functions_are_compiled(name: str) -> None:

@@ -17,6 +17,7 @@ MODELS: dict[str, Any] = {"llama": zoo.llama, "t5": zoo.t5, "whisper": zoo.whisp
 SAID = "the model is captured with `use_cache` off: there is no cache of keys and values"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_the_cache_of_keys_and_values_is_left_out(name: str) -> None:
     module, args, kwargs = MODELS[name]()

@@ -76,6 +76,7 @@ def test_the_sizes_of_alphafold_are_those_of_their_names(size: str) -> None:
     assert abs(SHIPPED[f"alphafold2-{size}"].parameters / wanted - 1) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alphafold2-87m", "deepseek-v3"])
 def test_parts_of_a_batch_are_proved_to_be_it(name: str) -> None:
     model = small(name)

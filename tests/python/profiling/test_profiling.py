@@ -161,6 +161,7 @@ hidden = 1.0
 """
 
 
+@pytest.mark.slow
 def test_what_a_step_takes_besides_is_found() -> None:
     """Of steps that take known times besides what is told of them."""
 

@@ -82,6 +82,7 @@ def check(name: str, plan: str, backend: str) -> None:
     equality.assert_equal(actual, known(name)[2], f"{name}, {plan}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "plan"), PAIRS)
 def test_the_result_is_the_same(name: str, plan: str) -> None:
     check(name, plan, "aot_eager")
@@ -104,6 +105,7 @@ def test_the_result_is_the_same_in_earnest(name: str, plan: str) -> None:
     check(name, plan, "inductor")
 
 
+@pytest.mark.slow
 def test_layers_share_what_is_compiled() -> None:
     """Also where their random operators have other numbers."""
     module, args = models.gpt(depth=8, dropout=0.1)
@@ -179,6 +181,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> list[LocalCode]:
     return made
 
 
+@pytest.mark.slow
 def test_other_modes_shapes_and_micro_batches(quickly: list[LocalCode]) -> None:
     """With keyed random numbers, which are others in each step."""
     module, (idx, targets) = models.gpt(dropout=0.2, depth=1)
@@ -226,6 +229,7 @@ def test_torch_compile_of_a_compiled_model(quickly: list[LocalCode]) -> None:
     model(x).backward()
 
 
+@pytest.mark.slow
 def test_an_error_of_the_model_is_its_own() -> None:
     """And the function stays compiled."""
     _, args = models.gpt()
