@@ -251,6 +251,7 @@ def mixing():
 """
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_cut(tmp_path: Path, gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What is told is of one part: the plan and the memory of half of the batch."""
     path = tmp_path / "mine.py"

@@ -85,6 +85,7 @@ def test_it_is_equal_to_the_single_device(plan: str, devices: int) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "plain"), [("coshard", "replicate"), ("data:2 x coshard", "data:2")])
 def test_it_communicates_nothing_of_its_own(plan: str, plain: str) -> None:
     devices = 2 if "2" in plain else 1

@@ -91,6 +91,7 @@ def captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(micro_batches, "captured_model", once)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("captured_once")
 @pytest.mark.parametrize("memory", ["1 GB", "2800 KB", "2300 KB"])
 def test_as_many_as_the_best_of_all(
@@ -111,6 +112,7 @@ def test_as_many_as_the_best_of_all(
     assert simulated["micro_batches"] == answer["micro_batches"]
 
 
+@pytest.mark.slow
 def test_who_says_how_many_gets_so_many(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
@@ -147,6 +149,7 @@ def test_a_deadline_is_for_all_of_them(
     assert answer["micro_batches"] >= 1 and answer["step"]["seconds"] > 0
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_with_as_many_as_are_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

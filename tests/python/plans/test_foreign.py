@@ -203,6 +203,7 @@ def test_modules_that_run_as_they_are_are_counted() -> None:
     assert "| no |   |   | no: equal, 80% | modules that run as they are have 50%" in page([result])
 
 
+@pytest.mark.slow
 def test_a_model_is_tried_again_with_rules_that_are_found() -> None:
     class Rows(Reading.Inner):
         def forward(self, x: Tensor) -> Tensor:
@@ -279,6 +280,7 @@ def test_operators_of_ours_that_have_rules_do_not_run_as_they_are() -> None:
     assert result["without_rule"] == {}
 
 
+@pytest.mark.slow
 def test_float32_inside_of_what_runs_as_it_is_is_widened() -> None:
     class Asks(Reading.Inner):
         def forward(self, x: Tensor) -> Tensor:

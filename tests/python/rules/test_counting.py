@@ -159,6 +159,7 @@ def test_uniform_numbers(key: int, dtype: torch.dtype) -> None:
     within(((counts - 128) ** 2 / 128).sum().item(), 1023, math.sqrt(2 * 1023))
 
 
+@pytest.mark.slow
 def test_each_bit_is_one_in_half_of_all_words_and_changes_with_each_bit_of_the_key() -> None:
     def bits(key: int) -> Tensor:
         words = draw(("integers", 2.0**62, torch.int64), MANY, key=key)
