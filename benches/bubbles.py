@@ -39,7 +39,7 @@ class Kind:
     waits: float
     works: float
     # PyTorch's own, and how many stages it has on each rank.
-    own: str = ""
+    theirs: str = ""
     stages: int = 1
 
     def bubble(self, batches: int) -> float:
@@ -111,11 +111,11 @@ class Products:
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
         start = time.perf_counter()
-        found = torch.mm(a, b, out=a.new_empty(a.shape[0], b.shape[1]))
+        product = torch.mm(a, b, out=a.new_empty(a.shape[0], b.shape[1]))
         if self._sleeps:
             time.sleep(SLEEP * a.numel() * b.shape[1] / (ROWS * WIDTH * WIDTH))
             self.spans.append((start, time.perf_counter()))
-        return found
+        return product
 
 
 @dataclass
@@ -126,7 +126,7 @@ class Side:
     parameters: list[Tensor]
     # Of each measured step: the whole call, when the first product began (negative), when the last one ended,
     # how long all took, and how many they were.
-    found: list[list[float]] = field(default_factory=list)
+    notes_of_steps: list[list[float]] = field(default_factory=list)
 
     def forget(self) -> None:
         for parameter in self.parameters:
@@ -152,7 +152,7 @@ class Side:
             self.step()
         taken, spans = time.perf_counter() - start, products.spans
         busy = sum(end - begin for begin, end in spans)
-        self.found.append([taken, -spans[0][0], spans[-1][1], busy, len(spans)])
+        self.notes_of_steps.append([taken, -spans[0][0], spans[-1][1], busy, len(spans)])
         return taken
 
 
@@ -180,12 +180,12 @@ def bench(quick: bool) -> Table:
 
 
 def _row(result: dict[str, Any]) -> list[str]:
-    own = result["own"]
-    name = f"`{result['plan']}` against `{own}`" if own else f"`{result['plan']}`"
+    theirs = result["own"]
+    name = f"`{result['plan']}` against `{theirs}`" if theirs else f"`{result['plan']}`"
     both = [result[side] for side in ("ours", "theirs") if side in result]
     bubbles = [f"{statistics.median(side['bubbles']):.1%}" for side in both]
     steps = [time_of(statistics.median(side["steps"])) for side in both]
-    last = ratio_of(ratio(*(side["steps"] for side in both))) if own else ""
+    last = ratio_of(ratio(*(side["steps"] for side in both))) if theirs else ""
     filled = [""] * (2 - len(both))
     formula = f"{result['formula']:.1%}"
     return [name, str(result["batches"]), formula, *bubbles, *filled, *steps, *filled, last]
@@ -206,20 +206,20 @@ def _about(empty: dict[str, Any], pinned: bool) -> str:
 def measure_all(rank: int, pairs: int, counts: Sequence[int]) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     model, products = chain(LAYERS), Products()
-    found = []
+    results = []
     for kind in KINDS:
         ours = sw.parallelize(copy.deepcopy(model), example(0), plan=kind.plan, cache=False, progress=False)
         for count in counts:
-            found.append(compare(kind, model, ours, rank, count, pairs, products))
-    return found
+            results.append(compare(kind, model, ours, rank, count, pairs, products))
+    return results
 
 
 def compare(
     kind: Kind, model: Chain, ours: sw.ParallelModule, rank: int, count: int, pairs: int, products: Products
 ) -> dict[str, Any]:
     mine = emitted(ours, count)
-    result = {"plan": kind.plan, "own": kind.own, "batches": count, "formula": kind.bubble(count)}
-    if not kind.own:
+    result = {"plan": kind.plan, "own": kind.theirs, "batches": count, "formula": kind.bubble(count)}
+    if not kind.theirs:
         mine.step()
         interleaved(lambda: mine.measured(products), lambda: 0.0, pairs)
         return result | {"ours": _found(mine, count)}
@@ -236,7 +236,7 @@ def compare(
 
 def _found(side: Side, count: int) -> dict[str, list[float]]:
     """Of all ranks: a step's time and bubble. Each rank has as many products as there are for it."""
-    times = torch.tensor(side.found, dtype=torch.float64)
+    times = torch.tensor(side.notes_of_steps, dtype=torch.float64)
     most, least, sums = times.clone(), times.clone(), times.clone()
     dist.all_reduce(most, dist.ReduceOp.MAX)
     dist.all_reduce(least, dist.ReduceOp.MIN)
@@ -291,16 +291,18 @@ def pytorchs(kind: Kind, model: Chain, rank: int, count: int) -> Side:
     whole, number = copy.deepcopy(model), dist.get_world_size() * kind.stages
     # Under a zero-bubble V the last stage is on the rank of the first.
     in_turns = list(range(rank, number, dist.get_world_size()))
-    own = [rank, number - 1 - rank] if "ZBV" in kind.own else in_turns
+    stage_numbers = [rank, number - 1 - rank] if "ZBV" in kind.theirs else in_turns
     each = len(whole.layers) // number
-    cut = [Slice(whole, slice(at * each, (at + 1) * each)) for at in own]
-    stages = [PipelineStage(it, at, number, torch.device("cpu")) for it, at in zip(cut, own, strict=True)]
-    make = getattr(schedules, kind.own)
+    cut = [Slice(whole, slice(at * each, (at + 1) * each)) for at in stage_numbers]
+    stages = [
+        PipelineStage(it, at, number, torch.device("cpu")) for it, at in zip(cut, stage_numbers, strict=True)
+    ]
+    make = getattr(schedules, kind.theirs)
     alone = issubclass(make, schedules.PipelineScheduleSingle)
     schedule = make(stages[0] if alone else stages, count, loss_fn=loss_of)
     xs, ys = zip(*map(example, range(count)), strict=True)
-    given = {"arg_mbs": [(x,) for x in xs]} if 0 in own else {}
-    wanted = {"target_mbs": list(ys)} if number - 1 in own else {}
+    given = {"arg_mbs": [(x,) for x in xs]} if 0 in stage_numbers else {}
+    wanted = {"target_mbs": list(ys)} if number - 1 in stage_numbers else {}
 
     def step() -> Tensor | None:
         losses: list[Tensor] = []

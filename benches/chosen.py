@@ -49,13 +49,13 @@ def _look(model: str, batch: str, batches: str, cluster: str, deadline: str) -> 
     graph = Graph(graph_of(example_of(SHIPPED[model], int(batch), None)).text)
     devices = cluster_devices(cluster)
     start = time.perf_counter()
-    found = search_plan(graph, devices, cluster, batches=int(batches), every=True, deadline=float(deadline))
+    search = search_plan(graph, devices, cluster, batches=int(batches), every=True, deadline=float(deadline))
     return {
         "seconds": time.perf_counter() - start,
-        "bound": found.bound,
-        "one_block": found.inside[0] if found.inside else None,
-        "rows": found.rows,
-        "tried": list(found.tried),
+        "bound": search.bound,
+        "one_block": search.inside[0] if search.inside else None,
+        "rows": search.rows,
+        "tried": list(search.tried),
     }
 
 

@@ -42,14 +42,14 @@ def measured(table: Table, shape: tuple[str, int], plans: dict[str, int], repeat
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "graph.txt"
         captures = [child("capture", str(text), shape[0], str(shape[1])) for _ in range(times)]
-        found = {
+        measurements = {
             name: [child("compile", str(text), name, str(devices)) for _ in range(repeats)]
             for name, devices in plans.items()
         }
     capture = {key: statistics.median(one[key] for one in captures) for key in captures[0]}
     compiled = {
         name: {key: statistics.median(one[key] for one in each) for key in each[0]}
-        for name, each in found.items()
+        for name, each in measurements.items()
     }
     table.add("plan", "", *(f"`{name}`" for name in plans))
     table.add("torch.export", time_of(capture["export"]), *("" for _ in plans))

@@ -32,15 +32,15 @@ def bench(quick: bool) -> Table:
     )
     for name, make in MODELS.items():
         module, batch = make()
-        found = compare(name, module, batch, pairs, compile=True)
+        compared = compare(name, module, batch, pairs, compile=True)
         size = sum(p.numel() for p in module.parameters())
-        medians = (time_of(statistics.median(found[side])) for side in ("ours", "theirs"))
-        table.add(f"{name}, {size / 1e6:.0f}M", "step", *medians, ratio_of(found["ratio"]))
-        table.add("", "the first step", *map(time_of, found["firsts"]), "")
-        ours, theirs = found["peaks"]
+        medians = (time_of(statistics.median(compared[side])) for side in ("ours", "theirs"))
+        table.add(f"{name}, {size / 1e6:.0f}M", "step", *medians, ratio_of(compared["ratio"]))
+        table.add("", "the first step", *map(time_of, compared["firsts"]), "")
+        ours, theirs = compared["peaks"]
         above = "step's peak above what is held"
         table.add("", above, size_of(ours), size_of(theirs), f"{ours / theirs:.3f}x")
-        table.notes.append(f"Largest relative difference of {name}'s losses: {found['worst']:.1e}.")
-        table.values[name] = found
+        table.notes.append(f"Largest relative difference of {name}'s losses: {compared['worst']:.1e}.")
+        table.values[name] = compared
     torch.set_num_threads(threads)
     return table

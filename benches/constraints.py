@@ -57,33 +57,33 @@ def bench(quick: bool) -> Table:
             text = Path(folder) / f"{shape}-{batch}.txt"
             if not text.is_file():
                 compile_time.child("capture", str(text), shape, str(batch))
-            found: dict[str, list[dict[str, Any]]] = {name: [] for name in SETS}
+            runs: dict[str, list[dict[str, Any]]] = {name: [] for name in SETS}
             # Sets take turns, so that a slow minute of the machine hits all of them.
             for _ in range(repeats):
                 for name, lines in SETS.items():
-                    found[name].append(_child(text, cluster, batches, lines))
-            told = {name: _median(all_of) for name, all_of in found.items()}
+                    runs[name].append(_child(text, cluster, batches, lines))
+            medians = {name: _median(all_of) for name, all_of in runs.items()}
             for name in SETS:
-                _row(table, f"{shape}, {batch} sequences, {cluster}", name, told[name], told[FREE])
+                _row(table, f"{shape}, {batch} sequences, {cluster}", name, medians[name], medians[FREE])
     return table
 
 
-def _median(found: list[dict[str, Any]]) -> dict[str, Any]:
-    times = {key: statistics.median(one[key] for one in found) for key in ("seconds", "inside")}
-    return found[0] | times
+def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    times = {key: statistics.median(one[key] for one in runs) for key in ("seconds", "inside")}
+    return runs[0] | times
 
 
-def _row(table: Table, model: str, name: str, told: dict[str, Any], free: dict[str, Any]) -> None:
+def _row(table: Table, model: str, name: str, median: dict[str, Any], free: dict[str, Any]) -> None:
     def times(what: str) -> str:
-        return f"{free[what] / told[what]:.2f}"
+        return f"{free[what] / median[what]:.2f}"
 
     table.add(
-        model, name, str(told["decisions"]), f"{told['choices']:,}", f"{told['sums']:,.0f}",
-        time_of(told["inside"]), times("inside"), str(told["lowered"]), time_of(told["seconds"]),
-        times("seconds"), f"`{told['plan']}`", time_of(told["step"]),
-        f"{round(told['step'] / free['step'] - 1, 4) + 0.0:.1%}",
+        model, name, str(median["decisions"]), f"{median['choices']:,}", f"{median['sums']:,.0f}",
+        time_of(median["inside"]), times("inside"), str(median["lowered"]), time_of(median["seconds"]),
+        times("seconds"), f"`{median['plan']}`", time_of(median["step"]),
+        f"{round(median['step'] / free['step'] - 1, 4) + 0.0:.1%}",
     )  # fmt: skip
-    table.values[f"{model}, {name}"] = told
+    table.values[f"{model}, {name}"] = median
 
 
 def _child(text: Path, cluster: str, batches: int, lines: list[str]) -> dict[str, Any]:
@@ -99,17 +99,17 @@ def _search(path: str, cluster: str, batches: str, lines: str) -> dict[str, obje
     start = time.perf_counter()
     graph = core.Graph(text)
     devices = core.cluster_devices(cluster)
-    found = core.search_plan(graph, devices, cluster, batches=int(batches), constraints=said)
+    searched = core.search_plan(graph, devices, cluster, batches=int(batches), constraints=said)
     seconds = time.perf_counter() - start
-    first = found.rows[0]
-    _, decisions, choices, sums, inside = found.inside
+    first = searched.rows[0]
+    _, decisions, choices, sums, inside = searched.inside
     return {
         "seconds": seconds,
         "inside": inside,
         "decisions": decisions,
         "choices": choices,
         "sums": sums,
-        "lowered": len(found.rows),
+        "lowered": len(searched.rows),
         "plan": first["plan"],
         "step": first["seconds"],
     }

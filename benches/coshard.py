@@ -25,8 +25,8 @@ Step = Callable[[], Any]
 
 
 def bench(quick: bool) -> Table:
-    found = sw.launch(measure_all, devices=WORLD, args=(1 if quick else 3,), timeout=600)
-    plain, slowest = found[0]["measured"], statistics.median(found[0]["times"])
+    results = sw.launch(measure_all, devices=WORLD, args=(1 if quick else 3,), timeout=600)
+    plain, slowest = results[0]["measured"], statistics.median(results[0]["times"])
     table = Table(
         "coshard",
         "Large activations in turn",
@@ -36,13 +36,13 @@ def bench(quick: bool) -> Table:
         " in turn. Sent are the bytes that a rank hands over in a step.",
         ["", "told", "measured", "of `data`", "step", "of `data`", "sent"],
     )
-    for row in found:
+    for row in results:
         middle = statistics.median(row["times"])
         memory = size_of(row["told"]), size_of(row["measured"]), f"{row['measured'] / plain:.3f}"
         table.add(
             f"`{row['plan']}`", *memory, time_of(middle), f"{middle / slowest:.2f}x", size_of(row["sent"])
         )
-    table.values = {row["plan"]: row for row in found}
+    table.values = {row["plan"]: row for row in results}
     return table
 
 
@@ -51,20 +51,20 @@ def measure_all(rank: int, repeats: int) -> list[dict[str, Any]]:
     pin(rank)
     model, batch = swin()
     graph = Graph(capture(model, (), batch).graph_text)
-    found = [of_plan(plan, graph, model, batch) for plan in PLANS]
+    results = [of_plan(plan, graph, model, batch) for plan in PLANS]
     for at in range(repeats):
-        for row in found if at % 2 == 0 else reversed(found):
+        for row in results if at % 2 == 0 else reversed(results):
             row["times"].append(seconds(row["step"]))
         gc.collect()
-    losses = [row["losses"][0] for row in found]
+    losses = [row["losses"][0] for row in results]
     assert max(losses) - min(losses) <= 1e-4 * losses[0], losses
-    for row in found:
+    for row in results:
         largest = torch.tensor([row["measured"], *map(int, (1e9 * time for time in row["times"]))])
         torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
         row["measured"], *times = largest.tolist()
         row["times"] = [time / 1e9 for time in times]
         del row["step"], row["losses"]
-    return found
+    return results
 
 
 def of_plan(plan: str, graph: Graph, model: nn.Module, batch: Batch) -> dict[str, Any]:

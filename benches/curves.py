@@ -39,15 +39,15 @@ def bench(quick: bool) -> Table:
             text = Path(folder) / f"{layers}-{nodes}.txt"
             compile_time.child("capture", str(text), "llama_of", str(8 * nodes), str(layers))
             cluster = f"dgx-h100:8x{nodes}"
-            found = [search.child(text, cluster, BATCHES) for _ in range(repeats)]
-            seconds, memory = (statistics.median(one[key] for one in found) for key in ("seconds", "memory"))
-            told, operators = found[0], text.read_text().count("\nop ")
+            runs = [search.child(text, cluster, BATCHES) for _ in range(repeats)]
+            seconds, memory = (statistics.median(one[key] for one in runs) for key in ("seconds", "memory"))
+            first, operators = runs[0], text.read_text().count("\nop ")
             table.add(
                 str(layers), str(operators), str(8 * nodes), time_of(seconds),
-                time_of(seconds / operators), size_of(memory), f"`{told['plan']}`", time_of(told["step"]),
+                time_of(seconds / operators), size_of(memory), f"`{first['plan']}`", time_of(first["step"]),
             )  # fmt: skip
             table.values[f"{layers} layers, {8 * nodes} devices"] = {
-                **told, "operators": operators, "seconds": seconds, "memory": memory,
+                **first, "operators": operators, "seconds": seconds, "memory": memory,
             }  # fmt: skip
             print(f"{layers} layers on {cluster}: {time_of(seconds)}", file=sys.stderr, flush=True)
     return table

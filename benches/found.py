@@ -44,8 +44,8 @@ def bench(quick: bool) -> Table:
     cells = cells[:1] if quick else cells
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         looked = list(pool.map(lambda it: chosen.looked_at(it[0], *MODELS[it[0]], it[1], DEADLINE), cells))
-    for (model, cluster), told in zip(cells, looked, strict=True):
-        rows = [row for row in told["rows"] if row["fits"]]
+    for (model, cluster), looked_at in zip(cells, looked, strict=True):
+        rows = [row for row in looked_at["rows"] if row["fits"]]
         named = [row for row in rows if not row["plan"].startswith(("auto", "found"))]
         sizes = " x ".join(map(str, MODELS[model]))
         if not rows:
@@ -55,5 +55,5 @@ def bench(quick: bool) -> Table:
         beside = (f"`{other['plan']}`", time_of(other["seconds"])) if other else ("none fits", "")
         times = f"{other['seconds'] / best['seconds']:.2f}" if other else ""
         table.add(model, cluster, sizes, f"`{best['plan']}`", time_of(best["seconds"]), *beside, times)
-        table.values[f"{model}, {cluster}"] = {"found": best, "named": other, "seconds": told["seconds"]}
+        table.values[f"{model}, {cluster}"] = {"found": best, "named": other, "seconds": looked_at["seconds"]}
     return table

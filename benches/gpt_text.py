@@ -25,7 +25,7 @@ class Shape:
     batch: int
 
     @classmethod
-    def of(cls, row: dict[str, str]) -> Shape:
+    def from_row(cls, row: dict[str, str]) -> Shape:
         names = ("layers", "width", "heads", "words", "length", "micro")
         return cls(*(int(row[name]) for name in names))
 

@@ -26,13 +26,13 @@ def bench(quick: bool) -> Table:
         finding = Finding(Path(folder) / "host.json")
         host.run(Here(dry=quick, planted=False), finding)
     assert not finding.failures, finding.failures
-    [found] = finding.tables
+    [measured] = finding.tables
     table = Table(
         "host",
         "The host's time",
-        f"{found['title']}. One rank of so many, which has no others: messages take no time.",
-        found["columns"],
-        found["rows"],
+        f"{measured['title']}. One rank of so many, which has no others: messages take no time.",
+        measured["columns"],
+        measured["rows"],
     )
     table.values = finding.values
     return table

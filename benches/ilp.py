@@ -45,31 +45,31 @@ def bench(quick: bool) -> Table:
     return table
 
 
-def _row(table: Table, name: str, found: DecisionTables) -> None:
-    assert found.least is not None
-    theirs, seconds = solved(found)
-    assert theirs is None or math.isclose(theirs, found.least, rel_tol=1e-6), (theirs, found.least)
-    ours = found.seconds[1]
+def _row(table: Table, name: str, decided: DecisionTables) -> None:
+    assert decided.least is not None
+    theirs, seconds = solved(decided)
+    assert theirs is None or math.isclose(theirs, decided.least, rel_tol=1e-6), (theirs, decided.least)
+    ours = decided.seconds[1]
     unit = 1e-12
     table.add(
         name,
-        str(len(found.sizes)),
-        str(sum(found.sizes)),
-        time_of(found.least * unit),
+        str(len(decided.sizes)),
+        str(sum(decided.sizes)),
+        time_of(decided.least * unit),
         time_of(ours),
         "not in time" if theirs is None else time_of(theirs * unit),
         time_of(seconds),
         f"{seconds / ours:,.0f}",
     )
     table.values.setdefault("rows", []).append(
-        {"model": name, "ours": found.least, "theirs": theirs, "seconds": [ours, seconds]}
+        {"model": name, "ours": decided.least, "theirs": theirs, "seconds": [ours, seconds]}
     )
 
 
-def solved(found: DecisionTables) -> tuple[float | None, float]:
+def solved(decided: DecisionTables) -> tuple[float | None, float]:
     """The least that HiGHS finds, and how long it takes to give it the program and to solve it."""
     start = time.perf_counter()
-    program, scale, offset = _program(found)
+    program, scale, offset = _program(decided)
     highs = highspy.Highs()
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)
@@ -83,40 +83,40 @@ def solved(found: DecisionTables) -> tuple[float | None, float]:
     return highs.getInfo().objective_function_value * scale + offset, seconds
 
 
-def _program(found: DecisionTables) -> tuple[highspy.HighsLp, float, float]:
-    first = np.concatenate([[0], np.cumsum(found.sizes)])
-    own = np.zeros(first[-1])
+def _program(decided: DecisionTables) -> tuple[highspy.HighsLp, float, float]:
+    first = np.concatenate([[0], np.cumsum(decided.sizes)])
+    own_costs = np.zeros(first[-1])
     pairs: dict[tuple[int, int], np.ndarray] = {}
-    for scope, at in found.terms:
-        costs = np.array(found.tables[at])
+    for scope, at in decided.terms:
+        costs = np.array(decided.tables[at])
         if len(scope) == 1:
-            own[first[scope[0]] : first[scope[0] + 1]] += costs
+            own_costs[first[scope[0]] : first[scope[0] + 1]] += costs
         else:
             one, other = scope
-            shape = (found.sizes[one], found.sizes[other])
+            shape = (decided.sizes[one], decided.sizes[other])
             pairs[one, other] = pairs.get((one, other), np.zeros(shape)) + costs.reshape(shape)
     offset = 0.0
     for (one, other), costs in pairs.items():
         least = costs.min()
         offset += least
         pairs[one, other] = costs - least
-    for at in range(len(found.sizes)):
-        least = own[first[at] : first[at + 1]].min()
+    for at in range(len(decided.sizes)):
+        least = own_costs[first[at] : first[at + 1]].min()
         offset += least
-        own[first[at] : first[at + 1]] -= least
-    return _linear(found.sizes, first, own, pairs, offset)
+        own_costs[first[at] : first[at + 1]] -= least
+    return _linear(decided.sizes, first, own_costs, pairs, offset)
 
 
 def _linear(
     sizes: list[int],
     first: np.ndarray,
-    own: np.ndarray,
+    own_costs: np.ndarray,
     pairs: dict[tuple[int, int], np.ndarray],
     offset: float,
 ) -> tuple[highspy.HighsLp, float, float]:
     """Columns are the choices, then the shares of each pair; rows the variables, then each pair's margins."""
     choices = int(first[-1])
-    costs = [own, *(table.ravel() for table in pairs.values())]
+    costs = [own_costs, *(table.ravel() for table in pairs.values())]
     columns = np.concatenate(costs)
     scale = max(float(columns.max()), 1.0)
     rows: list[np.ndarray] = [np.repeat(np.arange(len(sizes)), sizes)]

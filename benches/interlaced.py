@@ -26,10 +26,12 @@ def bench(quick: bool) -> Table:
     )
     first = 0
     for plan in PLANS:
-        told = [rank.total for rank in compile(Plan.named(Graph(text), plan, DEVICES)).memory()]
-        first = first or max(told)
-        table.add(f"`{plan}`", *map(size_of, told), size_of(max(told)), f"{max(told) / first:.3f}")
-        table.values[plan] = told
+        predicted = [rank.total for rank in compile(Plan.named(Graph(text), plan, DEVICES)).memory()]
+        first = first or max(predicted)
+        table.add(
+            f"`{plan}`", *map(size_of, predicted), size_of(max(predicted)), f"{max(predicted) / first:.3f}"
+        )
+        table.values[plan] = predicted
     return table
 
 

@@ -55,11 +55,16 @@ def bench(quick: bool) -> Table:
         ["", "layers", "parameters", "told", "measured", "on the host", "step"],
     )
     for plan in PLANS:
-        layers, found = trained(plan, 1)
-        memory, away = told(plan, layers)
-        sizes = f"{found['size'] / 1e6:.1f}M", size_of(memory), size_of(found["peak"]), size_of(away)
-        table.add(f"`{plan}`", str(layers), *sizes, time_of(found["step"]))
-        table.values[plan] = {"layers": layers, "told": memory, "on_host": away, **found}
+        layers, measurement = trained(plan, 1)
+        memory, away = predicted(plan, layers)
+        sizes = (
+            f"{measurement['size'] / 1e6:.1f}M",
+            size_of(memory),
+            size_of(measurement["peak"]),
+            size_of(away),
+        )
+        table.add(f"`{plan}`", str(layers), *sizes, time_of(measurement["step"]))
+        table.values[plan] = {"layers": layers, "told": memory, "on_host": away, **measurement}
     return table
 
 
@@ -67,10 +72,10 @@ def trained(plan: str, steps: int) -> tuple[int, dict[str, float]]:
     """The most layers that fit, and how they run."""
     layers = most_layers(plan)
     while True:
-        found = sw.launch(measured, devices=WORLD, args=(plan, layers, steps), timeout=600)
-        if found["peak"] <= LIMIT:
-            return layers, found
-        layers -= math.ceil((found["peak"] - LIMIT) / (found["peak"] / layers))
+        measurement = sw.launch(measured, devices=WORLD, args=(plan, layers, steps), timeout=600)
+        if measurement["peak"] <= LIMIT:
+            return layers, measurement
+        layers -= math.ceil((measurement["peak"] - LIMIT) / (measurement["peak"] / layers))
 
 
 def most_layers(plan: str) -> int:
@@ -78,19 +83,19 @@ def most_layers(plan: str) -> int:
     bound = LIMIT - (GLOO if "zero" in plan else 0)
     before, layers = 4, 6
     for _ in range(3):
-        here = told(plan, layers)[0]
-        each = max((here - told(plan, before)[0]) / (layers - before), 1)
+        here = predicted(plan, layers)[0]
+        each = max((here - predicted(plan, before)[0]) / (layers - before), 1)
         guess = min(max(layers + int((bound - here) / each), 1), MOST)
         if guess == layers:
             break
         before, layers = layers, guess
-    while told(plan, layers)[0] > bound:
+    while predicted(plan, layers)[0] > bound:
         layers -= 1
     return layers
 
 
 @functools.cache
-def told(plan: str, layers: int) -> tuple[int, int]:
+def predicted(plan: str, layers: int) -> tuple[int, int]:
     """Of the rank that needs most, and of its host."""
     graph = Graph(graph_of(layers))
     ranks = compile(Plan.named(graph, plan, WORLD)).memory("adamw")

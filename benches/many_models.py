@@ -38,10 +38,10 @@ def bench(quick: bool) -> Table:
             module, batch = make()
         seconds, captured = median(repeats, partial(capture, module, (), batch))
         for plan, devices in PLANS:
-            found = measured(captured.graph_text, plan, devices, repeats)
-            table.values[f"{name}, {plan}:{devices}"] = {"capture": seconds, **found}
-            first = [name, str(found["operators"]), time_of(seconds)]
-            table.add(*(first if plan == PLANS[0][0] else [""] * 3), f"`{plan}`", *cells(found))
+            measurement = measured(captured.graph_text, plan, devices, repeats)
+            table.values[f"{name}, {plan}:{devices}"] = {"capture": seconds, **measurement}
+            first = [name, str(measurement["operators"]), time_of(seconds)]
+            table.add(*(first if plan == PLANS[0][0] else [""] * 3), f"`{plan}`", *cells(measurement))
     return table
 
 
@@ -64,10 +64,16 @@ def planned(text: str, plan: str, devices: int) -> tuple[int, Compiled]:
     return len(graph.operators), compile(Plan.named(graph, plan, devices))
 
 
-def cells(found: dict[str, Any]) -> list[str]:
-    counts = ", ".join(f"{count} {kind}" for kind, count in by_kind(found["counts"]).items())
-    size = size_of(sum(found["bytes"].values()))
-    return [time_of(found["compiling"]), str(found["split"]), str(found["alike"]), counts, size]
+def cells(measurement: dict[str, Any]) -> list[str]:
+    counts = ", ".join(f"{count} {kind}" for kind, count in by_kind(measurement["counts"]).items())
+    size = size_of(sum(measurement["bytes"].values()))
+    return [
+        time_of(measurement["compiling"]),
+        str(measurement["split"]),
+        str(measurement["alike"]),
+        counts,
+        size,
+    ]
 
 
 def by_kind(counts: dict[str, int]) -> dict[str, int]:

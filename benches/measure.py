@@ -61,12 +61,12 @@ def assert_close(what: str, ours: Sequence[float], theirs: Sequence[float], tole
 
 def stored(tensors: Iterable[Tensor | None]) -> int:
     """Bytes of the memory behind tensors; what is shared counts once."""
-    found = {}
+    storages = {}
     for tensor in tensors:
         if tensor is not None:
             storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
-            found[storage.data_ptr()] = storage.nbytes()
-    return sum(found.values())
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
 
 
 def peak_of(step: Callable[[], Any], before: Callable[[], Any] | None = None) -> int:
@@ -112,8 +112,8 @@ def busy(over: float = 0.25) -> float:
 
     def times() -> tuple[int, int]:
         with open("/proc/stat") as file:
-            found = [int(word) for word in file.readline().split()[1:9]]
-        return found[3] + found[4], sum(found)
+            jiffies = [int(word) for word in file.readline().split()[1:9]]
+        return jiffies[3] + jiffies[4], sum(jiffies)
 
     idle, all_ = times()
     time.sleep(over)
@@ -124,9 +124,9 @@ def busy(over: float = 0.25) -> float:
 def wait_until_quiet(limit: float, quiet: float = 0.15) -> float:
     """Waits for so many seconds at most; what others made of the cores at the end."""
     end = time.monotonic() + limit
-    while (found := busy()) > quiet and time.monotonic() < end:
+    while (share := busy()) > quiet and time.monotonic() < end:
         pass
-    return found
+    return share
 
 
 def one_thread() -> None:

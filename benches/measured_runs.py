@@ -61,7 +61,7 @@ def bench(quick: bool) -> Table:
     runs = [row for row in _rows("measured_runs") if not quick or int(row["devices"]) <= 4]
     with tempfile.TemporaryDirectory() as folder:
         operators = _child("compare", folder, "quick" if quick else "")
-        told = _predictions(runs, folder)
+        predictions = _predictions(runs, folder)
     table = Table(
         "measured",
         "Predicted beside measured runs",
@@ -72,14 +72,14 @@ def bench(quick: bool) -> Table:
         ["group", "rows", "catalog", "operators", "operators and messages"],
     )
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in told:
+    for row in predictions:
         groups[f"{NAMES[row['card']]}, {row['devices']} GPUs"].append(row)
-    for group, rows in [*groups.items(), ("**all**", told)]:
+    for group, rows in [*groups.items(), ("**all**", predictions)]:
         cells = [_cell(rows, at, ranks=group != "**all**") for at in range(3)]
         table.add(group, str(len(rows)), *cells)
         table.values[group] = rows
     for at, name in enumerate(table.columns[2:]):
-        table.notes.append(f"*{name}*: {_error([row['told'][at] / row['measured'] for row in told])}.")
+        table.notes.append(f"*{name}*: {_error([row['told'][at] / row['measured'] for row in predictions])}.")
     table.notes.append(_operators(operators).markdown())
     return table
 
@@ -87,17 +87,17 @@ def bench(quick: bool) -> Table:
 def _predictions(runs: list[dict[str, str]], folder: str) -> list[dict[str, Any]]:
     """What was measured twice is predicted once."""
     known: dict[str, list[float]] = {}
-    found = []
+    predictions = []
     for row in runs:
         same = json.dumps({name: value for name, value in row.items() if name not in ("measured", "source")})
         if same not in known:
             known[same] = _child("predict", folder, same)
-        told, measured = known[same], float(row["measured"])
-        found.append({**row, "measured": measured, "told": told})
-        shown = ", ".join(f"{seconds / measured:.2f}" for seconds in told)
+        predicted, measured = known[same], float(row["measured"])
+        predictions.append({**row, "measured": measured, "told": predicted})
+        shown = ", ".join(f"{seconds / measured:.2f}" for seconds in predicted)
         name = f"{row['card']} {row['model']} on {row['devices']}, {row['stages']}"
         print(f"{name}: {shown}", file=sys.stderr, flush=True)
-    return found
+    return predictions
 
 
 def _child(*args: str) -> Any:
@@ -118,25 +118,25 @@ def _error(ratios: list[float]) -> str:
     return f"median error {math.expm1(error):.0%}; {off} of {len(ratios)} are off by more than 1.4 times"
 
 
-def _operators(found: dict[str, dict[str, dict[str, list[float]]]]) -> Table:
+def _operators(by_database: dict[str, dict[str, dict[str, list[float]]]]) -> Table:
     table = Table(
         "measured-operators",
         "Operators",
         "Seconds of operators (`benches/measured_operators.csv`), as the catalog predicts them by measured:"
         " median forward, median backward, and the share of both within 1.4 times. Widths are 512 to 8,192,"
         " sequences one or two, and parts those of 1 to 8 devices.",
-        ["operator", *found],
+        ["operator", *by_database],
     )
     for kind in KINDS:
         cells = []
-        for database in found.values():
+        for database in by_database.values():
             both = database[kind]
             every = [ratio for ratios in both.values() for ratio in ratios]
             share = sum(1 / 1.4 < ratio < 1.4 for ratio in every) / len(every)
             middle = " ".join(f"{statistics.median(both[way]):.2f}" for way in WAYS)
             cells.append(f"{middle}, {share:.0%} of {len(every)}")
         table.add(kind, *cells)
-    table.values = found
+    table.values = by_database
     return table
 
 
@@ -154,11 +154,11 @@ def _compare(folder: str, quick: str) -> dict[str, dict[str, dict[str, list[floa
     for row in _rows("measured_operators"):
         if not quick or row["width"] in ("2048", "2560"):
             databases[f"{NAMES[row['card']]} ({row['database']})"].append(row)
-    found = {}
+    by_database = {}
     for database, rows in databases.items():
-        found[database], points = _compared(core, rows)
+        by_database[database], points = _compared(core, rows)
         (Path(folder) / rows[0]["card"]).write_text(_tables(points))
-    return found
+    return by_database
 
 
 # For each kind of operator and pass sizes and seconds.
@@ -178,12 +178,12 @@ def _compared(core: Any, rows: list[dict[str, str]]) -> tuple[dict[str, dict[str
                         continue
                     measured = float(row[operator].split("/")[at]) * 1e-6
                     inside = [part for part in parts if part["operator"] == operator and part["way"] == way]
-                    told = sum(part["seconds"] * part["share"] for part in inside)
-                    ratios[kind][way].append(told / measured)
+                    predicted = sum(part["seconds"] * part["share"] for part in inside)
+                    ratios[kind][way].append(predicted / measured)
                     for part in inside:
                         if part["dtype"] and part["size"] > 0 and part["seconds"] > 0:
                             key = (part["kind"], part["dtype"], way)
-                            points[key].append((part["size"], part["seconds"] * measured / told))
+                            points[key].append((part["size"], part["seconds"] * measured / predicted))
     return ratios, points
 
 
@@ -200,12 +200,12 @@ def _parts(core: Any, row: dict[str, str]) -> list[dict[str, Any]]:
     kept = _kept(graph)
     program = core.compile(plan, "loss", kept=kept)
     text = _file(row["card"], tensor, f"[devices.here.runtime]\n{FREE}")
-    told = core.simulate_step(plan, program, "measured", text, 1, kept=kept, traced=True)
+    simulated = core.simulate_step(plan, program, "measured", text, 1, kept=kept, traced=True)
     seconds: dict[tuple[int, str], float] = defaultdict(float)
-    for event in json.loads(told.trace)["traceEvents"]:
+    for event in json.loads(simulated.trace)["traceEvents"]:
         if event["pid"] == 0 and event.get("args", {}).get("instruction") in ("call", "grad"):
             seconds[event["args"]["block"], event["args"]["pass"]] += event["dur"] * 1e-6
-    found = []
+    parts = []
     for block, operator in enumerate(operators):
         cost = plan.costs(operator)[0]
         kind = _kind(operator.target)
@@ -216,7 +216,7 @@ def _parts(core: Any, row: dict[str, str]) -> list[dict[str, Any]]:
         name = operator.path.split(".")
         dtype = {"torch.float16": "f16", "torch.float32": "f32"}.get(cost.outputs[0][2], "")
         for at, way in enumerate(WAYS):
-            found.append(
+            parts.append(
                 {
                     "operator": name[2] if name[0] == "layers" else name[0],
                     "kind": kind,
@@ -227,12 +227,12 @@ def _parts(core: Any, row: dict[str, str]) -> list[dict[str, Any]]:
                     "seconds": seconds[block, way],
                 }
             )
-    return found
+    return parts
 
 
 def _kind(target: str) -> str:
-    own = target.rsplit(".", 1)[0]
-    return "contraction" if own == "aten.linear" else own
+    operator = target.rsplit(".", 1)[0]
+    return "contraction" if operator == "aten.linear" else operator
 
 
 def _kept(graph: Any) -> dict[str, str]:
@@ -244,7 +244,7 @@ def _kept(graph: Any) -> dict[str, str]:
 def _predict(folder: str, text: str) -> list[float]:
     """Seconds of a row's step on the catalog's card, with measured operators, and with measured messages."""
     core, row = compile_time.extension(), json.loads(text)
-    shape = gpt_text.Shape.of(row)
+    shape = gpt_text.Shape.from_row(row)
     graph = core.Graph(gpt_text.graph_text(shape))
     text, devices = gpt_text.plan_text(core, graph, shape.layers, row["stages"], row["recompute"])
     assert devices == int(row["devices"]), row
@@ -279,8 +279,8 @@ def _file(card: str, devices: int, tables: str, links: dict[str, str] | None = N
 def _tables(points: Points) -> str:
     """`[[devices.here.operators]]`, by kind, type and pass."""
     text = ""
-    for (kind, dtype, way), found in sorted(points.items()):
-        sizes, seconds = zip(*_binned(found), strict=True)
+    for (kind, dtype, way), measurements in sorted(points.items()):
+        sizes, seconds = zip(*_binned(measurements), strict=True)
         by = "operations" if kind in COMPUTE else "bytes"
         text += (
             f'[[devices.here.operators]]\nkind = "{kind}"\ndtype = "{dtype}"\npass = "{way}"\n'
@@ -289,21 +289,21 @@ def _tables(points: Points) -> str:
     return text
 
 
-def _binned(found: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+def _binned(measurements: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """Of sizes within a quarter of each other the mean, and the median of seconds of each operation."""
     bins: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for size, seconds in found:
+    for size, seconds in measurements:
         bins[math.floor(math.log(size) / math.log(1.25))].append((size, seconds))
     points = []
     for _, each in sorted(bins.items()):
         size = statistics.geometric_mean(size for size, _ in each)
-        points.append((size, size * statistics.median(seconds / of for of, seconds in each)))
+        points.append((size, size * statistics.median(seconds / predicted for predicted, seconds in each)))
     return points
 
 
 def _links(card: str) -> dict[str, str]:
     """What was measured of messages: from one device to another, and among those of a node."""
-    found = {"network": "", "link": ""}
+    links = {"network": "", "link": ""}
     tables = ""
     for row in _rows("measured_messages"):
         if row["card"] != card:
@@ -312,15 +312,15 @@ def _links(card: str) -> dict[str, str]:
         seconds = [float(time) * 1e-3 for time in row["milliseconds"].split()]
         rate = f'bandwidth = "{sizes[-1] / seconds[-1] / 1e9:.3f} GB/s"\nlatency = "14 us"\nreached = 1.0\n'
         if row["kind"] == "network":
-            found["network"] = rate
+            links["network"] = rate
             continue
         if row["kind"] == "message":
-            found["link"] = f"[nodes.link]\n{rate}"
+            links["link"] = f"[nodes.link]\n{rate}"
         tables += (
             f'[[nodes.link.collectives]]\nkind = "{row["kind"]}"\ndevices = {row["devices"]}\n'
             f"bytes = {sizes}\nseconds = {seconds}\n"
         )
-    return {**found, "link": found["link"] + tables}
+    return {**links, "link": links["link"] + tables}
 
 
 if __name__ == "__main__":

@@ -43,9 +43,9 @@ def bench(quick: bool) -> Table:
         " included. The larger rank's.",
         ["", *KINDS, "of plain"],
     )
-    for name, found in rows:
-        table.add(name, *map(size_of, found), f"{found[-1] / plain[-1]:.3f}")
-    table.values = {name: dict(zip(KINDS, found, strict=True)) for name, found in rows}
+    for name, sizes in rows:
+        table.add(name, *map(size_of, sizes), f"{sizes[-1] / plain[-1]:.3f}")
+    table.values = {name: dict(zip(KINDS, sizes, strict=True)) for name, sizes in rows}
     return table
 
 
@@ -68,8 +68,8 @@ def measure_all(rank: int) -> list[tuple[str, list[int]]]:
     }
     rows, losses = [], []
     for name, make in sides.items():
-        found, loss = _measured(make)
-        rows.append((name, found))
+        sizes, loss = _measured(make)
+        rows.append((name, sizes))
         losses.append(loss)
     assert max(losses) - min(losses) <= 1e-4 * losses[0], losses
     return rows
@@ -108,5 +108,5 @@ def _measured(make: Callable[[], Side]) -> tuple[list[int], float]:
 def _held(side: Side) -> list[int]:
     gradients = [p.grad for p in side.parameters]
     states: list[Any] = [x for state in side.optimizer.state.values() for x in state.values()]
-    found = [side.parameters, gradients, [x for x in states if isinstance(x, Tensor)]]
-    return [stored(tensors) for tensors in found]
+    kinds = [side.parameters, gradients, [x for x in states if isinstance(x, Tensor)]]
+    return [stored(tensors) for tensors in kinds]

@@ -28,9 +28,15 @@ def bench(quick: bool) -> Table:
         ["model", "plan", "told", "measured", "told of measured"],
     )
     for name, plan, devices in PAIRS[:4] if quick else PAIRS:
-        told, measured = both(name, plan, devices)
-        table.add(name, f"`{plan}` on {devices}", size_of(told), size_of(measured), f"{told / measured:.3f}")
-        table.values[f"{name}, {plan}"] = {"told": told, "measured": measured}
+        predicted, measured = both(name, plan, devices)
+        table.add(
+            name,
+            f"`{plan}` on {devices}",
+            size_of(predicted),
+            size_of(measured),
+            f"{predicted / measured:.3f}",
+        )
+        table.values[f"{name}, {plan}"] = {"told": predicted, "measured": measured}
     return table
 
 
@@ -38,5 +44,5 @@ def both(name: str, plan: str, devices: int) -> tuple[int, int]:
     module, args, kwargs = MODELS[name]()
     captured = capture(module, args, kwargs)
     compiled = compile(Plan.named(Graph(captured.graph_text), plan, devices))
-    told = [rank.total - rank.peak["inputs"] for rank in compiled.memory()]
-    return max(told), max(live.of_steps(compiled, module, captured, kwargs or args))
+    predicted = [rank.total - rank.peak["inputs"] for rank in compiled.memory()]
+    return max(predicted), max(live.of_steps(compiled, module, captured, kwargs or args))

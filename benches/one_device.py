@@ -35,15 +35,15 @@ def bench(quick: bool) -> Table:
     )
     for name, make in MODELS.items():
         module, batch = make(BATCH, LENGTH)
-        found = compare(name, module, batch, pairs)
+        compared = compare(name, module, batch, pairs)
         size = sum(p.numel() for p in module.parameters())
-        medians = (time_of(statistics.median(found[side])) for side in ("ours", "theirs"))
-        table.add(f"{name}, {size / 1e6:.0f}M", "step", *medians, ratio_of(found["ratio"]))
-        ours, theirs = found["peaks"]
+        medians = (time_of(statistics.median(compared[side])) for side in ("ours", "theirs"))
+        table.add(f"{name}, {size / 1e6:.0f}M", "step", *medians, ratio_of(compared["ratio"]))
+        ours, theirs = compared["peaks"]
         above = "step's peak above what is held"
         table.add("", above, size_of(ours), size_of(theirs), f"{ours / theirs:.3f}x")
-        table.notes.append(f"Largest relative difference of {name}'s losses: {found['worst']:.1e}.")
-        table.values[name] = found
+        table.notes.append(f"Largest relative difference of {name}'s losses: {compared['worst']:.1e}.")
+        table.values[name] = compared
     torch.set_num_threads(threads)
     return table
 
@@ -77,8 +77,8 @@ def compare(
     _release(cores)
     worst = max(worst, assert_close(f"{name}, at the end", [step_ours()], [step_plain()], 1e-3))
     peaks = peak_of(step_ours), peak_of(step_plain)
-    found = {"ours": a, "theirs": b, "ratio": ratio(a, b)}
-    return {**found, "peaks": peaks, "worst": worst, "firsts": firsts}
+    sides = {"ours": a, "theirs": b, "ratio": ratio(a, b)}
+    return {**sides, "peaks": peaks, "worst": worst, "firsts": firsts}
 
 
 def _step(forward_backward: Callable[[], float], adamw: torch.optim.Optimizer) -> Callable[[], float]:

@@ -59,13 +59,13 @@ def bench(quick: bool) -> Table:
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         looked = list(pool.map(lambda cell: _looked(*cell[1:]), cells[4:5] if quick else cells))
-    for (model, name, devices), told in zip(cells, looked, strict=False):
-        rows = [row for one in told for row in one["rows"] if row["fits"]]
+    for (model, name, devices), results in zip(cells, looked, strict=False):
+        rows = [row for one in results for row in one["rows"] if row["fits"]]
         known = [row for row in rows if is_known(row["plan"])]
         published = f"{PUBLISHED[model]}" if devices == 32 else ""
         best, other = (min(some, key=lambda row: row["seconds"], default=None) for some in (rows, known))
         ratio = f"{other['seconds'] / best['seconds']:.2f}" if best and other else ""
-        star = "" if all(one.get("ended", True) for one in told) else " *"
+        star = "" if all(one.get("ended", True) for one in results) else " *"
         table.add(name + star, str(devices), *_told(best), *_told(other), ratio, published)
         table.values[name] = {"found": best, "known": other}
     table.notes += NOTES
@@ -80,11 +80,11 @@ def is_known(plan: str) -> bool:
 
 def _looked(name: str, devices: int) -> list[dict[str, Any]]:
     """What was found for each size of a micro-batch, which its rows say, too."""
-    found = []
+    results = []
     for batch in sorted({*FEW, *(int(devices * each) for each in EACH)}):
-        told = chosen.looked_at(name, batch, BATCH // batch, CLUSTERS[devices], DEADLINE)
-        found.append({**told, "rows": [{**row, "samples": batch} for row in told["rows"]]})
-    return found
+        searched = chosen.looked_at(name, batch, BATCH // batch, CLUSTERS[devices], DEADLINE)
+        results.append({**searched, "rows": [{**row, "samples": batch} for row in searched["rows"]]})
+    return results
 
 
 def _told(row: dict[str, Any] | None) -> tuple[str, str]:

@@ -112,28 +112,28 @@ def table_of(world: int, quick: bool) -> Table:
         ["model", "plan", "micro-batches", "predicted", "measured", "of measured", "told", "peak", "of peak"],
     )
     predicted = [_predicted(pair, text, world) for pair in pairs]
-    for pair, told, found in zip(pairs, predicted, measured, strict=True):
-        _add(table, pair, told, found)
+    for pair, estimate, actual in zip(pairs, predicted, measured, strict=True):
+        _add(table, pair, estimate, actual)
     table.notes += _notes(predicted, measured)
     return table
 
 
-def _add(table: Table, pair: Pair, told: Figures, found: Figures) -> None:
+def _add(table: Table, pair: Pair, estimate: Figures, actual: Figures) -> None:
     name, plan, batches = pair
-    times = time_of(told.seconds), time_of(found.seconds), f"{told.seconds / found.seconds:.2f}"
-    sizes = size_of(told.memory), size_of(found.memory), f"{told.memory / found.memory:.2f}"
+    times = time_of(estimate.seconds), time_of(actual.seconds), f"{estimate.seconds / actual.seconds:.2f}"
+    sizes = size_of(estimate.memory), size_of(actual.memory), f"{estimate.memory / actual.memory:.2f}"
     table.add(name, f"`{plan}`", str(batches), *times, *sizes)
     table.values[f"{name}, {plan}, {batches}"] = {
-        "predicted": told.seconds,
-        "measured": found.seconds,
-        "told": told.memory,
-        "peak": found.memory,
+        "predicted": estimate.seconds,
+        "measured": actual.seconds,
+        "told": estimate.memory,
+        "peak": actual.memory,
     }
 
 
 def _notes(predicted: Sequence[Figures], measured: Sequence[Figures]) -> list[str]:
-    def errors(of: Callable[[Figures], float]) -> list[float]:
-        return [abs(of(a) / of(b) - 1) for a, b in zip(predicted, measured, strict=True)]
+    def errors(figure: Callable[[Figures], float]) -> list[float]:
+        return [abs(figure(a) / figure(b) - 1) for a, b in zip(predicted, measured, strict=True)]
 
     times, memory = errors(lambda it: it.seconds), errors(lambda it: it.memory)
     alike = spearman([it.seconds for it in predicted], [it.seconds for it in measured])
@@ -150,8 +150,8 @@ def _predicted(pair: Pair, cluster: str, world: int) -> Figures:
     name, plan, batches = pair
     module, given = MODELS[name]()
     made = Plan.named(Graph(capture(module, given).graph_text), plan, world)
-    found = simulate_step(made, compile(made), "here", cluster, batches=batches)
-    return Figures(found.seconds, max(needed for needed, _ in found.memory))
+    simulated = simulate_step(made, compile(made), "here", cluster, batches=batches)
+    return Figures(simulated.seconds, max(needed for needed, _ in simulated.memory))
 
 
 def _measured(rank: int, pairs: Sequence[Pair], repeats: int) -> list[Figures]:

@@ -37,15 +37,15 @@ def bench(quick: bool) -> Table:
             text = str(Path(folder) / "graph.txt")
             child("capture", text, shape, str(BATCH))
             each = [child("compile", text, plan, str(devices)) for _ in range(repeats)]
-        found = {key: statistics.median(one[key] for one in each) for key in each[0]}
+        medians = {key: statistics.median(one[key] for one in each) for key in each[0]}
         table.add(
             model,
             f"`{plan}`, {batches} micro-batches",
             f"{devices:,}",
             f"{theirs:,}",
-            time_of(found["all"]),
-            time_of(found["check"]),
-            size_of(found["memory"]),
+            time_of(medians["all"]),
+            time_of(medians["check"]),
+            size_of(medians["memory"]),
         )
-        table.values[model] = {**found, "theirs": theirs}
+        table.values[model] = {**medians, "theirs": theirs}
     return table

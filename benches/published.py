@@ -53,27 +53,27 @@ def bench(quick: bool) -> Table:
         " group uses its devices better.",
         ["group", "rows", "median ratio", "least", "most", "rank correlation"],
     )
-    found: dict[str, list[tuple[float, float, dict[str, str]]]] = defaultdict(list)
+    by_group: dict[str, list[tuple[float, float, dict[str, str]]]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         for row in rows:
-            told = predicted(row, Path(folder))
-            found[row["group"]].append((told, float(row["measured"]), row))
+            estimate = predicted(row, Path(folder))
+            by_group[row["group"]].append((estimate, float(row["measured"]), row))
             print(
                 f"{row['group']} {row['model']} {row['length']} x {row['micro']} on {row['devices']}"
                 f" {row['card']}, {row['plan']}{' compiled' if row['compiled'] == 'yes' else ''}:"
-                f" {told:.0f} for {row['measured']}, {told / float(row['measured']):.2f}",
+                f" {estimate:.0f} for {row['measured']}, {estimate / float(row['measured']):.2f}",
                 file=sys.stderr,
                 flush=True,
             )
-    for group, all_of in sorted(found.items()):
-        ratios = sorted(told / measured for told, measured, _ in all_of)
+    for group, all_of in sorted(by_group.items()):
+        ratios = sorted(estimate / measured for estimate, measured, _ in all_of)
         ranks = spearman([(t * _work(r), m * _work(r)) for t, m, r in all_of])
         table.add(
             group, str(len(ratios)), f"{statistics.median(ratios):.2f}", f"{ratios[0]:.2f}",
             f"{ratios[-1]:.2f}", f"{ranks:.2f}" if len(ratios) > 2 else "",
         )  # fmt: skip
         table.values[group] = {"median": statistics.median(ratios), "ratios": ratios, "ranks": ranks}
-    every = [t / m for all_of in found.values() for t, m, _ in all_of]
+    every = [t / m for all_of in by_group.values() for t, m, _ in all_of]
     error = statistics.median(abs(math.log(ratio)) for ratio in every)
     table.notes.append(
         f"Of all {len(every)} rows the median error is {math.expm1(error):.0%}, and"
@@ -91,11 +91,11 @@ def predicted(row: dict[str, str], folder: Path) -> float:
     text = folder / f"{'-'.join(shape)}.txt"
     if not text.is_file():
         compile_time.child("capture", str(text), *shape, script=__file__)
-    told = compile_time.child(
+    step = compile_time.child(
         "simulate", str(text), row["plan"], str(devices), str(batches), cluster(row), row["compiled"],
         script=__file__, timeout=1200,
     )  # fmt: skip
-    return batch * batches * int(row["length"]) / told["seconds"] / devices
+    return batch * batches * int(row["length"]) / step["seconds"] / devices
 
 
 def cluster(row: dict[str, str]) -> str:
@@ -159,9 +159,11 @@ def _capture(path: str, name: str, *rest: str) -> dict[str, int]:
     narrow = torch.bfloat16
     # Without masters sums travel as they arise.
     precision = Precision(narrow, narrow, *(() if reduce == "f32" else (narrow, narrow)))
-    found = capture(model, args, precision=precision)
-    Path(path).with_suffix(".json").write_text(json.dumps({n: str(kept) for n, kept in found.kept.items()}))
-    return {"text": Path(path).write_text(found.graph_text)}
+    captured = capture(model, args, precision=precision)
+    Path(path).with_suffix(".json").write_text(
+        json.dumps({n: str(kept) for n, kept in captured.kept.items()})
+    )
+    return {"text": Path(path).write_text(captured.graph_text)}
 
 
 def _simulate(path: str, name: str, devices: str, batches: str, text: str, compiled: str) -> dict[str, Any]:

@@ -48,12 +48,12 @@ def bench(quick: bool) -> Table:
         " are those of its code (HPCA 2024), run on two cores for four devices.",
         ["", "devices", "bubbles", "period", "found in", "step", "gap", "Tessel's bubbles", "its search"],
     )
-    found = [_found(table, name, devices, None, repeats) for name in TESSEL for devices in DEVICES]
+    rows = [_found(table, name, devices, None, repeats) for name in TESSEL for devices in DEVICES]
     few = TESSEL["alphafold"].in_flight
-    found.append(_found(table, "alphafold", 4, few, repeats))
-    slowest = max(row["seconds"] for row in found if row["devices"] == 4)
+    rows.append(_found(table, "alphafold", 4, few, repeats))
+    slowest = max(row["seconds"] for row in rows if row["devices"] == 4)
     table.notes.append(f"The slowest on 4 devices takes {time_of(slowest)}.")
-    table.values = {"found": found}
+    table.values = {"found": rows}
     return table
 
 
@@ -63,31 +63,31 @@ def _found(
     blocks, seconds = blocks_of_shape(name, devices), []
     for _ in range(repeats):
         start = time.perf_counter()
-        found = search_order(blocks, BATCHES * devices, in_flight=in_flight)
+        order = search_order(blocks, BATCHES * devices, in_flight=in_flight)
         seconds.append(time.perf_counter() - start)
-    middle, gap = statistics.median(seconds), found.makespan / found.makespan_bound - 1
+    middle, gap = statistics.median(seconds), order.makespan / order.makespan_bound - 1
     few = f", {in_flight} under way" if in_flight else ""
     theirs = TESSEL[name] if devices == DEVICES[0] else None
     table.add(
         f"`{name}`{few}",
         str(devices),
-        f"{found.bubbles}{'*' if found.period == found.period_bound else ''}",
-        str(found.period),
+        f"{order.bubbles}{'*' if order.period == order.period_bound else ''}",
+        str(order.period),
         time_of(middle),
-        str(found.makespan),
+        str(order.makespan),
         f"{gap:.1%}",
         str(theirs.bubbles) if theirs else "",
         time_of(theirs.seconds) if theirs else "",
     )
-    return {"shape": name, "devices": devices, "seconds": middle, **_numbers(found)}
+    return {"shape": name, "devices": devices, "seconds": middle, **_numbers(order)}
 
 
-def _numbers(found: FoundOrder) -> dict[str, int]:
+def _numbers(order: FoundOrder) -> dict[str, int]:
     return {
-        "bubbles": found.bubbles,
-        "period": found.period,
-        "period_bound": found.period_bound,
-        "makespan": found.makespan,
-        "makespan_bound": found.makespan_bound,
-        "nodes": found.nodes,
+        "bubbles": order.bubbles,
+        "period": order.period,
+        "period_bound": order.period_bound,
+        "makespan": order.makespan,
+        "makespan_bound": order.makespan_bound,
+        "nodes": order.nodes,
     }

@@ -56,18 +56,18 @@ def bench(quick: bool) -> Table:
             text = Path(folder) / f"{shape}-{batch}.txt"
             if not text.is_file():
                 _capture(text, shape, batch)
-            found = [child(text, cluster, batches)]
-            while found[0]["seconds"] <= ONCE and len(found) < repeats:
-                found.append(child(text, cluster, batches))
-            told = found[0]
-            seconds = statistics.median(one["seconds"] for one in found)
-            memory = statistics.median(one["memory"] for one in found)
+            runs = [child(text, cluster, batches)]
+            while runs[0]["seconds"] <= ONCE and len(runs) < repeats:
+                runs.append(child(text, cluster, batches))
+            first = runs[0]
+            seconds = statistics.median(one["seconds"] for one in runs)
+            memory = statistics.median(one["memory"] for one in runs)
             table.add(
                 f"{shape}, {batch} sequences", cluster, str(batches), time_of(seconds), size_of(memory),
-                f"`{told['plan']}`", time_of(told["step"]), f"{told['step'] / told['bound']:.2f}",
-                str(told["lowered"]),
+                f"`{first['plan']}`", time_of(first["step"]), f"{first['step'] / first['bound']:.2f}",
+                str(first["lowered"]),
             )  # fmt: skip
-            table.values[f"{shape}, {cluster}"] = {**told, "seconds": seconds, "memory": memory}
+            table.values[f"{shape}, {cluster}"] = {**first, "seconds": seconds, "memory": memory}
             print(f"{shape} on {cluster}: {time_of(seconds)}", file=sys.stderr, flush=True)
     return table
 
@@ -98,16 +98,16 @@ def _search(path: str, cluster: str, batches: str) -> dict[str, object]:
     start = time.process_time()
     graph = core.Graph(text)
     devices = core.cluster_devices(cluster)
-    found = core.search_plan(graph, devices, cluster, batches=int(batches), deadline=DEADLINE, threads=1)
+    searched = core.search_plan(graph, devices, cluster, batches=int(batches), deadline=DEADLINE, threads=1)
     seconds = time.process_time() - start
-    first = found.rows[0]
+    first = searched.rows[0]
     return {
         "seconds": seconds,
         "memory": compile_time.rss_of("VmHWM") - before,
         "plan": first["plan"],
         "step": first["seconds"],
-        "bound": found.bound,
-        "lowered": len(found.rows),
+        "bound": searched.bound,
+        "lowered": len(searched.rows),
     }
 
 

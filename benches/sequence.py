@@ -62,14 +62,14 @@ def bench(quick: bool) -> Table:
 def counts(plan: str, devices: int) -> dict[str, Any]:
     """Communications of a layer and bytes that a rank sends for it: what a second layer adds."""
     one, two = (compiled(plan, devices, layers) for layers in (1, 2))
-    found: dict[str, Any] = {"plan": plan, "devices": devices}
+    by_phase: dict[str, Any] = {"plan": plan, "devices": devices}
     for phase in ("forward", "backward"):
         kinds = sorted(
             kind for at, kind, path, _ in two.communications if at == phase and "layers.1." in path
         )
         sent = [max(handed_over(rank, phase, devices) for rank in made.bytes) for made in (two, one)]
-        found[phase] = {"kinds": kinds, "bytes": sent[0] - sent[1]}
-    return found | {"needs": needs(devices)}
+        by_phase[phase] = {"kinds": kinds, "bytes": sent[0] - sent[1]}
+    return by_phase | {"needs": needs(devices)}
 
 
 def handed_over(rank: dict[str, int], phase: str, devices: int) -> float:
@@ -152,9 +152,9 @@ class Ring(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         from torch.distributed.tensor.experimental._context_parallel import _attention as cp
 
-        found = cp._templated_ring_attention(dist.group.WORLD, 2, seen, q, k, v, is_causal=True)
-        ctx.save_for_backward(q, k, v, *found[:2])
-        return found[0]
+        attended = cp._templated_ring_attention(dist.group.WORLD, 2, seen, q, k, v, is_causal=True)
+        ctx.save_for_backward(q, k, v, *attended[:2])
+        return attended[0]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -201,9 +201,9 @@ def compare(plan: str, model: Gpt, batch: tuple[Tensor, ...], pairs: int, rank: 
     worst = assert_close(plan, *[[step().item() for _ in range(3)] for step in (ours, theirs)], 1e-4)
     times: tuple[list[float], list[float]] = ([], [])
 
-    def timed(step: Any, found: list[float]) -> float:
+    def timed(step: Any, times: list[float]) -> float:
         dist.barrier()
-        found.append(seconds(step))
+        times.append(seconds(step))
         return 0.0
 
     interleaved(lambda: timed(ours, times[0]), lambda: timed(theirs, times[1]), pairs)
@@ -237,10 +237,10 @@ def ring(model: Gpt, batch: tuple[Tensor, ...], rank: int) -> Any:
     made = nn.parallel.DistributedDataParallel(plain, gradient_as_bucket_view=True)
     adamw = torch.optim.AdamW(made.parameters(), lr=1e-4)
     parts = [x.chunk(2 * WORLD, 1) for x in batch]
-    own = [torch.cat([part[rank], part[2 * WORLD - 1 - rank]], 1) for part in parts]
+    shards = [torch.cat([part[rank], part[2 * WORLD - 1 - rank]], 1) for part in parts]
 
     def step() -> Tensor:
-        loss = made(*own)
+        loss = made(*shards)
         loss.backward()
         adamw.step()
         adamw.zero_grad()

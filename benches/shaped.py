@@ -43,7 +43,7 @@ class Step:
 
     model: str
     plan: str
-    told: float
+    predicted: float
     measured: float
 
 
@@ -72,12 +72,12 @@ def _add(table: Table, rate: str, steps: list[Step]) -> None:
     fastest = min(step.measured for step in steps)
     for at, step in enumerate(steps):
         chosen = " (chosen)" if at == 0 else ""
-        times = time_of(step.told), time_of(step.measured), f"{step.measured / fastest:.2f}"
+        times = time_of(step.predicted), time_of(step.measured), f"{step.measured / fastest:.2f}"
         table.add(rate, step.model, f"`{step.plan}`{chosen}", *times)
     table.values[f"{rate}, {steps[0].model}"] = {
         "chosen": steps[0].measured,
         "fastest": fastest,
-        "predicted": steps[0].told,
+        "predicted": steps[0].predicted,
     }
 
 
@@ -159,18 +159,18 @@ def _of_model(first: bool, name: str, folder: Path) -> list[Step]:
     """Steps of all plans take turns, so that a slow minute hits all."""
     module, given = MODELS[name]()
     plans: list[tuple[str, str, float]] = _plans(module, given, folder) if first else []
-    told = [plans]
-    torch.distributed.broadcast_object_list(told)
+    announced = [plans]
+    torch.distributed.broadcast_object_list(announced)
     steps = []
-    for at, (_, words, _) in enumerate(told[0]):
+    for at, (_, words, _) in enumerate(announced[0]):
         path = folder / f"{name}-{at}.plan"
         if first:
             path.write_text(words)
         steps.append(step_of(module, given, path, BATCHES))
         steps[-1]()
     times = [[_seconds(step) for step in steps] for _ in range(STEPS)]
-    each = zip(told[0], zip(*times, strict=True), strict=True)
-    return [Step(name, plan, predicted, low(list(found))) for (plan, _, predicted), found in each]
+    each = zip(announced[0], zip(*times, strict=True), strict=True)
+    return [Step(name, plan, predicted, low(list(measured))) for (plan, _, predicted), measured in each]
 
 
 def _plans(
@@ -179,11 +179,11 @@ def _plans(
     """By name, text and predicted seconds: the quickest first, which is what `auto` is."""
     text = (folder / "here.toml").read_text()
     graph = Graph(capture(module, given).graph_text)
-    found: Found = Choice("here.toml", text, BATCHES).search(graph, len(NODES), every=True)
+    search: Found = Choice("here.toml", text, BATCHES).search(graph, len(NODES), every=True)
     rows = [
-        row for row in found.rows if row["fits"] and row["seconds"] <= FARTHEST * found.rows[0]["seconds"]
+        row for row in search.rows if row["fits"] and row["seconds"] <= FARTHEST * search.rows[0]["seconds"]
     ]
-    return [(row["plan"], found.plan(at).text, row["seconds"]) for at, row in enumerate(rows[:PLANS])]
+    return [(row["plan"], search.plan(at).text, row["seconds"]) for at, row in enumerate(rows[:PLANS])]
 
 
 def _seconds(step: Callable[[], None]) -> float:

@@ -27,22 +27,24 @@ def bench(quick: bool) -> Table:
         " The first step itself is a part of the second column.",
         ["", "`parallelize`", "to the end of the first step"],
     )
-    found: dict[str, list[dict[str, float]]] = {"off": [], "empty": [], "filled": []}
+    by_cache: dict[str, list[dict[str, float]]] = {"off": [], "empty": [], "filled": []}
     kept = 0
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
-            found["off"].append(_child("off"))
-            found["empty"].append(_child(folder))
-            found["filled"].append(_child(folder))
+            by_cache["off"].append(_child("off"))
+            by_cache["empty"].append(_child(folder))
+            by_cache["filled"].append(_child(folder))
             kept = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     names = {"off": "without a cache", "empty": "the first start with one", "filled": "the second start"}
     for key, name in names.items():
-        made, stepped = (statistics.median(one[what] for one in found[key]) for what in ("made", "stepped"))
+        made, stepped = (
+            statistics.median(one[what] for one in by_cache[key]) for what in ("made", "stepped")
+        )
         table.add(name, time_of(made), time_of(stepped))
-    losses = {one["loss"] for each in found.values() for one in each}
+    losses = {one["loss"] for each in by_cache.values() for one in each}
     assert len(losses) == 1, f"a program from the cache gives another loss: {losses}"
     table.notes.append(f"The program takes {size_of(kept)} in the cache. All starts have the same loss.")
-    table.values = dict(found)
+    table.values = dict(by_cache)
     return table
 
 

@@ -45,6 +45,6 @@ def size_of(size: float) -> str:
     return f"{size / 2**20:.1f} MiB"
 
 
-def ratio_of(found: tuple[float, float, float]) -> str:
-    middle, low, high = found
+def ratio_of(quantiles: tuple[float, float, float]) -> str:
+    middle, low, high = quantiles
     return f"{middle:.3f}x [{low:.3f}, {high:.3f}]"

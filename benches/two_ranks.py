@@ -227,18 +227,18 @@ def _interleaved(ours: Side, theirs: Side, pairs: int) -> tuple[list[list[float]
     """Whole steps and their parts, the slowest rank's, of both sides."""
     parts: tuple[list[list[float]], list[list[float]]] = ([], [])
 
-    def timed(side: Side, found: list[list[float]]) -> float:
+    def timed(side: Side, times: list[list[float]]) -> float:
         dist.barrier()
         _, taken = side.step()
-        found.append([sum(taken), *taken])
+        times.append([sum(taken), *taken])
         return 0.0
 
     interleaved(lambda: timed(ours, parts[0]), lambda: timed(theirs, parts[1]), pairs)
     return _slowest(parts[0]), _slowest(parts[1])
 
 
-def _slowest(found: Sequence[Sequence[float]]) -> list[list[float]]:
-    times = torch.tensor(found, dtype=torch.float64)
+def _slowest(measured: Sequence[Sequence[float]]) -> list[list[float]]:
+    times = torch.tensor(measured, dtype=torch.float64)
     dist.all_reduce(times, dist.ReduceOp.MAX)
     return times.tolist()
 
@@ -252,5 +252,5 @@ def _where(side: Side, steps: int) -> dict[str, float]:
         with instrumented(clock):
             _, taken = side.step()
         clocks.append(clock.shares(dict(zip(PARTS, taken, strict=True))))
-    kinds = dict.fromkeys(kind for found in clocks for kind in found)
-    return {kind: statistics.median(found.get(kind, 0.0) for found in clocks) for kind in kinds}
+    kinds = dict.fromkeys(kind for clock in clocks for kind in clock)
+    return {kind: statistics.median(clock.get(kind, 0.0) for clock in clocks) for kind in kinds}

@@ -75,9 +75,9 @@ def imported(name: str, path: Path, modules: dict[str, Path]) -> Iterator[str]:
         parts = package.split(".")[: len(package.split(".")) - statement.level + 1]
         base = ".".join([*(parts if statement.level else []), *filter(None, [statement.module])])
         for alias in statement.names:
-            found = f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base
-            if found in modules and found != name:
-                yield found
+            module = f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base
+            if module in modules and module != name:
+                yield module
 
 
 def statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:

@@ -89,18 +89,18 @@ def knowing_python(metadata: dict[str, Any]) -> list[str]:
     reaching = {
         crate
         for crate, package in crates_and_ids(metadata)
-        if any(names[found].startswith(PYTHON) for found in reachable(package, needs))
+        if any(names[package_id].startswith(PYTHON) for package_id in reachable(package, needs))
     }
     return [f"crate `{crate}` must not depend on {PYTHON}" for crate in sorted(reaching - MAY_KNOW_PYTHON)]
 
 
 def reachable(start: str, needs: dict[str, list[str]]) -> set[str]:
-    found, left = {start}, [start]
+    reached, left = {start}, [start]
     while left:
-        new = set(needs[left.pop()]) - found
-        found |= new
+        new = set(needs[left.pop()]) - reached
+        reached |= new
         left += new
-    return found
+    return reached
 
 
 def crates_and_ids(metadata: dict[str, Any]) -> list[tuple[str, str]]:

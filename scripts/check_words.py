@@ -144,10 +144,10 @@ def measured() -> dict[str, float]:
     return counts
 
 
-def add_sentences(counts: dict[str, float], name: str, found: list[int]) -> None:
-    if len(found) > 3:
-        ordered = sorted(found)
-        counts[f"mean {name}"] = round(sum(found) / len(found), 1)
+def add_sentences(counts: dict[str, float], name: str, lengths: list[int]) -> None:
+    if len(lengths) > 3:
+        ordered = sorted(lengths)
+        counts[f"mean {name}"] = round(sum(lengths) / len(lengths), 1)
         counts[f"p95 {name}"] = ordered[int(len(ordered) * 0.95)]
 
 
@@ -193,7 +193,7 @@ def homonyms() -> list[str]:
         crate = path.relative_to(ROOT / "crates").parts[0]
         for match in TYPE.finditer(RUST_NOISE.sub("", path.read_text())):
             crates[match[1]].add(crate)
-    return sorted(name for name, found in crates.items() if len(found) > CRATES)
+    return sorted(name for name, defining in crates.items() if len(defining) > CRATES)
 
 
 def where(word: str) -> int:
@@ -207,8 +207,8 @@ def where(word: str) -> int:
 
 
 def pages() -> list[Path]:
-    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    return sorted(page for page in found if page.name not in GENERATED)
+    every_page = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return sorted(page for page in every_page if page.name not in GENERATED)
 
 
 def prose(text: str) -> str:
@@ -223,11 +223,11 @@ def prose(text: str) -> str:
 
 def sentences(text: str) -> list[int]:
     """The numbers of words of each."""
-    found = []
+    lengths = []
     for paragraph in re.split(r"\n\s*\n", text):
         flat = " ".join(paragraph.split())
-        found += [len(sentence.split()) for sentence in ENDS.split(flat) if sentence.strip()]
-    return [count for count in found if count > 1]
+        lengths += [len(sentence.split()) for sentence in ENDS.split(flat) if sentence.strip()]
+    return [count for count in lengths if count > 1]
 
 
 def long_lines(text: str, most: int) -> Iterator[str]:

@@ -32,8 +32,8 @@ def main() -> int:
 
 
 def pages() -> list[Path]:
-    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    return sorted(page for page in found if page.name not in GENERATED)
+    every_page = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return sorted(page for page in every_page if page.name not in GENERATED)
 
 
 def wrap(text: str) -> str:
@@ -80,13 +80,13 @@ def wrapped(paragraph: list[str]) -> Iterator[str]:
 
 def glued(tokens: list[str]) -> list[str]:
     """A token that would begin something at a line's begin stays behind the one before it."""
-    found: list[str] = []
+    joined: list[str] = []
     for token in tokens:
-        if found and STARTS.match(token):
-            found[-1] += f" {token}"
+        if joined and STARTS.match(token):
+            joined[-1] += f" {token}"
         else:
-            found.append(token)
-    return found
+            joined.append(token)
+    return joined
 
 
 if __name__ == "__main__":

@@ -157,7 +157,11 @@ def parallelize(
     loaded = each(
         comm,
         lambda: load_program(
-            bundle.files, digest=bundle.digest, world=comm.world, graph=bundle.graph_text, told=bundle.memory
+            bundle.files,
+            digest=bundle.digest,
+            world=comm.world,
+            graph=bundle.graph_text,
+            memory=bundle.memory,
         ),
     )
     make = partial(values_of, module, bundle.captured.constants, weights, loaded)
@@ -241,7 +245,7 @@ def _start(
         refuse_unchosen(choice is not None, calls.inputs)
         assert choice is not None
         chosen = ChosenNumber(choice, unit, capturing, places.cache, says)
-        number = from_rank_0(comm, lambda: chosen.of(module, example))
+        number = from_rank_0(comm, lambda: chosen.choose(module, example))
     one, two = of_example(example, number, calls.inputs)
     capturing = of_parts(capturing, number)
     options = {

@@ -41,8 +41,8 @@ def expert_linear(
     if transposed:
         weight = weight.transpose(1, 2)
     order, rows, rest = _by_expert(experts, start, count, total)
-    own, _ = x.index_select(0, order).split([len(order) - rest, rest])
-    made = [products(own, weight, rows)] if count else []
+    local, _ = x.index_select(0, order).split([len(order) - rest, rest])
+    made = [products(local, weight, rows)] if count else []
     zeros = x.new_zeros(rest, weight.shape[1])
     if count == 0:
         # No value, but still a function of both.
@@ -75,21 +75,21 @@ def experts(
     if transposed:
         up, down = up.transpose(1, 2), down.transpose(1, 2)
     order, rows, rest = _by_expert(chosen.reshape(-1), start, count, total, drops)
-    own = order[: len(order) - rest].clone()
-    token = own // slots
+    local = order[: len(order) - rest].clone()
+    token = local // slots
     dtype = torch.result_type(x, weights)
     # Sums of several experts in a type of few digits would be rounded each time.
     wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-    found = x.new_zeros(x.shape[0], down.shape[1], dtype=wide)
+    summed = x.new_zeros(x.shape[0], down.shape[1], dtype=wide)
     if count == 0:
         # No value, but still a function of all.
-        found = found + up.sum() + down.sum() + x[:, :0].sum() + weights[:, :0].sum()
+        summed = summed + up.sum() + down.sum() + x[:, :0].sum() + weights[:, :0].sum()
     else:
         made = through(x.index_select(0, token), up, down, rows, activation, gated)
-        weighed = made * weights.reshape(-1).index_select(0, own).unsqueeze(-1)
+        weighed = made * weights.reshape(-1).index_select(0, local).unsqueeze(-1)
         # The same on a GPU each time, and nothing but the numbers is kept.
-        found = found.index_put((token,), weighed.to(wide), accumulate=True)
-    return found.to(dtype)
+        summed = summed.index_put((token,), weighed.to(wide), accumulate=True)
+    return summed.to(dtype)
 
 
 Rows = Sequence[int] | Tensor

@@ -43,8 +43,8 @@ class Precision:
             raise _unknown("a loss scale or growth interval that is not positive")
 
     def plain(self) -> dict[str, Any]:
-        found = {name: getattr(self, name) for name in ("compute", "param", "reduce", "master")}
-        names = {name: dtype_name(dtype) for name, dtype in found.items()}
+        dtypes = {name: getattr(self, name) for name in ("compute", "param", "reduce", "master")}
+        names = {name: dtype_name(dtype) for name, dtype in dtypes.items()}
         return {**names, "loss_scale": self.loss_scale, "growth_interval": self.growth_interval}
 
     @staticmethod
@@ -81,8 +81,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    found: torch.dtype = getattr(torch, name)
-    return found
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 def precision_of(given: str | Precision | None) -> Precision | None:

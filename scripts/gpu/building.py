@@ -55,7 +55,7 @@ class Ready:
     bundle: Any
     batch: Batch
     """Bytes that the rank needs, by what they are for at the moment when they are most, and on the host."""
-    told: int
+    predicted: int
     peak: dict[str, int]
     on_host: int
     """Seconds of what the rank does in a step, by name."""

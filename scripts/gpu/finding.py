@@ -58,8 +58,8 @@ class Finding:
             self.fail(f"{what}: {type(error).__name__}: {' '.join(str(error).split())[:400]}")
 
     def write(self) -> None:
-        found = {"tables": self.tables, "values": self.values, "failures": self.failures}
-        self.path.write_text(json.dumps(found, indent=1) + "\n")
+        written = {"tables": self.tables, "values": self.values, "failures": self.failures}
+        self.path.write_text(json.dumps(written, indent=1) + "\n")
 
 
 @dataclass

@@ -27,9 +27,9 @@ def on_threads(
     def rank(rank: int, comm: LocalComm) -> Result:
         comm.device = device
         late = Late(comm, forgets)
-        found = body(rank, late)
+        result = body(rank, late)
         late.check()
-        return found
+        return result
 
     return run_local(world, rank)
 

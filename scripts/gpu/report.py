@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def page(found: Mapping[str, Any]) -> str:
-    return "\n".join(section(name, part) for name, part in found.items())
+def page(parts: Mapping[str, Any]) -> str:
+    return "\n".join(section(name, part) for name, part in parts.items())
 
 
 def section(name: str, part: Mapping[str, Any]) -> str:

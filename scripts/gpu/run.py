@@ -42,17 +42,17 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out = Path(asked.out).resolve()
     out.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name in asked.only.split(",") if asked.only else PARTS:
         started = time.monotonic()
-        found[name] = _part(name, out, asked)
-        found[name]["seconds"] = round(time.monotonic() - started, 1)
-        (out / "gpu.json").write_text(json.dumps(found, indent=1) + "\n")
-        print(report.section(name, found[name]), flush=True)
-    (out / "gpu.md").write_text(report.page(found))
-    failed = [name for name, part in found.items() if part["failures"]]
+        results[name] = _part(name, out, asked)
+        results[name]["seconds"] = round(time.monotonic() - started, 1)
+        (out / "gpu.json").write_text(json.dumps(results, indent=1) + "\n")
+        print(report.section(name, results[name]), flush=True)
+    (out / "gpu.md").write_text(report.page(results))
+    failed = [name for name, part in results.items() if part["failures"]]
     if asked.planted:
-        missed = [name for name in found if name not in failed]
+        missed = [name for name in results if name not in failed]
         print(f"planted faults that were not found: {', '.join(missed) or 'none'}")
         return int(bool(missed))
     print(f"parts that failed: {', '.join(failed) or 'none'}")
@@ -79,10 +79,10 @@ def _part(name: str, out: Path, asked: argparse.Namespace) -> dict[str, Any]:
     log = out / f"{name}.log"
     # Without a GPU the limit is only for what hangs.
     code, why = _ended(command, log, 600 if asked.dry else PARTS[name])
-    found = json.loads(kept.read_text()) if kept.exists() else {"tables": [], "failures": []}
+    results = json.loads(kept.read_text()) if kept.exists() else {"tables": [], "failures": []}
     if code:
-        found["failures"].append(why or f"ended with {code}: {_last_lines(log)}")
-    return found
+        results["failures"].append(why or f"ended with {code}: {_last_lines(log)}")
+    return results
 
 
 def _ended(command: list[str], log: Path, most: int) -> tuple[int, str]:
@@ -101,9 +101,9 @@ def _ended(command: list[str], log: Path, most: int) -> tuple[int, str]:
 
 def _environment() -> dict[str, str]:
     """The package that was asked for, or else that of this checkout, where it was built."""
-    given, own = os.environ.get("PYTHONPATH", ""), HERE.parent.parent / "python"
-    built = any(own.glob("shardwright/_core*.so"))
-    path = os.pathsep.join([*filter(None, [given]), *([str(own)] if built else [])])
+    given, package = os.environ.get("PYTHONPATH", ""), HERE.parent.parent / "python"
+    built = any(package.glob("shardwright/_core*.so"))
+    path = os.pathsep.join([*filter(None, [given]), *([str(package)] if built else [])])
     return {**os.environ, "PYTHONPATH": path, "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
 
 

@@ -41,9 +41,9 @@ def host_seconds(step: Callable[[], object], device: torch.device) -> float:
     synchronize(device)
     start = time.perf_counter()
     step()
-    found = time.perf_counter() - start
+    seconds = time.perf_counter() - start
     synchronize(device)
-    return found
+    return seconds
 
 
 def in_turns(steps: dict[str, Callable[[], object]], device: torch.device, rounds: int) -> dict[str, float]:
@@ -52,7 +52,7 @@ def in_turns(steps: dict[str, Callable[[], object]], device: torch.device, round
     for _ in range(rounds):
         for name, step in steps.items():
             times[name].append(device_seconds(step, device))
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(measured) for name, measured in times.items()}
 
 
 def repeated(step: Callable[[], object], device: torch.device, *, warm: int = 3, times: int = 10) -> float:

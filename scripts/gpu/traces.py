@@ -50,9 +50,9 @@ def traced(step: Callable[[], object], device: torch.device) -> list[Event]:
     return [_event(event) for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
 
 
-def _event(told: dict[str, Any]) -> Event:
-    size = int(told.get("args", {}).get("bytes", 0))
-    return Event(told["cat"], told["name"], told["ts"] / 1e6, told.get("dur", 0) / 1e6, size)
+def _event(entry: dict[str, Any]) -> Event:
+    size = int(entry.get("args", {}).get("bytes", 0))
+    return Event(entry["cat"], entry["name"], entry["ts"] / 1e6, entry.get("dur", 0) / 1e6, size)
 
 
 def kernels(events: Iterable[Event]) -> list[Event]:
@@ -71,13 +71,13 @@ def hidden(some: Iterable[Event], others: Iterable[Event]) -> float:
 
 
 def _union(spans: Iterable[Span]) -> list[Span]:
-    found: list[Span] = []
+    joined: list[Span] = []
     for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
         else:
-            found.append((start, end))
-    return found
+            joined.append((start, end))
+    return joined
 
 
 def _both(some: list[Span], others: list[Span]) -> float:

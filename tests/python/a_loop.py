@@ -116,7 +116,7 @@ def train(
     return losses, state
 
 
-def assert_equal_training(found: Any, expected: Any) -> None:
-    assert found[0] == pytest.approx(expected[0], rel=1e-9)
+def assert_equal_training(actual: Any, expected: Any) -> None:
+    assert actual[0] == pytest.approx(expected[0], rel=1e-9)
     for name, value in expected[1].items():
-        torch.testing.assert_close(found[1][name], value, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(actual[1][name], value, rtol=1e-8, atol=1e-10)

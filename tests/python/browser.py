@@ -92,10 +92,10 @@ class Browser:
 
     def ask(self, script: str) -> Any:
         """What an expression gives, as plain data."""
-        found = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in found:
-            raise AssertionError(found["exceptionDetails"]["exception"].get("description", found))
-        return found["result"].get("value")
+        reply = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in reply:
+            raise AssertionError(reply["exceptionDetails"]["exception"].get("description", reply))
+        return reply["result"].get("value")
 
     def drawn(self) -> None:
         """Waits until what was changed is drawn."""
@@ -129,13 +129,13 @@ class Browser:
         message = {"id": self._number, "method": method, "params": params, **session}
         os.write(self._to, json.dumps(message).encode() + b"\0")
         while True:
-            told = self._next()
-            if told.get("id") == self._number:
-                if "error" in told:
-                    raise AssertionError(f"{method}: {told['error']}")
-                result: dict[str, Any] = told["result"]
+            reply = self._next()
+            if reply.get("id") == self._number:
+                if "error" in reply:
+                    raise AssertionError(f"{method}: {reply['error']}")
+                result: dict[str, Any] = reply["result"]
                 return result
-            self._note(told)
+            self._note(reply)
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
@@ -144,11 +144,11 @@ class Browser:
                 raise AssertionError("the browser ended")
             self._rest += read
         message, self._rest = self._rest.split(b"\0", 1)
-        told: dict[str, Any] = json.loads(message)
-        return told
+        received: dict[str, Any] = json.loads(message)
+        return received
 
-    def _note(self, told: dict[str, Any]) -> None:
-        method, params = told.get("method"), told.get("params", {})
+    def _note(self, event: dict[str, Any]) -> None:
+        method, params = event.get("method"), event.get("params", {})
         if method == "Runtime.exceptionThrown":
             details = params["exceptionDetails"]
             self.errors.append(details.get("exception", {}).get("description", details["text"]))

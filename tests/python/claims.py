@@ -41,7 +41,7 @@ class Proved:
         captured, batch = (self.shorter, self.batch) if short else (self.captured, self.long)
         tails = {} if garbage is None else {name: (tails, contents) for name, tails, contents in self.known}
         generator = torch.Generator().manual_seed(garbage or 0)
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         seen = {x.untyped_storage().data_ptr() for x in [*self._values(captured).values(), *batch.values()]}
 
         def watch(op: Any, result: Any) -> None:
@@ -54,7 +54,7 @@ class Proved:
                 if name in tails and place not in seen and value.requires_grad and value.is_contiguous():
                     spoil(value.data, *tails[name], generator)
                 seen.add(place)
-                found[name] = value
+                tensors[name] = value
 
         values = self._values(captured)
         given = Given(
@@ -66,7 +66,7 @@ class Proved:
         )
         outputs = Evaluator(captured.graph_text).run(given, watch).outputs
         [loss] = [x for x in outputs if x is not None and x.dim() == 0]
-        return found, loss
+        return tensors, loss
 
     def _values(self, captured: Captured) -> dict[str, Tensor]:
         named = [*self.module.named_parameters(remove_duplicate=False), *self.module.named_buffers()]
@@ -79,11 +79,11 @@ class Proved:
 
 def set_of(tails: list[tuple[int, int, int, int, int]], shape: Sequence[int]) -> Tensor:
     """For each element the set of tails that it is in."""
-    found = torch.zeros(list(shape), dtype=torch.long)
+    flat = torch.zeros(list(shape), dtype=torch.long)
     for bit, (dim, outer, long, short, inner) in enumerate(tails):
         row = (torch.arange(long) >= short).repeat_interleave(inner).repeat(outer).long() << bit
-        found += row.view([-1 if at == dim else 1 for at in range(len(shape))])
-    return found
+        flat += row.view([-1 if at == dim else 1 for at in range(len(shape))])
+    return flat
 
 
 def spoil(value: Tensor, tails: Any, contents: Any, generator: torch.Generator) -> None:

@@ -8,6 +8,7 @@ import multiprocessing.util
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,30 @@ os.environ.setdefault("SHARDWRIGHT_DEADLINE", "inf")
 
 # Each collection looks at all that torch and the models of other tests have made, for a third of a second.
 gc.set_threshold(50_000, 20, 10)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cases", type=int, default=0, help="so many cases of each test, 0 for all")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """After `-m` and `-k` have chosen."""
+    if number := config.getoption("--cases"):
+        chosen = first_cases(items, number)
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
+
+
+def first_cases(items: list[pytest.Item], number: int) -> list[pytest.Item]:
+    seen: Counter[str] = Counter()
+    chosen = []
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        seen[test] += 1
+        if seen[test] <= number:
+            chosen.append(item)
+    return chosen
 
 
 def pytest_collection_finish() -> None:

@@ -83,7 +83,7 @@ def failing() -> Any:
 
 
 def not_plain() -> Any:
-    return lambda x, of: x, (torch.rand(4, 6), object())
+    return lambda x, given: x, (torch.rand(4, 6), object())
 
 
 def nothing() -> Any:

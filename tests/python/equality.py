@@ -70,9 +70,9 @@ def reference(
     updating = kind(module.parameters(), **numbers)
     for step in range(steps):
         updating.zero_grad()
-        found = scalars(module(*args, **(kwargs or {})))
-        torch.stack([loss * (1 + 0.5 * at) for at, loss in enumerate(found)]).sum().backward()
-        result.losses |= {f"{step}.{at}": loss.detach().clone() for at, loss in enumerate(found)}
+        step_losses = scalars(module(*args, **(kwargs or {})))
+        torch.stack([loss * (1 + 0.5 * at) for at, loss in enumerate(step_losses)]).sum().backward()
+        result.losses |= {f"{step}.{at}": loss.detach().clone() for at, loss in enumerate(step_losses)}
         if step == 0:
             result.gradients = {
                 name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None
@@ -128,9 +128,9 @@ def train(
     gradients: dict[int, Tensor | None] = {}
     for step in range(steps):
         updating.zero_grad()
-        found = scalars(model(*args, **(kwargs or {})))
-        torch.stack([loss * (1 + 0.5 * at) for at, loss in enumerate(found)]).sum().backward()
-        losses.append([loss.detach().clone() for loss in found])
+        step_losses = scalars(model(*args, **(kwargs or {})))
+        torch.stack([loss * (1 + 0.5 * at) for at, loss in enumerate(step_losses)]).sum().backward()
+        losses.append([loss.detach().clone() for loss in step_losses])
         if step == 0:
             for at, shard in enumerate(model.shards.held):
                 grad = shard.data.grad if isinstance(shard.data, nn.Parameter) else None
@@ -223,9 +223,9 @@ def run_steps(
         model = ParallelModule(program, comm, values, bundle.captured, **options())
         return train_steps(model, batches, steps)
 
-    found = local(bundle.devices, rank)
-    result = assemble([([], held) for _, held in found])
-    for losses, _ in found:
+    of_ranks = local(bundle.devices, rank)
+    result = assemble([([], held) for _, held in of_ranks])
+    for losses, _ in of_ranks:
         for name, loss in losses.items():
             known = result.losses.setdefault(name, loss)
             assert torch.equal(known, loss), "ranks disagree about a loss"
@@ -276,8 +276,8 @@ def assemble(ranks: Sequence[tuple[list[list[Tensor]], list[Held]]], coarse: boo
     and together they cover everything."""
     result = Result()
     for losses, _ in ranks:
-        found = {f"{step}.{at}": x for step, row in enumerate(losses) for at, x in enumerate(row)}
-        for name, loss in found.items():
+        by_name = {f"{step}.{at}": x for step, row in enumerate(losses) for at, x in enumerate(row)}
+        for name, loss in by_name.items():
             known = result.losses.setdefault(name, loss)
             assert torch.allclose(known, loss, rtol=1e-12, atol=0), "ranks disagree about a loss"
     for _, held in ranks:
@@ -337,5 +337,5 @@ def gaps(ours: Result, theirs: Result) -> Iterator[tuple[str, float, float]]:
 
 
 def assert_equal(ours: Result, theirs: Result, what: str = "") -> None:
-    found = differences(ours, theirs)
-    assert not found, f"{what}\n" + "\n".join(found[:12])
+    differing = differences(ours, theirs)
+    assert not differing, f"{what}\n" + "\n".join(differing[:12])

@@ -85,7 +85,8 @@ def stand_in() -> None:
     copies.Tensor = Plain  # type: ignore[assignment,misc]
     causal.causal_lower_right = real(causal.causal_lower_right)
     part_gradients.guarded = lambda grad: grad
-    elsewhere.Elsewhere.of = staticmethod(real(elsewhere.Elsewhere.of))  # type: ignore[method-assign]
+    standing_for = elsewhere.Elsewhere.standing_for
+    elsewhere.Elsewhere.standing_for = staticmethod(real(standing_for))  # type: ignore[method-assign]
 
 
 def address(x: Tensor) -> int:
@@ -116,7 +117,7 @@ class Numbers:
         return torch.Generator()
 
 
-def told(file: str) -> str | None:
+def outcome_of(file: str) -> str | None:
     """What went wrong, if anything did."""
     try:
         batch, bundle, micro_batches = pickle.loads(Path(file).read_bytes())
@@ -132,7 +133,7 @@ def main() -> None:
     torch.set_num_threads(1)
     stand_in()
     for line in sys.stdin:
-        print(json.dumps(told(line.strip())), flush=True)
+        print(json.dumps(outcome_of(line.strip())), flush=True)
 
 
 if __name__ == "__main__":

@@ -65,11 +65,11 @@ def _run(
     arguments: list[str], ranks: list[dict[str, str]], folder: Path, modules: tuple[str, ...] = ()
 ) -> list[Ended]:
     started = []
-    for rank, own in enumerate(ranks):
+    for rank, environment in enumerate(ranks):
         files = [folder / f"{rank}.{name}" for name in ("out", "error")]
         with files[0].open("w") as out, files[1].open("w") as error:
             process = subprocess.Popen(
-                [ready_python.command(modules), *arguments], env=ready_python.environment(**own),
+                [ready_python.command(modules), *arguments], env=ready_python.environment(**environment),
                 stdin=subprocess.DEVNULL, stdout=out, stderr=error,
             )  # fmt: skip
         started.append((process, files))
@@ -82,15 +82,15 @@ def _run(
 
 def _ended(processes: list[subprocess.Popen[bytes]]) -> dict[subprocess.Popen[bytes], float]:
     """When."""
-    found: dict[subprocess.Popen[bytes], float] = {}
+    ended_at: dict[subprocess.Popen[bytes], float] = {}
     limit = time.monotonic() + TIMEOUT
     try:
-        while len(found) < len(processes):
+        while len(ended_at) < len(processes):
             if time.monotonic() > limit:
                 raise TimeoutError(f"the ranks took longer than {TIMEOUT} seconds")
-            found |= {it: time.time() for it in processes if it not in found and it.poll() is not None}
+            ended_at |= {it: time.time() for it in processes if it not in ended_at and it.poll() is not None}
             time.sleep(0.02)
     finally:
         for process in processes:
             process.kill()
-    return found
+    return ended_at

@@ -16,7 +16,8 @@ from typing import Any
 
 from shardwright.runtime.communication import launch
 
-IMPORTED = ["pytest", "torch", "torch._dynamo", "torch.distributed"]
+# `torch.export._trace` is what the first capture imports.
+IMPORTED = ["pytest", "torch", "torch._dynamo", "torch.distributed", "torch.export._trace"]
 IMPORTED += ["shardwright.api", "shardwright.capture", "shardwright.runtime"]
 
 # Of a rank that is forked off, the system shows the environment of the process that it is forked off. What is
@@ -75,8 +76,8 @@ def address() -> str:
     """Of the process that ranks are forked off; it is there from here on."""
     Forking()
     forkserver.ensure_running()
-    found: str = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
-    return found
+    server: str = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
+    return server
 
 
 def use(address: str) -> None:

@@ -131,14 +131,14 @@ def late(
 
         def body(rank: int, comm: LocalComm) -> Any:
             end = Late(comm, ended, forgets, kinds, joined)
-            found = fn(rank, end)
+            result = fn(rank, end)
             left = [work.kind for work in end.under_way if work.kind != "send"]
             assert not left, f"nobody has waited for {left}"
-            return found
+            return result
 
-        found = run_local(world, body)
+        results = run_local(world, body)
         assert len(set(ended)) == world, "every rank has waited for something"
-        return found
+        return results
 
     return local
 

@@ -334,14 +334,14 @@ def stops(ranks: int, folder: Path, plan: str) -> Any:
 
 def resumes(ranks: int, folder: Path, plan: str) -> Any:
     """From each number of ranks that has stopped. Each part of a whole run's losses."""
-    found: dict[str, Any] = {}
+    losses: dict[str, Any] = {}
     for before in sorted(path.name for path in folder.glob("stops-*") if path.is_dir()):
         module = Plain()
         L.seed_everything(0, verbose=False)
         made = trainer(ranks, plan, max_epochs=4, gradient_clip_val=0.3)
         made.fit(module, DataLoader(rows(32), 8), ckpt_path=folder / before / "half.ckpt")
-        found[before] = module.losses
-    return found
+        losses[before] = module.losses
+    return losses
 
 
 def refused(ranks: int, folder: Path, plan: str) -> Any:
@@ -361,14 +361,14 @@ def refused(ranks: int, folder: Path, plan: str) -> Any:
         "stages, more": lambda: fit(ranks, f"stages:{ranks}", Plain("more")),
         "iterator": lambda: trainer(ranks, plan, max_epochs=1).fit(Plain(), iter([rows(8)[:]])),
     }
-    found = {}
+    codes = {}
     for name, case in cases.items():
         try:
             case()
-            found[name] = "taken"
+            codes[name] = "taken"
         except ShardwrightError as error:
-            found[name] = error.code
-    return found
+            codes[name] = error.code
+    return codes
 
 
 Run = Callable[[int, Path], Any]
@@ -418,13 +418,13 @@ def rank_main(folder: Path, ranks: int, names: list[str]) -> None:
     torch.set_num_threads(1)
     for name in names:
         try:
-            found = RUNS[name](ranks, folder)
+            outcome = RUNS[name](ranks, folder)
         except BaseException:
-            found = {"failed": traceback.format_exc()}
+            outcome = {"failed": traceback.format_exc()}
         if os.environ.get("RANK", "0") == "0":
-            (folder / f"{name}-{ranks}.json").write_text(json.dumps(found))
-        if ranks and "failed" in found:
-            print(found["failed"], file=sys.stderr, flush=True)
+            (folder / f"{name}-{ranks}.json").write_text(json.dumps(outcome))
+        if ranks and "failed" in outcome:
+            print(outcome["failed"], file=sys.stderr, flush=True)
             os._exit(1)
 
 

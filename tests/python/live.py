@@ -84,8 +84,8 @@ class Quiet:
         self._comm = comm
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._comm, name)
-        return self.uncounted(found) if callable(found) else found
+        attribute = getattr(self._comm, name)
+        return self.uncounted(attribute) if callable(attribute) else attribute
 
     @staticmethod
     def uncounted(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,14 +26,14 @@ def bundle_of(captured: Captured, plan: Plan) -> Bundle:
 
 
 def _train(rank: int, bundles: list[Bundle], folder: str) -> None:
-    found = []
+    trained = []
     for bundle in bundles:
         module, args = MODELS["gpt"]()
         program = load_program(bundle.files, digest=bundle.digest, world=bundle.devices)
         values = sources(module, bundle.captured)
         model = ParallelModule(program, TorchComm(watch=False), values, bundle.captured)
-        found.append(equality.train_steps(model, equality.micro_batches(args, BATCHES)))
-    torch.save(found, Path(folder, f"{rank}.pt"))
+        trained.append(equality.train_steps(model, equality.micro_batches(args, BATCHES)))
+    torch.save(trained, Path(folder, f"{rank}.pt"))
 
 
 def is_equal_to_the_single_device(bundles: list[Bundle], folder: Path) -> None:
@@ -43,8 +43,8 @@ def is_equal_to_the_single_device(bundles: list[Bundle], folder: Path) -> None:
     module, args = MODELS["gpt"]()
     expected = equality.steps_reference(module, equality.micro_batches(args, BATCHES))
     for at, bundle in enumerate(bundles):
-        result = equality.assemble([([], found[at][1]) for found in ranks])
-        for losses, _ in (found[at] for found in ranks):
+        result = equality.assemble([([], of_rank[at][1]) for of_rank in ranks])
+        for losses, _ in (of_rank[at] for of_rank in ranks):
             assert losses == ranks[0][at][0]
         result.losses = ranks[0][at][0]
         equality.assert_equal(result, expected, bundle.plan)

@@ -30,6 +30,7 @@ TESTS = Path(__file__).parent
 IMPORTED = (
     "torch._dynamo",
     "torch.distributed.run",
+    "torch.export._trace",
     "torch.utils.data",
     "transformers.models.llama.modeling_llama",
     "shardwright.api",
@@ -78,5 +79,5 @@ def _end(server: subprocess.Popen[bytes], its: int, folder: Path) -> None:
 
 def environment(**more: str) -> dict[str, str]:
     """For what starts with it: ranks that it launches are forked off, too."""
-    own = {"PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    return {**os.environ, **own, forking.SERVER: forking.address(), **more}
+    defaults = {"PYTHONPATH": str(PYTHON), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **defaults, forking.SERVER: forking.address(), **more}

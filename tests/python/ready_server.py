@@ -64,16 +64,16 @@ def keep(link):
             with contextlib.suppress(OSError):
                 link.send(code.to_bytes(4, "big", signed=True))
             os._exit(0)
-        told = link.recv(1)
-        os.kill(pid, told[0] if told else signal.SIGKILL)
-        if not told:
+        order = link.recv(1)
+        os.kill(pid, order[0] if order else signal.SIGKILL)
+        if not order:
             os._exit(0)
 
 
 def received(link):
     files = array.array("i")
-    head, told, _, _ = link.recvmsg(8, socket.CMSG_SPACE(HIGH * files.itemsize))
-    for _, _, data in told:
+    head, data_read, _, _ = link.recvmsg(8, socket.CMSG_SPACE(HIGH * files.itemsize))
+    for _, _, data in data_read:
         files.frombytes(data[: len(data) - len(data) % files.itemsize])
     return (int.from_bytes(head, "big"), list(files)) if len(head) == 8 else (None, [])
 
@@ -95,8 +95,8 @@ def become(request, files):
     if name := environment.get(forking.NAME):
         ctypes.CDLL(None).prctl(forking.NAME_OF_PROCESS, name.encode())
     if address := environment.get(forking.SERVER):
-        own = [f"/proc/{os.getpid()}/fd/{number}" for number in (1, 2)]
-        os.environ[forking.OUTPUT] = json.dumps(own)
+        outputs = [f"/proc/{os.getpid()}/fd/{number}" for number in (1, 2)]
+        os.environ[forking.OUTPUT] = json.dumps(outputs)
         forking.use(address)
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS") or os.cpu_count()))
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]

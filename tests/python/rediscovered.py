@@ -49,7 +49,7 @@ Dims = set[tuple[str, int, frozenset[Place]]]
 class Rediscovered:
     name: str
     written: str
-    found: Discovered
+    discovered: Discovered
     missing: Dims
     more: Dims
     linear: bool
@@ -64,18 +64,21 @@ def rediscovered(name: str) -> Rediscovered:
     case = next(case for case in CASES if case.name == name)
     example = _example(case)
     written = example.operator.rule or ""
-    found = discover(example.function, example.args, example.kwargs)
+    discovered = discover(example.function, example.args, example.kwargs)
     shapes = (example.operator.shapes[0], example.operator.shapes[1])
-    sizes = {dim.name: dim.size for dim in found.dims}
+    sizes = {dim.name: dim.size for dim in discovered.dims}
     theirs, rewritten = dims_of(written, shapes, dict(example.operator.dims))
-    ours, _ = dims_of(found.rule, shapes, sizes)
+    ours, _ = dims_of(discovered.rule, shapes, sizes)
     return Rediscovered(
         name,
         written,
-        found,
+        discovered,
         theirs - ours,
         {dim for dim in ours - theirs if dim[1:] not in {other[1:] for other in rewritten}},
-        all([int(at) for at in of.split()] in found.linear for of in re.findall(r"linear ([\d ]+)", written)),
+        all(
+            [int(at) for at in operands.split()] in discovered.linear
+            for operands in re.findall(r"linear ([\d ]+)", written)
+        ),
     )
 
 
@@ -120,21 +123,21 @@ def dims_of(
     rewritten: Dims = set()
     for name, at in places.items():
         mark = "".join(sorted(set(marks[name])))
-        own = ("".join(set(mark) - set("@~")), known[name], frozenset(at))
+        entry = ("".join(set(mark) - set("@~")), known[name], frozenset(at))
         if "^" not in mark and known[name] > 1:
-            (rewritten if set(mark) & set("@~") else plain).add(own)
+            (rewritten if set(mark) & set("@~") else plain).add(entry)
     return plain, rewritten
 
 
 def _terms(operand: str) -> list[list[tuple[str, str]]]:
-    found = []
+    by_side = []
     for term in re.findall(r"\([^)]*\)|[^\s!()]+", operand):
         names = [re.fullmatch(r"(\w+)(\W*)", word) for word in term.strip("()").split()]
         if term == "1":
-            found.append([])
+            by_side.append([])
         elif term not in ("scalar", "-"):
-            found.append([(name[1], name[2]) for name in names if name])
-    return found
+            by_side.append([(name[1], name[2]) for name in names if name])
+    return by_side
 
 
 def _sizes(
@@ -144,8 +147,8 @@ def _sizes(
 ) -> dict[str, int]:
     known = dict(sizes)
     for _ in range(4):
-        for operands, of in zip(sides, shapes, strict=True):
-            for terms, shape in zip(operands, of, strict=False):
+        for operands, of_operands in zip(sides, shapes, strict=True):
+            for terms, shape in zip(operands, of_operands, strict=False):
                 for product, size in zip(terms, shape, strict=False):
                     unknown = [name for name, _ in product if name not in known]
                     if len(unknown) == 1:
@@ -160,7 +163,7 @@ def lines(names: Sequence[str]) -> Iterator[str]:
         all_of.append(one)
         said = "in full" if one.in_full else f"without {one.missing or 'a linear clause'}"
         more = f", and {one.more}" if one.more else ""
-        yield f"{name}: {one.written}  |  {one.found.rule}  |  {said}{more}"
+        yield f"{name}: {one.written}  |  {one.discovered.rule}  |  {said}{more}"
     full = sum(one.in_full for one in all_of)
     more = sum(bool(one.more) for one in all_of)
     yield f"{full} of {len(all_of)} in full ({full / len(all_of):.0%}); of {more} more than is written"

@@ -70,8 +70,8 @@ def case(
 def overloads(names: str) -> frozenset[str]:
     """`expert_linear`, `experts`, `function` and `written` are ours, all others are ATen's, by the names that
     captured graphs have."""
-    found = (name if "." in name else f"{name}.default" for name in names.split())
-    return frozenset(f"shardwright.{n}" if n.startswith(_OURS) else _captured(n) for n in found)
+    listed = (name if "." in name else f"{name}.default" for name in names.split())
+    return frozenset(f"shardwright.{n}" if n.startswith(_OURS) else _captured(n) for n in listed)
 
 
 def _captured(name: str) -> str:

@@ -288,8 +288,8 @@ case("unsafe_index", "_unsafe_index.Tensor", lambda x, i: aten._unsafe_index(x, 
 # ---- Fourier transforms --------------------------------------------------------------------
 
 
-def real(found: Tensor) -> Tensor:
-    return torch.view_as_real(found)
+def real(complex_value: Tensor) -> Tensor:
+    return torch.view_as_real(complex_value)
 
 
 case("rfft", "fft_rfft", lambda x: real(torch.fft.rfft(x, 5, 1, norm="ortho")), normal(3, 5, 6), made=(0,),

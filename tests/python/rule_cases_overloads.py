@@ -21,12 +21,12 @@ def by_name(names: str, *more: Any, **keywords: Any) -> Callable[..., list[Any]]
     """Calls overloads by their full names, each with all operands and these further arguments."""
 
     def call(*operands: Tensor) -> list[Any]:
-        found = []
+        results = []
         for name in names.split():
             operator, _, overload = name.partition(".")
             result = getattr(getattr(aten, operator), overload or "default")(*operands, *more, **keywords)
-            found += [result] if isinstance(result, Tensor) else list(result)
-        return found
+            results += [result] if isinstance(result, Tensor) else list(result)
+        return results
 
     return call
 

@@ -157,16 +157,16 @@ class Tables:
 
     def complete(self, role: dict[str, Any]) -> dict[str, Any]:
         """A role with what its ranks have."""
-        own = [self.ranks[rank] for rank in role["ranks"]]
+        tables = [self.ranks[rank] for rank in role["ranks"]]
 
         def pairs(key: str) -> list[tuple[Any, Any]]:
-            rows = zip(*(table[key] for table in own), strict=True)
+            rows = zip(*(table[key] for table in tables), strict=True)
             return [(row[0][0], self.column([region for _, region in row])) for row in rows]
 
-        inputs = [self.column(list(row)) for row in zip(*(table["inputs"] for table in own), strict=True)]
+        inputs = [self.column(list(row)) for row in zip(*(table["inputs"] for table in tables), strict=True)]
         return {
             **role,
-            "constants": [list(row) for row in zip(*(table["constants"] for table in own), strict=True)],
+            "constants": [list(row) for row in zip(*(table["constants"] for table in tables), strict=True)],
             "shards": pairs("shards"),
             "copies": [],
             "leaves": [
@@ -177,9 +177,9 @@ class Tables:
             "random": {
                 op: [
                     self.column(list(row))
-                    for row in zip(*(table["random"][op] for table in own), strict=True)
+                    for row in zip(*(table["random"][op] for table in tables), strict=True)
                 ]
-                for op in own[0]["random"]
+                for op in tables[0]["random"]
             },
         }
 

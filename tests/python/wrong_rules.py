@@ -137,8 +137,8 @@ class Wrong:
 
     @property
     def called(self) -> Callable[..., Any]:
-        found: Callable[..., Any] = getattr(self.function, "apply", self.function)
-        return found
+        function: Callable[..., Any] = getattr(self.function, "apply", self.function)
+        return function
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .calls import NotPlain, read, results_written, written
 from .depth import inside, is_inside
-from .functions import called, found, name_of
+from .functions import called, name_of, named
 from .modules import MARK, Marked, Modules, mark_of, opaque, running, tensors_of
 from .registry import Registered, all_registered, library_name, register_op, registered_as
 
@@ -22,12 +22,12 @@ __all__ = [
     "Registered",
     "all_registered",
     "called",
-    "found",
     "inside",
     "is_inside",
     "library_name",
     "mark_of",
     "name_of",
+    "named",
     "opaque",
     "read",
     "register_op",

@@ -58,10 +58,10 @@ def read(
 
 def results_read(text: str, sizes: Sequence[int] = ()) -> list[tuple[torch.dtype, list[int]]]:
     """Where a part gives less than the whole, its own sizes are in them: `float32[S0,S1*4]`."""
-    found = _RESULT.findall(text.partition(" -> ")[2])
+    results = _RESULT.findall(text.partition(" -> ")[2])
     return [
         (dtype_named(dtype), [_product(dim, sizes) for dim in dims.split(",") if dim])
-        for dtype, dims in found
+        for dtype, dims in results
     ]
 
 
@@ -118,10 +118,10 @@ class _Reader:
             case ast.Name(id=name) if name == _HERE:
                 here = (tensor.device for tensor in self.tensors if tensor is not None)
                 return next(here, torch.device("cpu"))
-            case ast.Name(id=name) if found := _TENSOR.fullmatch(name):
-                return self.tensors[int(found[1])]
-            case ast.Name(id=name) if found := _SIZE.fullmatch(name):
-                return self.sizes[int(found[1])]
+            case ast.Name(id=name) if match := _TENSOR.fullmatch(name):
+                return self.tensors[int(match[1])]
+            case ast.Name(id=name) if match := _SIZE.fullmatch(name):
+                return self.sizes[int(match[1])]
             case ast.Name(id=name) if name in _WORDS:
                 return _WORDS[name]
         raise ValueError(f"no argument of a call: {ast.dump(node)}")

@@ -21,12 +21,12 @@ def name_of(kind: Any) -> str | None:
     """By which every rank finds a class, if there is such a name."""
     name = f"{kind.__module__}:{kind.__qualname__}"
     try:
-        return name if found(name) is kind else None
+        return name if named(name) is kind else None
     except (ImportError, AttributeError, ValueError):
         return None
 
 
-def found(name: str) -> Any:
+def named(name: str) -> Any:
     home, _, inside = name.partition(":")
     value: Any = sys.modules.get(home) or importlib.import_module(home)
     for part in inside.split("."):
@@ -46,7 +46,7 @@ def _function(
     fake = any(isinstance(tensor, FakeTensor) for tensor in tensors)
     if wanted and fake:
         return [torch.empty(shape, dtype=dtype) for dtype, shape in wanted]
-    function = found(name)
+    function = named(name)
     registered = registered_as(name)
     if fake and registered is not None and registered.fake is not None:
         function = registered.fake

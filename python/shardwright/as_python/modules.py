@@ -64,8 +64,8 @@ def opaque(module: M, rule: str | None = None, *, sizes: Mapping[str, str] | Non
 
 
 def mark_of(module: nn.Module) -> Marked | None:
-    found = getattr(module, MARK, None)
-    return found if isinstance(found, Marked) else None
+    mark = getattr(module, MARK, None)
+    return mark if isinstance(mark, Marked) else None
 
 
 @dataclass(frozen=True)

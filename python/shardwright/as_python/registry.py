@@ -149,8 +149,8 @@ def signature_of(function: Any) -> inspect.Signature:
     if isinstance(function, type):
         forward = function.forward  # type: ignore[attr-defined]
         known = list(inspect.signature(forward).parameters.values())
-        own = function.setup_context is not torch.autograd.Function.setup_context  # type: ignore[attr-defined]
-        return inspect.Signature(known if own else known[1:])
+        has_setup_context = function.setup_context is not torch.autograd.Function.setup_context  # type: ignore[attr-defined]
+        return inspect.Signature(known if has_setup_context else known[1:])
     if not isinstance(function, (torch._ops.OpOverloadPacket, CustomOpDef)):
         return inspect.signature(function)
     return signature_of(_overload(function))

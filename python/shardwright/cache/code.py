@@ -234,4 +234,7 @@ def _version(package: str) -> str:
 
 @functools.cache
 def _distributions() -> dict[str, list[str]]:
-    return {name: sorted(set(found)) for name, found in importlib.metadata.packages_distributions().items()}
+    return {
+        name: sorted(set(distributions))
+        for name, distributions in importlib.metadata.packages_distributions().items()
+    }

@@ -136,10 +136,10 @@ class Describer:
         """Each by itself, as a set has no order: only plain values are described so."""
         digests = []
         for value in values:
-            own = Describer(self._reach)
-            own.path = [*self.path]
-            own.value(value)
-            digests.append(own.digest())
+            describer = Describer(self._reach)
+            describer.path = [*self.path]
+            describer.value(value)
+            digests.append(describer.digest())
         self.put("set", *sorted(digests))
 
     def _tensor(self, value: Tensor) -> None:

@@ -53,9 +53,9 @@ class Entry:
             "proof.txt": self.proof,
             "info.json": json.dumps(info, indent=1),
         }
-        found = {name: text.encode() for name, text in texts.items()}
+        encoded = {name: text.encode() for name, text in texts.items()}
         constants = {name: value.cpu().contiguous() for name, value in captured.constants.items()}
-        return {**found, "constants.safetensors": safetensors.torch.save(constants)}
+        return {**encoded, "constants.safetensors": safetensors.torch.save(constants)}
 
     @staticmethod
     def read(files: dict[str, bytes], forward: Callable[..., Any]) -> Entry:

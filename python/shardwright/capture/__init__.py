@@ -266,7 +266,7 @@ def _capture(
     backward: bool,
     noted: Noted | None,
 ) -> Captured:
-    names = Names.of(module)
+    names = Names.from_module(module)
     casting, known = Casting(module, precision), Known(module)
 
     def attempt(opaque: Opaque) -> Traced:

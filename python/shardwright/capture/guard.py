@@ -124,7 +124,7 @@ class _Assigned:
     def assign(self, tensor: Any, value: Any, trace: str) -> None:
         held = (*self._module.parameters(), *self._module.buffers())
         alike = isinstance(value, torch.Tensor) and (value.shape, value.dtype) == (tensor.shape, tensor.dtype)
-        if not alike or not any(tensor is own for own in held):
+        if not alike or not any(tensor is held_tensor for held_tensor in held):
             error = CaptureError(
                 "SW0133",
                 "the model gives a tensor other data in its forward",

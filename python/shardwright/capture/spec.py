@@ -104,7 +104,7 @@ class CallSpec:
     def structure(self) -> Hashable:
         """What a program is made for besides shapes: the arguments' structure, baked values, and what is read
         of others."""
-        return str(self.tree), self._named, self.reading and (self.reading.name, self.reading.told)
+        return str(self.tree), self._named, self.reading and (self.reading.name, self.reading.results)
 
     def describe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Hashable, list[Tensor]]:
         """The structure of any call, and its tensors."""
@@ -118,7 +118,7 @@ class CallSpec:
         known = self._known_of(named)
         if self.reading is None or len(known) != len(self.known_names) or any(map(has_no_value, known)):
             return ()
-        return self.reading.of(known)
+        return self.reading.read(known)
 
     def _encoded(self, name: str, leaf: Any) -> str:
         known = name in self.known_names
@@ -159,12 +159,12 @@ class CallSpec:
 
     def _compare_what_is_read(self, named: list[tuple[str, Any]]) -> None:
         read = self._read_of(named)
-        if self.reading is None or read == self.reading.told:
+        if self.reading is None or read == self.reading.results:
             return
         names, last = ", ".join(f"`{name}`" for name in self.known_names), max(len(read) - 1, 0)
         raise _other_call(
             f"the model reads other values of {names} than in the captured call",
-            f"it was {self.reading.told[last]}, now it is {read[last] if read else 'not there'}",
+            f"it was {self.reading.results[last]}, now it is {read[last] if read else 'not there'}",
         )
 
 
@@ -205,10 +205,10 @@ class ResultSpec:
     ) -> Sequence[Tensor | None]:
         """``outputs`` in the order of another structure with the same paths. A container that is made anew
         may order its keys otherwise than the model does (Transformers' outputs what is set later)."""
-        own, wanted = _paths(self.tree), [] if structure is None else _paths(structure)
-        if own == wanted or sorted(own) != sorted(wanted):
+        given_paths, wanted = _paths(self.tree), [] if structure is None else _paths(structure)
+        if given_paths == wanted or sorted(given_paths) != sorted(wanted):
             return outputs
-        by_path = dict(zip(own, outputs, strict=True))
+        by_path = dict(zip(given_paths, outputs, strict=True))
         return [by_path[path] for path in wanted]
 
 
@@ -239,11 +239,11 @@ def bind(
 def _flatten(bound: inspect.BoundArguments) -> tuple[list[tuple[str, Any]], pytree.TreeSpec]:
     parameters = bound.signature.parameters
     given = {n: v for n, v in bound.arguments.items() if not _is_default(parameters[n], v)}
-    found, tree = pytree.tree_flatten_with_path(given)
-    for key in (str(step.key) for path, _ in found for step in path if isinstance(step, pytree.MappingKey)):
+    leaves, tree = pytree.tree_flatten_with_path(given)
+    for key in (str(step.key) for path, _ in leaves for step in path if isinstance(step, pytree.MappingKey)):
         if not is_safe(key) or "'" in key:
             raise odd_name("an input", key)
-    return [(_readable_path(path), leaf) for path, leaf in found], tree
+    return [(_readable_path(path), leaf) for path, leaf in leaves], tree
 
 
 def _is_default(parameter: inspect.Parameter, value: Any) -> bool:

@@ -52,11 +52,11 @@ class Saving:
                 time.sleep(PAUSE)
         return self.path
 
-    def _note(self, of: Any) -> bytes | None:
-        return self._comm.look(f"{self._key}/{of}")
+    def _note(self, rank: Any) -> bytes | None:
+        return self._comm.look(f"{self._key}/{rank}")
 
-    def _leave(self, of: Any, result: Any) -> None:
-        self._comm.leave(f"{self._key}/{of}", pickle.dumps(result))
+    def _leave(self, rank: Any, result: Any) -> None:
+        self._comm.leave(f"{self._key}/{rank}", pickle.dumps(result))
 
     def run(self, number: int, items: Sequence[Value | Chunk], copied: torch.cuda.Event | None) -> None:
         """The thread's work."""
@@ -73,21 +73,21 @@ class Saving:
     def _all(self) -> list[Any]:
         """What the ranks have written, or what went wrong."""
         until = time.monotonic() + PATIENCE
-        found: list[Any] = []
-        while len(found) < self._comm.world:
-            note = self._note(len(found))
+        results: list[Any] = []
+        while len(results) < self._comm.world:
+            note = self._note(len(results))
             if note is not None:
-                found.append(pickle.loads(note))
+                results.append(pickle.loads(note))
             elif time.monotonic() > until:
                 raise RuntimeFault(
                     "SW0741",
                     f"the checkpoint in {self.path} is not complete",
-                    why=f"rank {len(found)} has written nothing for {PATIENCE / 60:.0f} minutes",
+                    why=f"rank {len(results)} has written nothing for {PATIENCE / 60:.0f} minutes",
                     fix="look at what that rank does; what was there is as it was",
                 )
             else:
                 time.sleep(PAUSE)
-        return found
+        return results
 
 
 def begin(comm: Comm, path: Path, key: str, number: int, items: Sequence[Value | Chunk]) -> Saving:

@@ -72,8 +72,8 @@ def note(table: Metadata, digests: Digests) -> None:
 
 def noted(table: Metadata) -> Digests | None:
     """Nothing in the table of a checkpoint that was written without."""
-    found: Digests | None = getattr(table, _ATTRIBUTE, None)
-    return found
+    digests: Digests | None = getattr(table, _ATTRIBUTE, None)
+    return digests
 
 
 def seal(path: str | os.PathLike[str]) -> None:

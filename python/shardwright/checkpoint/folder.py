@@ -68,7 +68,7 @@ class Chunk:
     """What it was when it was copied."""
 
     def tensor(self) -> Tensor:
-        return self.box.of(self.data()).detach() if self.held is None else self.held
+        return self.box.view_of(self.data()).detach() if self.held is None else self.held
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,8 @@ class _Planner:
         self.items = items
 
     def resolve_data(self, item: WriteItem) -> Tensor | io.BytesIO:
-        found = self.items[item.index]
-        return found.tensor() if isinstance(found, Chunk) else io.BytesIO(found.packed())
+        planned = self.items[item.index]
+        return planned.tensor() if isinstance(planned, Chunk) else io.BytesIO(planned.packed())
 
 
 def _index(item: Value | Chunk) -> MetadataIndex:
@@ -222,11 +222,11 @@ def _metadata(written: Sequence[Written]) -> Metadata:
 
 
 def _digests(written: Sequence[Written]) -> dict[str, dict[int, int]]:
-    found: dict[str, dict[int, int]] = {}
+    by_file: dict[str, dict[int, int]] = {}
     for one in written:
         for result, digest in zip(one.results, one.digests, strict=True):
-            found.setdefault(result.storage_data.relative_path, {})[result.storage_data.offset] = digest
-    return found
+            by_file.setdefault(result.storage_data.relative_path, {})[result.storage_data.offset] = digest
+    return by_file
 
 
 def _with_aliases(one: Written) -> list[Any]:
@@ -302,8 +302,8 @@ def _data_files(path: Path) -> set[str]:
 
 
 def _number(file: str) -> int:
-    found = DATA.fullmatch(file)
-    return int(found[1]) // 10 if found else 0
+    match = DATA.fullmatch(file)
+    return int(match[1]) // 10 if match else 0
 
 
 def _sync_folder(path: Path) -> None:

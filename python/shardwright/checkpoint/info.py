@@ -28,16 +28,16 @@ def info(checkpoint: str | Path) -> dict[str, Any]:
     table = read_metadata(folder)
     places: Mapping[str, tuple[Any, ...]] = table.planner_data or {}
     parts: dict[str, dict[str, Any]] = {name: {"tensors": {}, "others": []} for name in _PARTS}
-    for key, found in table.state_dict_metadata.items():
+    for key, table_entry in table.state_dict_metadata.items():
         place = places.get(key) or tuple(key.split(".", 1))
         part = parts.setdefault(str(place[0]), {"tensors": {}, "others": []})
         name = key_of(place[1:])
-        if isinstance(found, TensorStorageMetadata):
-            dtype = found.properties.dtype
+        if isinstance(table_entry, TensorStorageMetadata):
+            dtype = table_entry.properties.dtype
             part["tensors"][name] = {
                 "dtype": str(dtype).removeprefix("torch."),
-                "shape": list(found.size),
-                "bytes": prod(found.size) * dtype.itemsize,
+                "shape": list(table_entry.size),
+                "bytes": prod(table_entry.size) * dtype.itemsize,
             }
         else:
             part["others"].append(name)
@@ -56,22 +56,22 @@ def verified(checkpoint: str | Path) -> dict[str, Any]:
     return {**info(checkpoint), "verified": True}
 
 
-def lines_of(found: Mapping[str, Any], every: bool = False) -> list[str]:
+def lines_of(facts: Mapping[str, Any], every: bool = False) -> list[str]:
     """The same for people: the tensors of the model, and how much there is of all else.
 
     Tensors of layers that are alike are one line, unless `every` one is asked for.
     """
-    files: Mapping[str, int | None] = found["files"]
+    files: Mapping[str, int | None] = facts["files"]
     missing = [name for name, size in files.items() if size is None]
     total = size_of(sum(size or 0 for size in files.values()))
-    lines = [f"{found['checkpoint']}: {count_of(len(files), 'file')}, {total}"]
+    lines = [f"{facts['checkpoint']}: {count_of(len(files), 'file')}, {total}"]
     if missing:
         lines.append(f"  missing: {', '.join(missing)}")
-    if found.get("verified"):
+    if facts.get("verified"):
         lines.append("  all of it is as it was saved")
-    elif not found["digests"]:
+    elif not facts["digests"]:
         lines.append("  without digests of its data: damage would not be seen")
-    for name, part in found["parts"].items():
+    for name, part in facts["parts"].items():
         tensors = part["tensors"]
         size = size_of(sum(tensor["bytes"] for tensor in tensors.values()))
         said = [f"{count_of(len(tensors), 'tensor')} ({size})"] if tensors else []
@@ -80,7 +80,7 @@ def lines_of(found: Mapping[str, Any], every: bool = False) -> list[str]:
             lines += _table(tensors, every)
     return [
         *lines,
-        f"next: `shardwright ckpt merge {found['checkpoint']} -o model.safetensors` has its model alone",
+        f"next: `shardwright ckpt merge {facts['checkpoint']} -o model.safetensors` has its model alone",
     ]
 
 

@@ -88,8 +88,8 @@ def _refuse_other_values(parts: Parts, loaded: _Loaded) -> None:
 
 
 def _read_values(checkpoint: Checkpoint, rank: int, loaded: _Loaded) -> None:
-    own = checkpoint.values(checkpoint.places("shardwright", "about") + checkpoint.places("extra"))
-    for place, value in own.items():
+    values = checkpoint.values(checkpoint.places("shardwright", "about") + checkpoint.places("extra"))
+    for place, value in values.items():
         if place == ("extra",):
             loaded.extra = value
         elif place == ("shardwright", "about"):
@@ -115,9 +115,9 @@ def _take(loaded: _Loaded, parts: Parts, optimizer: Optimizer | None) -> None:
 
 def _target(checkpoint: Checkpoint, parts: Parts, part: Part, place: Place) -> Target:
     """A tensor of the part's shape, to be filled from a tensor of the whole's shape."""
-    found = checkpoint.tensor(place)
-    assert found is not None
-    into = torch.empty(part.data.shape, dtype=found.properties.dtype)
+    stored = checkpoint.tensor(place)
+    assert stored is not None
+    into = torch.empty(part.data.shape, dtype=stored.properties.dtype)
     return Target(place, boxes(part.region, parts.wholes[part.whole].factors), into)
 
 
@@ -185,9 +185,9 @@ def _states(
         if not in_parts and not has_state_of_whole(optimizer, part):
             continue
         whole = parts.wholes[part.whole]
-        found = [place for name in whole.names for place in saved.get(name, [])]
+        places = [place for name in whole.names for place in saved.get(name, [])]
         state = states.setdefault(id(part.data), {})
-        for place in found:
+        for place in places:
             tensor = checkpoint.tensor(place)
             if tensor is None:
                 state[place[3]] = checkpoint.values([place])[place]
@@ -220,13 +220,13 @@ def _refuse_another_model(checkpoint: Checkpoint, parts: Parts) -> None:
     extra = sorted(place[1] for place in places if place[1] not in known)
     misfits = []
     for _, name, *_rest in places:
-        found = checkpoint.tensor(("model", name))
-        if found is not None and name in known and tuple(found.size) != known[name].shape:
-            misfits.append(f"{name} is {tuple(found.size)}, the model has {known[name].shape}")
+        stored = checkpoint.tensor(("model", name))
+        if stored is not None and name in known and tuple(stored.size) != known[name].shape:
+            misfits.append(f"{name} is {tuple(stored.size)}, the model has {known[name].shape}")
         elif (
-            found is not None
+            stored is not None
             and name in known
-            and sum(prod(c.sizes) for c in found.chunks) < prod(found.size)
+            and sum(prod(c.sizes) for c in stored.chunks) < prod(stored.size)
         ):
             misfits.append(f"{name} is not complete")
     labelled = (("missing", missing), ("unknown", extra), ("different", misfits))

@@ -41,7 +41,7 @@ def read_metadata(path: Path) -> Metadata:
     file = path / METADATA
     try:
         data, is_sealed = unsealed(file.read_bytes())
-        found = _Reader(io.BytesIO(data)).load()
+        metadata = _Reader(io.BytesIO(data)).load()
     except FileNotFoundError:
         raise _no_checkpoint(path) from None
     except NotADirectoryError:
@@ -53,16 +53,16 @@ def read_metadata(path: Path) -> Metadata:
             why=f"it is cut short, or no table of a checkpoint: {error}",
             fix="load another checkpoint",
         ) from error
-    if not isinstance(found, Metadata) or not isinstance(found.storage_data, dict):
+    if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
         raise RuntimeFault("SW0742", f"{file} is no table of a checkpoint", fix="load another checkpoint")
-    if noted(found) is not None and not is_sealed:
+    if noted(metadata) is not None and not is_sealed:
         raise RuntimeFault(
             "SW0742",
             f"{file} cannot be read",
             why="it is damaged: its own digest, which it ends with, is not there",
             fix="load another checkpoint",
         )
-    return found
+    return metadata
 
 
 class _Reader(pickle.Unpickler):
@@ -70,9 +70,9 @@ class _Reader(pickle.Unpickler):
         import torch
 
         if module == "torch":
-            found = getattr(torch, name, None)
-            if found is torch.Size or isinstance(found, torch.dtype):
-                return found
+            known = getattr(torch, name, None)
+            if known is torch.Size or isinstance(known, torch.dtype):
+                return known
         elif name in _CLASSES.get(module, ()):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"it holds `{module}.{name}`, which does not belong there")

@@ -26,7 +26,7 @@ Options = dict[str, Any]
 def groups_of(parts: Parts, optimizer: Optimizer) -> list[list[int]]:
     """For each parameter group the numbers of the tensors of which this rank has parts in it."""
     by_data = parts.by_data()
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     for at, group in enumerate(optimizer.param_groups):
         strange = [p for p in group["params"] if id(p) not in by_data]
         if strange:
@@ -36,8 +36,8 @@ def groups_of(parts: Parts, optimizer: Optimizer) -> list[list[int]]:
                 why=f"of shape {tuple(strange[0].shape)}; {len(strange)} of {len(group['params'])} are none",
                 fix="give the optimizer that was made for this model",
             )
-        found.append(list(dict.fromkeys(by_data[id(p)].whole for p in group["params"])))
-    return found
+        groups.append(list(dict.fromkeys(by_data[id(p)].whole for p in group["params"])))
+    return groups
 
 
 def merged(ranks: Sequence[list[list[int]]]) -> list[list[int]]:

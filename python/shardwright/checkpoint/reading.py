@@ -59,8 +59,8 @@ class Checkpoint:
         return [place for place in self._keys if place[: len(start)] == start]
 
     def tensor(self, place: Place) -> TensorStorageMetadata | None:
-        found = self.metadata.state_dict_metadata.get(self._keys.get(place, ""))
-        return found if isinstance(found, TensorStorageMetadata) else None
+        stored = self.metadata.state_dict_metadata.get(self._keys.get(place, ""))
+        return stored if isinstance(stored, TensorStorageMetadata) else None
 
     def files_of(self, place: Place) -> frozenset[tuple[str, int]]:
         """Where the chunks of a tensor are: the same for all its names."""
@@ -82,14 +82,14 @@ class Checkpoint:
         items: list[ReadItem] = []
         for target in targets:
             key = self._keys[target.place]
-            found = self.metadata.state_dict_metadata[key]
-            assert isinstance(found, TensorStorageMetadata)
+            stored = self.metadata.state_dict_metadata[key]
+            assert isinstance(stored, TensorStorageMetadata)
             for box in target.boxes:
                 # The reader hands back the number of the box.
                 number = MetadataIndex(str(len(planner.into)))
-                planner.into.append(box.of(target.into))
+                planner.into.append(box.view_of(target.into))
                 chunk = ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes))
-                for item in create_read_items_for_chunk_list(key, found, [chunk]):
+                for item in create_read_items_for_chunk_list(key, stored, [chunk]):
                     items.append(replace(item, dest_index=number))
         self._read(items, planner)
 

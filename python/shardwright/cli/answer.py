@@ -48,14 +48,14 @@ def of_memory(memory: Mapping[str, Any], there: int | None) -> str:
     )
 
 
-def of_best(found: Found) -> str | None:
+def of_best(search: Found) -> str | None:
     """How far the step of a plan that was found is from the best, at most."""
-    step = found.rows[0]["seconds"]
-    if found.bound <= 0:
+    step = search.rows[0]["seconds"]
+    if search.bound <= 0:
         return None
-    times = f"this one takes at most {step / found.bound:.2f} times that"
-    said = f"no plan takes less than {time_of(found.bound)}: {times}"
-    late = found.tried[0] < found.tried[1]
+    times = f"this one takes at most {step / search.bound:.2f} times that"
+    said = f"no plan takes less than {time_of(search.bound)}: {times}"
+    late = search.tried[0] < search.tried[1]
     return said + ("; the deadline ended the search" if late else "")
 
 

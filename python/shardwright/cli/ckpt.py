@@ -29,8 +29,8 @@ def run_info(arguments: argparse.Namespace) -> None:
     from ..schemas import answer
 
     with working(arguments.checkpoint, "read and compare"):
-        found = (verified if arguments.verify else info)(arguments.checkpoint)
-    print(answer("ckpt-info", found) if arguments.json else "\n".join(lines_of(found, arguments.all)))
+        facts = (verified if arguments.verify else info)(arguments.checkpoint)
+    print(answer("ckpt-info", facts) if arguments.json else "\n".join(lines_of(facts, arguments.all)))
 
 
 def run_merge(arguments: argparse.Namespace) -> None:

@@ -58,7 +58,9 @@ def choice_of(arguments: argparse.Namespace, micro_batches: int | None = None) -
     name, text = cluster_of(arguments.cluster)
     constraints = constraints_of(arguments.constraints)
     within = min(max(batches, 0), TOO_MANY)
-    return Choice(name, text, within, arguments.optimizer, memory, deadline_of(arguments.deadline), constraints)
+    return Choice(
+        name, text, within, arguments.optimizer, memory, deadline_of(arguments.deadline), constraints
+    )
 
 
 def write(code: str, what: str, path: Path, text: str) -> None:

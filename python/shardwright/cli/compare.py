@@ -44,10 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     start = time.perf_counter()
     uncut: list[str] = []
     clashes: list[ShardwrightError] = []
-    found = list(searches_of(arguments, start, uncut, clashes))
-    if not found:
+    searched = list(searches_of(arguments, start, uncut, clashes))
+    if not searched:
         raise clashes[-1]
-    searches = [[{"micro_batches": many, **row} for row in one.rows] for many, _, one in found]
+    searches = [[{"micro_batches": many, **row} for row in one.rows] for many, _, one in searched]
     order = sorted(
         (not candidate["fits"], candidate["seconds"], which, at)
         for which, search in enumerate(searches)
@@ -55,24 +55,24 @@ def run(arguments: argparse.Namespace) -> int:
     )
     rows = [searches[which][at] for _, _, which, at in order]
     shown = len(rows) if arguments.all else SHOWN
-    kept = _keep(arguments, found, [(which, at) for _, _, which, at in order[:shown]])
+    kept = _keep(arguments, searched, [(which, at) for _, _, which, at in order[:shown]])
     status = DOES_NOT_FIT if order and order[0][0] else 0
-    model = found[0][1].model
-    bound = min(one.bound for _, _, one in found)
+    model = searched[0][1].model
+    bound = min(one.bound for _, _, one in searched)
     summary = {
         "model": model,
         "cluster": arguments.cluster,
         "devices": _devices(arguments),
         "bound": bound,
-        "tried": [sum(one.tried[at] for _, _, one in found) for at in (0, 1)],
+        "tried": [sum(one.tried[at] for _, _, one in searched) for at in (0, 1)],
         "seconds": time.perf_counter() - start,
-        "left_out": sum(one.left_out for _, _, one in found),
-        "passed_over": sorted({name: why for _, _, one in found for name, why in one.passed_over}.items()),
+        "left_out": sum(one.left_out for _, _, one in searched),
+        "passed_over": sorted({name: why for _, _, one in searched for name, why in one.passed_over}.items()),
         "uncut": uncut,
-        "constraints": max(one.constraints for _, _, one in found),
+        "constraints": max(one.constraints for _, _, one in searched),
         "rows": rows,
     }
-    draw(arguments, lambda: _drawn(arguments, model, found))
+    draw(arguments, lambda: _drawn(arguments, model, searched))
     if arguments.json:
         print(answer("compare", summary))
         return status
@@ -86,18 +86,20 @@ def run(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _drawn(arguments: argparse.Namespace, model: str, found: Sequence[tuple[int, Graph, Found]]) -> str:
+def _drawn(arguments: argparse.Namespace, model: str, searched: Sequence[tuple[int, Graph, Found]]) -> str:
     from .._core import compared_svg
 
-    searches = [(many, one) for many, _, one in found]
+    searches = [(many, one) for many, _, one in searched]
     return compared_svg(model, arguments.cluster, _devices(arguments), searches)
 
 
 def _keep(
-    arguments: argparse.Namespace, found: Sequence[tuple[int, Graph, Found]], shown: Sequence[tuple[int, int]]
+    arguments: argparse.Namespace,
+    searched: Sequence[tuple[int, Graph, Found]],
+    shown: Sequence[tuple[int, int]],
 ) -> bool:
     """For other commands, the plans that are shown: of which search, and where in it."""
-    plans = [(found[which][0], found[which][2].plan(at)) for which, at in shown]
+    plans = [(searched[which][0], searched[which][2].plan(at)) for which, at in shown]
     cut = arguments.batches is None
     return candidates.keep(
         arguments, [candidates.Candidate(plan.name, many, cut, plan.folded) for many, plan in plans]
@@ -140,15 +142,15 @@ def searches_of(
         with Progress(wanted(None)).phases(batches_of(many)) as phases:
             below = sorted(steps)[SHOWN - 1] if shown and len(steps) >= SHOWN else None
             try:
-                found = choice.search(graph, devices, True, shown, below, watch=phases.begin)
+                result = choice.search(graph, devices, True, shown, below, watch=phases.begin)
             except PlanError as error:
                 # A line that cannot be read has a place, constraints that clash have several.
                 if error.place is not None:
                     raise
                 clashes.append(error)
                 continue
-        steps += [row["seconds"] for row in found.rows if row["fits"]]
-        yield choice.batches, graph, found
+        steps += [row["seconds"] for row in result.rows if row["fits"]]
+        yield choice.batches, graph, result
 
 
 def _devices(arguments: argparse.Namespace) -> int:
@@ -182,7 +184,7 @@ def _lines(summary: dict[str, Any], shown: int) -> Iterator[str]:
         yield from (f"{'':>4}   {line}" for line in lines[1:])
     if len(rows) > shown:
         yield f"... and {len(rows) - shown} more (--all)"
-    tried, of = summary["tried"]
+    tried, shapes = summary["tried"]
     yield ""
     if summary["constraints"]:
         yield f"all respect the constraints: {summary['constraints']}"
@@ -192,7 +194,7 @@ def _lines(summary: dict[str, Any], shown: int) -> Iterator[str]:
     if summary["devices"] == 1:
         yield NOTHING_TO_DIVIDE
     none = len(summary["passed_over"])
-    yield f"{tried} of {of} shapes in {summary['seconds']:.1f} s; {none} plans do not fit this model"
+    yield f"{tried} of {shapes} shapes in {summary['seconds']:.1f} s; {none} plans do not fit this model"
 
 
 def _answer(summary: dict[str, Any]) -> Iterator[str]:

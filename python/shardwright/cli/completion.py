@@ -70,13 +70,13 @@ def _values(action: argparse.Action) -> tuple[str, ...]:
     return tuple(suggestions() if callable(suggestions) else suggestions or action.choices or ())
 
 
-def _bash(found: list[Level]) -> str:
+def _bash(levels: list[Level]) -> str:
     def known(words: Iterable[str]) -> str:
         return f"known={shlex.quote(' '.join(words))}"
 
-    lines = ["_shardwright() {", *_follow(found, "${COMP_WORDS[@]:1:COMP_CWORD-1}")]
+    lines = ["_shardwright() {", *_follow(levels, "${COMP_WORDS[@]:1:COMP_CWORD-1}")]
     lines += _cases(
-        found,
+        levels,
         "${COMP_WORDS[COMP_CWORD-1]}",
         values=lambda option: known(option.values),
         files="known=",
@@ -87,14 +87,14 @@ def _bash(found: list[Level]) -> str:
     return "\n".join([*lines, "complete -o default -F _shardwright shardwright", ""])
 
 
-def _zsh(found: list[Level]) -> str:
+def _zsh(levels: list[Level]) -> str:
     def described(offered: Iterable[tuple[str, str]]) -> str:
         return f"offered=({' '.join(shlex.quote(_described(*pair)) for pair in offered)})"
 
-    lines = ["#compdef shardwright", "_shardwright() {", *_follow(found, "${(@)words[2,CURRENT-1]}")]
+    lines = ["#compdef shardwright", "_shardwright() {", *_follow(levels, "${(@)words[2,CURRENT-1]}")]
     lines.append("  local -a offered")
     lines += _cases(
-        found,
+        levels,
         "${words[CURRENT-1]}",
         values=lambda option: f"compadd -- {shlex.join(option.values)}; _files",
         files="_files",
@@ -105,7 +105,7 @@ def _zsh(found: list[Level]) -> str:
 
 
 def _cases(
-    found: list[Level],
+    levels: list[Level],
     word_before: str,
     *,
     values: Callable[[Option], str],
@@ -115,21 +115,21 @@ def _cases(
     """What is offered: after an option with values, after one that takes something else, and elsewhere the
     words that may come, with what they are. The two last cases are left open."""
     yield f'  case "$at {word_before}" in'
-    for level in found:
+    for level in levels:
         for option in level.options:
             if option.takes:
                 offered = values(option) if option.values else files
                 yield f"    {_patterns(level, option)}) {offered};;"
     yield '    *) case "$at" in'
-    for level in found:
+    for level in levels:
         may_come = [*level.commands, *((value, "") for value in level.values)]
         may_come += [(flag, option.help) for option in level.options for flag in option.flags]
         yield f"      {shlex.quote('/'.join(level.path))}) {words(may_come)};;"
 
 
-def _fish(found: list[Level]) -> str:
+def _fish(levels: list[Level]) -> str:
     lines = []
-    for level in found:
+    for level in levels:
         seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in level.path)
         names = [name for name, _ in level.commands]
         if names:
@@ -148,10 +148,10 @@ def _fish(found: list[Level]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _follow(found: list[Level], words: str) -> list[str]:
+def _follow(levels: list[Level], words: str) -> list[str]:
     """Shell lines that put the path of the commands said so far into `at`."""
     lines = ["  local at= known= word", f'  for word in "{words}"; do', '    case "$at/$word" in']
-    for level in found:
+    for level in levels:
         if level.path:
             at = "/".join(level.path)
             said = at if len(level.path) > 1 else f"/{at}"

@@ -28,14 +28,14 @@ def run(arguments: argparse.Namespace) -> None:
     with working(arguments.model, "capture"):
         graph, as_python = graph_and_python(arguments)
     plan = _plan(arguments, graph)
-    found = rule_coverage(graph, plan, {name: share for name, (_, share) in as_python.items()})
-    for row in found["without_rule"]:
+    coverage = rule_coverage(graph, plan, {name: share for name, (_, share) in as_python.items()})
+    for row in coverage["without_rule"]:
         row["reason"] = _reason(row, as_python)
         row["to_split"] = _to_split(row)
     if arguments.json:
-        print(answer("ops-coverage", {"name": graph.model, **found}))
+        print(answer("ops-coverage", {"name": graph.model, **coverage}))
     else:
-        print("\n".join(_lines(graph.model, plan, found)))
+        print("\n".join(_lines(graph.model, plan, coverage)))
 
 
 def _plan(arguments: argparse.Namespace, graph: Graph) -> Plan | None:
@@ -67,27 +67,27 @@ def _to_split(row: Row) -> str:
     }[row["lack"]]
 
 
-def _lines(model: str, plan: Plan | None, found: dict[str, Any]) -> Iterator[str]:
-    whole, ruled = found["model"], found["with_rule"]
+def _lines(model: str, plan: Plan | None, coverage: dict[str, Any]) -> Iterator[str]:
+    whole, ruled = coverage["model"], coverage["with_rule"]
     yield (
         f"{model}: {ruled['operators']} of {count_of(whole['operators'], 'operator')} have a rule, with"
         f" {_shares(ruled, whole)}"
     )
     yield f"operations are those of a forward and backward: {operations_of(whole['operations'])}"
-    if (kept := found["whole"])["operators"]:
+    if (kept := coverage["whole"])["operators"]:
         yield (
             f"of those with a rule {kept['operators']} leave no dim to be split, with"
             f" {_share(kept, whole, 'operations')} of the operations"
         )
     if plan is not None:
-        ways = found["plan"].items()
-        told = [
+        ways = coverage["plan"].items()
+        shares = [
             f"{way} {count_of(amount['operators'], 'operator')} with {_share(amount, whole, 'operations')}"
             for way, amount in ways
             if amount["operators"]
         ]
-        yield f"{plan.name} on {count_of(plan.devices, 'device')}: {', '.join(told)} of the operations"
-    for row in found["without_rule"]:
+        yield f"{plan.name} on {count_of(plan.devices, 'device')}: {', '.join(shares)} of the operations"
+    for row in coverage["without_rule"]:
         yield ""
         yield from _row(row, whole)
 

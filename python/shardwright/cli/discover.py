@@ -36,14 +36,14 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if _takes_arguments(function):
         raise _no_example(f"{named} is a function that takes arguments, and not yet an example", _name(named))
-    found = called(function, named)
-    if _is_model(found):
-        _of_model(graph_of_returned(found, named), arguments.json)
+    returned = called(function, named)
+    if _is_model(returned):
+        _of_model(graph_of_returned(returned, named), arguments.json)
         return
     from ..discovering import discover
 
     with working(named, "run on parts"):
-        one = discover(*_example_of(found, named))
+        one = discover(*_example_of(returned, named))
     if arguments.json:
         print(answer("ops-discover", {"functions": [_plain(one)]}))
     else:
@@ -80,16 +80,18 @@ def _imported(home: str, name: str) -> Any:
     return function
 
 
-def _is_model(found: Any) -> bool:
+def _is_model(returned: Any) -> bool:
     from torch import nn
 
-    return isinstance(found, nn.Module) or (isinstance(found, tuple) and isinstance(found[0], nn.Module))
+    return isinstance(returned, nn.Module) or (
+        isinstance(returned, tuple) and isinstance(returned[0], nn.Module)
+    )
 
 
-def _example_of(found: Any, named: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _example_of(returned: Any, named: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """A function, and what it is called with."""
-    if isinstance(found, tuple) and len(found) in (2, 3) and callable(found[0]):
-        function, args, kwargs = (*found, {})[:3]
+    if isinstance(returned, tuple) and len(returned) in (2, 3) and callable(returned[0]):
+        function, args, kwargs = (*returned, {})[:3]
         args = tuple(args) if isinstance(args, (tuple, list)) else (args,)
         if isinstance(kwargs, dict):
             return function, args, kwargs
@@ -122,7 +124,7 @@ def _name(named: str) -> str:
 def _of_model(graph: Graph, as_json: bool) -> None:
     from ..discovering import discover_or_why, examples, has_no_rule
 
-    found: list[Discovered | None] = []
+    discovered: list[Discovered | None] = []
     rows = []
     for example in examples(graph, has_no_rule):
         operator = example.operator
@@ -130,7 +132,7 @@ def _of_model(graph: Graph, as_json: bool) -> None:
         why: str | None = "it is a module that runs as it is, not a function"
         if operator.target != _MODULE:
             one, why = discover_or_why(example.function, example.args, example.kwargs)
-        found.append(one)
+        discovered.append(one)
         place = f"{operator.path or graph.model} at {operator.line}"
         if as_json:
             where = {"target": operator.target, "path": operator.path, "line": operator.line}
@@ -141,11 +143,11 @@ def _of_model(graph: Graph, as_json: bool) -> None:
             print("\n".join([*_lines(one), f"  in       {place}", ""]))
     if as_json:
         print(answer("ops-discover", {"functions": rows}))
-    elif not found:
+    elif not discovered:
         print(f"all operators of {graph.model} have a rule")
     else:
-        good = sum(one is not None and bool(one.dims) for one in found)
-        print(f"{len(found)} calls of {graph.model} have no rule: one was found for {good} of them")
+        good = sum(one is not None and bool(one.dims) for one in discovered)
+        print(f"{len(discovered)} calls of {graph.model} have no rule: one was found for {good} of them")
 
 
 def _lines(one: Discovered) -> Iterator[str]:
@@ -160,8 +162,8 @@ def _lines(one: Discovered) -> Iterator[str]:
         for row in rows:
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
             yield f"  {'  '.join([*cells, row[3]])}".rstrip()
-    for of in one.linear:
-        yield f"  linear in {_tensors(of)}"
+    for operands in one.linear:
+        yield f"  linear in {_tensors(operands)}"
     yield from (f"  {line}" for line in _how_sure(one))
 
 
@@ -188,8 +190,10 @@ def _place(place: tuple[int, int, int]) -> str:
     return f"dim {dim}" if outer == 1 else f"dim {dim} inside of {outer}"
 
 
-def _tensors(of: list[int]) -> str:
-    return f"tensor {of[0]}" if len(of) == 1 else f"tensors {', '.join(map(str, of))} jointly"
+def _tensors(operands: list[int]) -> str:
+    return (
+        f"tensor {operands[0]}" if len(operands) == 1 else f"tensors {', '.join(map(str, operands))} jointly"
+    )
 
 
 def _how_sure(one: Discovered) -> Iterator[str]:

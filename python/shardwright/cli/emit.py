@@ -49,9 +49,9 @@ def run(arguments: argparse.Namespace) -> None:
     progress = Progress(wanted(arguments.progress))
     with progress.phases(arguments.model) as phases:
         phases.begin("capture")
-        graph, found, _ = chosen(arguments, lambda _: phases.begin("plan"))
+        graph, search, _ = chosen(arguments, lambda _: phases.begin("plan"))
         phases.begin("plan")
-        plan = plan_of(arguments, graph) if found is None else found.plan(0)
+        plan = plan_of(arguments, graph) if search is None else search.plan(0)
         compiled = compile(plan, arguments.outputs, phases.begin, memory=limit_of(arguments))
         phases.begin("keep")
         files = {**compiled.files, GRAPH: graph.text, PLAN: plan.folded}

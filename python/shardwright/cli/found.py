@@ -25,9 +25,9 @@ WHOLE = "whole"
 OTHER = (" layers ", "offload", "coshard")
 
 
-def asked_for(found: Found | None, plan: str) -> Found:
-    if found is not None:
-        return found
+def asked_for(search: Found | None, plan: str) -> Found:
+    if search is not None:
+        return search
     raise PlanError(
         "SW0925",
         f"there is nothing to explain of the plan {plan}",
@@ -36,21 +36,21 @@ def asked_for(found: Found | None, plan: str) -> Found:
     )
 
 
-def numbers_of(found: Found) -> dict[str, Any]:
-    row = found.rows[0]
+def numbers_of(search: Found) -> dict[str, Any]:
+    row = search.rows[0]
     numbers: dict[str, Any] = {
         "step": row["seconds"],
-        "bound": found.bound,
+        "bound": search.bound,
         "utilisation": row["utilisation"],
-        "shapes": {"tried": found.tried[0], "all": found.tried[1], "left_out": found.left_out},
+        "shapes": {"tried": search.tried[0], "all": search.tried[1], "left_out": search.left_out},
     }
-    if found.inside is not None:
-        bound, decisions, choices, sums, seconds = found.inside
+    if search.inside is not None:
+        bound, decisions, choices, sums, seconds = search.inside
         searched = {"decisions": decisions, "choices": choices, "sums": sums, "seconds": seconds}
         numbers |= {"bound_of_one_block": bound if bound <= row["seconds"] else None, "search": searched}
-    if found.pipelines is not None:
+    if search.pipelines is not None:
         names = ("places", "groups", "looked_at", "seconds", "is_whole")
-        numbers["pipelines"] = dict(zip(names, found.pipelines, strict=True))
+        numbers["pipelines"] = dict(zip(names, search.pipelines, strict=True))
     return numbers
 
 
@@ -63,37 +63,37 @@ def line_of_step(seconds: float, parts: Mapping[str, float], utilisation: float)
     return f"a step takes {time_of(seconds)}: {spent}; {utilisation:.1%} of what the devices can compute"
 
 
-def lines_of(found: Found, searched: bool = True) -> Iterator[str]:
+def lines_of(search: Found, searched: bool = True) -> Iterator[str]:
     """How far from the best the plan is, and what was `searched`."""
-    step = found.rows[0]["seconds"]
-    if found.bound > 0 and searched:
-        times = step / found.bound
-        yield (
-            f"no plan takes less than {time_of(found.bound)}: it is at most {times:.3f} times the lower bound"
-        )
-    if (least := found.rows[0]["order"]) is not None:
-        yield f"its schedule was searched: with blocks of these lengths none takes less than {time_of(least)}"
-    if found.constraints:
-        yield f"it respects all constraints: {found.constraints}"
-    if found.tried[0] < found.tried[1]:
+    step = search.rows[0]["seconds"]
+    if search.bound > 0 and searched:
+        times = step / search.bound
+        quickest = time_of(search.bound)
+        yield f"no plan takes less than {quickest}: it is at most {times:.3f} times the lower bound"
+    if (makespan := search.rows[0]["order"]) is not None:
+        shortest = time_of(makespan)
+        yield f"its schedule was searched: with blocks of these lengths none takes less than {shortest}"
+    if search.constraints:
+        yield f"it respects all constraints: {search.constraints}"
+    if search.tried[0] < search.tried[1]:
         yield "the deadline ended the search: with a longer one there may be a quicker plan"
-    if found.inside is None or not searched:
+    if search.inside is None or not searched:
         return
-    bound, decisions, choices, sums, seconds = found.inside
+    bound, decisions, choices, sums, seconds = search.inside
     if 0 < bound <= step:
         times = step / bound
-        of = "that respects them " if found.constraints else ""
-        if any(word in row["plan"] for row in found.rows for word in OTHER):
-            of += "and " if of else "that "
-            of += "recomputes all layers or none, offloads nothing and runs no parts in turn, "
-        least = f"{time_of(bound)}: {times:.3f} times that"
-        yield f"no plan of one block {of}takes less than {least}"
+        plans = "that respects them " if search.constraints else ""
+        if any(word in row["plan"] for row in search.rows for word in OTHER):
+            plans += "and " if plans else "that "
+            plans += "recomputes all layers or none, offloads nothing and runs no parts in turn, "
+        lower = f"{time_of(bound)}: {times:.3f} times that"
+        yield f"no plan of one block {plans}takes less than {lower}"
     yield (
         f"searched: {decisions} decisions with {choices:,} choices, {sums:,.0f} sums in {time_of(seconds)};"
-        f" {found.tried[0]} of {found.tried[1]} shapes with names, {found.left_out} plans left out"
+        f" {search.tried[0]} of {search.tried[1]} shapes with names, {search.left_out} plans left out"
     )
-    if found.pipelines is not None:
-        places, groups, looked, seconds, is_whole = found.pipelines
+    if search.pipelines is not None:
+        places, groups, looked, seconds, is_whole = search.pipelines
         rest = "" if is_whole else "; not all were evaluated, for lack of time or memory"
         yield (
             f"pipelines: {places} places to cut, {groups} groups of devices that differ,"
@@ -101,11 +101,11 @@ def lines_of(found: Found, searched: bool = True) -> Iterator[str]:
         )
 
 
-def explained(found: Found, graph: Graph, path: str, others: Callable[[], Found]) -> Iterator[str]:
+def explained(search: Found, graph: Graph, path: str, others: Callable[[], Found]) -> Iterator[str]:
     """Why an operator is divided so in the chosen plan. `others` finds more plans, for one with a name."""
     at = operator_at(graph, path)
-    answer = found.explain(at, WAYS)
-    first = found.rows[0]
+    answer = search.explain(at, WAYS)
+    first = search.rows[0]
     if answer is None:
         yield from _by_plans(others(), at, path)
         return
@@ -124,14 +124,14 @@ def explained(found: Found, graph: Graph, path: str, others: Callable[[], Found]
     yield from (_way(way, first=number == 0) for number, way in enumerate(ways))
 
 
-def _by_plans(found: Found, at: int, path: str) -> Iterator[str]:
+def _by_plans(search: Found, at: int, path: str) -> Iterator[str]:
     """Of a plan with a name: the quickest other plans that split the operator otherwise."""
     from ..report.memory import size_of
 
-    if found.plan(0).devices == 1:
+    if search.plan(0).devices == 1:
         yield NOTHING_TO_DIVIDE
         return
-    ways = _ways_of_plans(found, at)
+    ways = _ways_of_plans(search, at)
     chosen, *others = ways
     yield f"the plan that was chosen is `{chosen['plan']}`, and splits {path} by `{chosen['divided']}`"
     if not others:
@@ -145,12 +145,12 @@ def _by_plans(found: Found, at: int, path: str) -> Iterator[str]:
         yield f"{split['divided']:<32} {over:>10} {size_of(split['bytes']):>9}  {split['plan']}"
 
 
-def _ways_of_plans(found: Found, at: int) -> list[dict[str, Any]]:
+def _ways_of_plans(search: Found, at: int) -> list[dict[str, Any]]:
     """Each way to split the operator once, by the quickest plan that has it; the chosen plan's first."""
     ways: dict[str, dict[str, Any]] = {}
-    candidates = found.rows
+    candidates = search.rows
     for number, candidate in enumerate(candidates):
-        _, splits, devices = found.plan(number).decisions[at]
+        _, splits, devices = search.plan(number).decisions[at]
         divided = " x ".join(f"{dim} {parts}" for dim, parts in splits if parts > 1) or (
             WHOLE if len(set(devices)) == 1 else f"{WHOLE} on each of {len(set(devices))}"
         )
@@ -161,12 +161,12 @@ def _ways_of_plans(found: Found, at: int) -> list[dict[str, Any]]:
 
 
 def explained_in_numbers(
-    found: Found, graph: Graph, path: str, others: Callable[[], Found]
+    search: Found, graph: Graph, path: str, others: Callable[[], Found]
 ) -> dict[str, Any]:
     """The same as JSON: of every way what the best plan with it takes."""
     at = operator_at(graph, path)
-    answer = found.explain(at, WAYS)
-    common = {"path": path, "plan": found.rows[0]["plan"]}
+    answer = search.explain(at, WAYS)
+    common = {"path": path, "plan": search.rows[0]["plan"]}
     if answer is None:
         return common | {"of": None, "block": None, "alike": 0, "ways": _ways_of_plans(others(), at)}
     name, block, count, ways = answer
@@ -202,7 +202,7 @@ def _why(path: str, ways: Sequence[Way]) -> Iterator[str]:
         yield f"{path} is split by `{chosen[0]}`: there is no other way"
         return
     other = min(ways[1:], key=lambda way: way[1])
-    more = [theirs - own for own, theirs in zip(chosen[2], other[2], strict=True)]
+    more = [theirs - ours for ours, theirs in zip(chosen[2], other[2], strict=True)]
     worse = {
         "compute": more[0] + more[2],
         "wait for each other": more[1],

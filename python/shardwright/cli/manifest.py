@@ -30,19 +30,19 @@ def run(arguments: argparse.Namespace) -> int:
     from .cluster import write
     from .step import simulated
 
-    _, _, found, _ = simulated(arguments)
-    manifest = json.loads(found.manifest)
+    _, _, result, _ = simulated(arguments)
+    manifest = json.loads(result.manifest)
     if arguments.series:
         text = "".join(f"{json.dumps(line)}\n" for line in series_of(manifest))
         write("SW0913", "the series", Path(arguments.series), text)
     if arguments.json:
-        print(found.manifest)
-        return status_of(found)
+        print(result.manifest)
+        return status_of(result)
     for line in lines_of_manifest(manifest):
         print(line)
     if arguments.series:
         print(f"\nThe series is in {arguments.series}.")
-    return status_of(found)
+    return status_of(result)
 
 
 def series_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:

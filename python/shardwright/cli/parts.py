@@ -63,4 +63,4 @@ def chosen(
 
     cut = Cutting(source.rows, devices, choice, graph_of_parts, watch).best()
     arguments.micro_batches = cut.parts
-    return cut.graph, cut.found, cut.says
+    return cut.graph, cut.search, cut.says

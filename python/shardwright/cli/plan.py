@@ -70,32 +70,34 @@ def run(arguments: argparse.Namespace) -> int:
     require_cluster(arguments)
     with Progress(wanted(None)).phases(arguments.model) as phases:
         path = arguments.explain
-        graph, found, cut = chosen(
+        graph, search, cut = chosen(
             arguments, phases.begin, lambda graph: path is None or operator_at(graph, path)
         )
         if path is not None:
-            asked = asked_for(found, arguments.plan), graph, path, lambda: _others(arguments, graph)
+            asked = asked_for(search, arguments.plan), graph, path, lambda: _others(arguments, graph)
             print(
                 answer("plan-explain", explained_in_numbers(*asked))
                 if arguments.json
                 else "\n".join(explained(*asked))
             )
             return 0
-        plan = plan_of(arguments, graph) if found is None else found.plan(0)
-        told = _Told.of(arguments, plan, graph, (found, cut), phases.begin)
+        plan = plan_of(arguments, graph) if search is None else search.plan(0)
+        answered = _Answer.from_arguments(arguments, plan, graph, (search, cut), phases.begin)
     if arguments.to:
         write("SW0928", "the plan", Path(arguments.to), plan.folded)
     draw(arguments, lambda: sharding_svg(plan))
     if arguments.json:
-        print(answer("plan", told.numbers(graph.model)))
-        return told.exit
-    for line in told.text(arguments.all) if arguments.all or arguments.text else told.table(graph.model):
+        print(answer("plan", answered.numbers(graph.model)))
+        return answered.exit
+    for line in (
+        answered.text(arguments.all) if arguments.all or arguments.text else answered.table(graph.model)
+    ):
         print(line)
     if arguments.to:
         print(f"The plan is in {arguments.to}.")
     for line in lines_of_picture(arguments):
         print(line)
-    return told.exit
+    return answered.exit
 
 
 def _others(arguments: argparse.Namespace, graph: Graph) -> Found:
@@ -111,11 +113,11 @@ def _others(arguments: argparse.Namespace, graph: Graph) -> Found:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Answer:
     """A plan, and what is known of it."""
 
     plan: Plan
-    found: Found | None
+    search: Found | None
     cut: str | None
     """Into how many micro-batches the batch was cut, if that was chosen."""
     memory: dict[str, Any]
@@ -128,14 +130,14 @@ class _Told:
     verbose: bool = False
 
     @classmethod
-    def of(
+    def from_arguments(
         cls,
         arguments: argparse.Namespace,
         plan: Plan,
         graph: Graph,
         chosen: tuple[Found | None, str | None],
         watch: Callable[[str], object],
-    ) -> _Told:
+    ) -> _Answer:
         from .._core import compile, simulate_step
         from ..report.memory import memory_of
         from ..report.progress import verbose
@@ -198,7 +200,7 @@ class _Told:
             yield line("step", f"{time_of(self.step.seconds)}, {share}")
         there = None if self.step is None else self.step.memory[self.memory["rank"]][1]
         yield line("memory", of_memory(self.memory, there))
-        if self.found is not None and (best := of_best(self.found)) is not None:
+        if self.search is not None and (best := of_best(self.search)) is not None:
             yield line("best", best)
         run = self.run if self.run == WRITTEN_FIRST else of_run(self.run, self.cut_in)
         # To be copied: a path in it may be long.
@@ -207,7 +209,7 @@ class _Told:
     @property
     def cut_in(self) -> int | None:
         """Of a batch that is cut here, how many micro-batches."""
-        return self.batches if self.found is not None and self.cut is not None else None
+        return self.batches if self.search is not None and self.cut is not None else None
 
     def text(self, every: bool) -> Iterator[str]:
         yield from (self.plan.text if every else self.plan.folded).splitlines()
@@ -230,27 +232,27 @@ class _Told:
         from ..report.computed_work import lines_of_work, work_of
         from .found import NOTHING_TO_DIVIDE, lines_of
 
-        if self.found is not None and self.plan.devices == 1:
+        if self.search is not None and self.plan.devices == 1:
             yield NOTHING_TO_DIVIDE
         if self.cut is not None:
             yield self.cut
         if verbose:
             yield from _rewritings(self.plan, names)
         yield from lines_of_work(work_of(self.plan))
-        if self.found is not None:
-            yield from lines_of(self.found, verbose)
+        if self.search is not None:
+            yield from lines_of(self.search, verbose)
 
     def numbers(self, model: str) -> dict[str, Any]:
         from .._core import plan_rows
         from .found import numbers_of
 
-        told: dict[str, Any] = {} if self.found is None else {"found": numbers_of(self.found)}
+        more: dict[str, Any] = {} if self.search is None else {"found": numbers_of(self.search)}
         if self.batches is not None:
-            told["micro_batches"] = self.batches
+            more["micro_batches"] = self.batches
         if self.step is not None:
-            told["step"] = {"seconds": self.step.seconds, "utilisation": self.step.operations[1]}
+            more["step"] = {"seconds": self.step.seconds, "utilisation": self.step.operations[1]}
         rows = plan_rows(self.plan, self.step)
-        return _numbers(self.plan, model) | {"rows": rows, "memory": self.memory} | told
+        return _numbers(self.plan, model) | {"rows": rows, "memory": self.memory} | more
 
 
 def _taken(arguments: argparse.Namespace, plan: Plan, graph: Graph) -> str:

@@ -146,4 +146,4 @@ def _compared(arguments: argparse.Namespace) -> list[tuple[int, Found]]:
     from .compare import searches_of
 
     asked = argparse.Namespace(**vars(arguments) | {"all": True, "memory": None})
-    return [(many, found) for many, _, found in searches_of(asked, time.perf_counter(), [], [])]
+    return [(many, search) for many, _, search in searches_of(asked, time.perf_counter(), [], [])]

@@ -36,16 +36,16 @@ def run(arguments: argparse.Namespace) -> None:
     with working(arguments.model or "demo", "capture"):
         graph = graph_of_examples(arguments)
     wanted = _targets(names)
-    found = []
+    verified = []
     for one in verify_rules(graph, lambda target: not wanted or target in wanted):
-        found.append(one)
+        verified.append(one)
         if not arguments.json:
             print("\n".join(_lines(one)), flush=True)
     if arguments.json:
-        print(answer("ops-verify", {"model": graph.model, "calls": [_plain(one) for one in found]}))
+        print(answer("ops-verify", {"model": graph.model, "calls": [_plain(one) for one in verified]}))
     else:
-        print(_count(found, graph.model, wanted))
-    wrong = [one for one in found if one.problem is not None]
+        print(_count(verified, graph.model, wanted))
+    wrong = [one for one in verified if one.problem is not None]
     if wrong:
         raise wrong_rule(wrong, graph.model)
 
@@ -88,15 +88,15 @@ def _lines(one: Verified) -> list[str]:
     return lines
 
 
-def _count(found: list[Verified], model: str, wanted: Iterable[str]) -> str:
-    if not found:
+def _count(verified: list[Verified], model: str, wanted: Iterable[str]) -> str:
+    if not verified:
         names = ", ".join(sorted(wanted)) or "any operator"
         return f"{model} does not call {names}; name a model that does"
-    tried = [tried for one in found for tried in one.tried]
+    tried = [tried for one in verified for tried in one.tried]
     wrong = sum(t.problem is not None for t in tried)
-    skipped = sum(one.skipped is not None for one in found)
+    skipped = sum(one.skipped is not None for one in verified)
     return (
-        f"{len(found)} calls of {len({one.operator.target for one in found})} operators of {model},"
+        f"{len(verified)} calls of {len({one.operator.target for one in verified})} operators of {model},"
         f" {len(tried)} ways to split them: {len(tried) - wrong} equal, {wrong} not;"
         f" {skipped} calls not tried"
     )

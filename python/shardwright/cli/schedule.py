@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
     start = time.perf_counter()
     try:
         with working(arguments.shape, "search"):
-            found = search_order(
+            order = search_order(
                 text,
                 batches,
                 memory=arguments.memory,
@@ -59,14 +59,14 @@ def run(arguments: argparse.Namespace) -> None:
     except PlanError as error:
         raise _in_file(error, arguments.shape) from None
     seconds = time.perf_counter() - start
-    draw(arguments, lambda: found.svg(_title(text, arguments.shape)))
+    draw(arguments, lambda: order.svg(_title(text, arguments.shape)))
     if arguments.json:
-        print(answer("schedule", _numbers(found, seconds)))
+        print(answer("schedule", _numbers(order, seconds)))
     elif arguments.timetable:
-        print(_timetable(found), end="")
+        print(_timetable(order), end="")
     else:
-        print(found.figure)
-        print("\n".join([*_lines(found, seconds), *lines_of_picture(arguments)]))
+        print(order.figure)
+        print("\n".join([*_lines(order, seconds), *lines_of_picture(arguments)]))
 
 
 def _title(text: str, shape: str) -> str:
@@ -76,10 +76,10 @@ def _title(text: str, shape: str) -> str:
 
 
 def _possible(arguments: argparse.Namespace) -> None:
-    least = {"devices": 1, "micro_batches": 0, "memory": 0, "in_flight": 1, "deadline": 0.0}
-    for name, at_least in least.items():
+    minima = {"devices": 1, "micro_batches": 0, "memory": 0, "in_flight": 1, "deadline": 0.0}
+    for name, minimum in minima.items():
         given = getattr(arguments, name)
-        if given is not None and not at_least <= given < 2**31:
+        if given is not None and not minimum <= given < 2**31:
             flag = f"--{name.replace('_', '-')}"
             raise PlanError("SW0374", f"`{flag} {given}` is not a valid number", fix="give another number")
 
@@ -118,66 +118,73 @@ def _devices(text: str) -> int:
     return int(words[0][1]) if words and words[0][1].isdecimal() and len(words[0][1]) < 4 else 1
 
 
-def _timetable(found: FoundOrder) -> str:
-    if found.timetable is None:
+def _timetable(order: FoundOrder) -> str:
+    if order.timetable is None:
         raise PlanError(
             "SW0374",
             "the blocks have no names that a plan knows",
             why="a timetable speaks of tasks: `F0` is the forward of block 0, `B0` its backward",
             fix="name the blocks F0, F1, ..., B1, B0",
         )
-    return found.timetable
+    return order.timetable
 
 
-def _lines(found: FoundOrder, seconds: float) -> list[str]:
-    period = "proved the fewest" if found.period == found.period_bound else f"at least {_least(found)}"
-    step = (
-        "proved the shortest" if found.makespan == found.makespan_bound else f"at most {_gap(found):.1%} over"
+def _lines(schedule: FoundOrder, seconds: float) -> list[str]:
+    period = (
+        "proved the fewest"
+        if schedule.period == schedule.period_bound
+        else f"at least {_lower_bound(schedule)}"
     )
-    order = "in that order" if found.in_turn else "in an order of its own"
-    count = "a micro-batch" if found.group == 1 else f"{found.group} micro-batches"
+    step = (
+        "proved the shortest"
+        if schedule.makespan == schedule.makespan_bound
+        else f"at most {_gap(schedule):.1%} over"
+    )
+    order = "in that order" if schedule.in_turn else "in an order of its own"
+    count = "a micro-batch" if schedule.group == 1 else f"{schedule.group} micro-batches"
     return [
-        f"steady state: {count} every {found.period}, {found.in_flight} in flight",
-        f"  bubbles {found.bubbles}, {period} (no period of {count} is shorter than {found.period_bound})",
-        f"step: {len(found.starts)} micro-batches, {order}, take {found.makespan}",
-        f"  {step} (none takes less than {found.makespan_bound})",
-        paint(f"searched {found.nodes:,} nodes in {seconds:.3f} s", "dim", sys.stdout),
+        f"steady state: {count} every {schedule.period}, {schedule.in_flight} in flight",
+        f"  bubbles {schedule.bubbles}, {period}"
+        f" (no period of {count} is shorter than {schedule.period_bound})",
+        f"step: {len(schedule.starts)} micro-batches, {order}, take {schedule.makespan}",
+        f"  {step} (none takes less than {schedule.makespan_bound})",
+        paint(f"searched {schedule.nodes:,} nodes in {seconds:.3f} s", "dim", sys.stdout),
     ]
 
 
-def _least(found: FoundOrder) -> int:
-    return found.bubbles - (found.period - found.period_bound)
+def _lower_bound(order: FoundOrder) -> int:
+    return order.bubbles - (order.period - order.period_bound)
 
 
-def _gap(found: FoundOrder) -> float:
-    return found.makespan / found.makespan_bound - 1
+def _gap(order: FoundOrder) -> float:
+    return order.makespan / order.makespan_bound - 1
 
 
-def _numbers(found: FoundOrder, seconds: float) -> dict[str, Any]:
+def _numbers(order: FoundOrder, seconds: float) -> dict[str, Any]:
     return {
-        "group": found.group,
-        "period": found.period,
-        "period_bound": found.period_bound,
-        "bubbles": found.bubbles,
-        "proved": found.period == found.period_bound,
-        "in_flight": found.in_flight,
-        "micro_batches": len(found.starts),
-        "makespan": found.makespan,
-        "makespan_bound": found.makespan_bound,
-        "gap": _gap(found),
-        "in_turn": found.in_turn,
-        "nodes": found.nodes,
+        "group": order.group,
+        "period": order.period,
+        "period_bound": order.period_bound,
+        "bubbles": order.bubbles,
+        "proved": order.period == order.period_bound,
+        "in_flight": order.in_flight,
+        "micro_batches": len(order.starts),
+        "makespan": order.makespan,
+        "makespan_bound": order.makespan_bound,
+        "gap": _gap(order),
+        "in_turn": order.in_turn,
+        "nodes": order.nodes,
         "seconds": seconds,
-        "timetable": found.timetable,
+        "timetable": order.timetable,
         "blocks": [
             {
                 "name": name,
                 "devices": devices,
                 "time": length,
                 "memory": memory,
-                "steady": [row[at] for row in found.steady],
-                "starts": [row[at] for row in found.starts],
+                "steady": [row[at] for row in order.steady],
+                "starts": [row[at] for row in order.starts],
             }
-            for at, (name, devices, length, memory) in enumerate(found.blocks)
+            for at, (name, devices, length, memory) in enumerate(order.blocks)
         ],
     }

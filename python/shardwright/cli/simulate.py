@@ -36,20 +36,20 @@ def run(arguments: argparse.Namespace) -> int:
     from .step import step_of
 
     step = step_of(arguments)
-    graph, plan, found, batches = step.graph, step.plan, step.simulated, step.batches
-    if found.trace is not None:
-        write("SW0913", "the timeline", Path(arguments.trace), found.trace)
+    graph, plan, simulated, batches = step.graph, step.plan, step.simulated, step.batches
+    if simulated.trace is not None:
+        write("SW0913", "the timeline", Path(arguments.trace), simulated.trace)
     draw(arguments, lambda: _drawn(step))
     if arguments.json:
-        print(answer("simulate", _numbers(graph, plan, found, batches)))
-        return status_of(found)
-    for line in lines_of_step(graph, plan, found, batches, arguments.cluster):
+        print(answer("simulate", _numbers(graph, plan, simulated, batches)))
+        return status_of(simulated)
+    for line in lines_of_step(graph, plan, simulated, batches, arguments.cluster):
         print(line)
     if arguments.trace:
         print(f"\nThe timeline is in {arguments.trace}.")
     for line in lines_of_picture(arguments):
         print(line)
-    return status_of(found)
+    return status_of(simulated)
 
 
 def _drawn(step: Step) -> str:
@@ -61,22 +61,22 @@ def _drawn(step: Step) -> str:
     )
 
 
-def lines_of_step(graph: Graph, plan: Plan, found: Simulated, batches: int, cluster: str) -> list[str]:
+def lines_of_step(graph: Graph, plan: Plan, simulated: Simulated, batches: int, cluster: str) -> list[str]:
     from ..report.computed_work import operations_of
     from ..report.summary import batches_of, time_of
 
-    operations, utilisation = found.operations
+    operations, utilisation = simulated.operations
     lines = [
-        f"a step takes {time_of(found.seconds)}, {utilisation:.1%} of what the devices can compute",
-        f"memory: {_most(found.memory)}",
-        *([f"on the host: {_most(found.on_host)}"] if any(has for has, _ in found.on_host) else []),
+        f"a step takes {time_of(simulated.seconds)}, {utilisation:.1%} of what the devices can compute",
+        f"memory: {_most(simulated.memory)}",
+        *([f"on the host: {_most(simulated.on_host)}"] if any(has for has, _ in simulated.on_host) else []),
         f"{graph.model} under {plan.name} on {cluster}, {plan.devices} devices, {batches_of(batches)},"
         f" {operations_of(operations)} a step",
         "",
-        *found.drawn.splitlines(),
+        *simulated.drawn.splitlines(),
         "",
     ]
-    lines += _held(found)
+    lines += _held(simulated)
     return lines[:-1] if not lines[-1] else lines
 
 
@@ -90,15 +90,15 @@ def _most(memory: list[tuple[int, int]]) -> str:
     return f"at most {size_of(needed)} of {size_of(there)}, on rank {rank}{fits}"
 
 
-def _held(found: Simulated) -> list[str]:
+def _held(simulated: Simulated) -> list[str]:
     """Memory over time; devices in a row that hold the same are one line."""
     from ..report.memory import size_of
     from ..report.summary import set_of
 
     rows: list[tuple[int, int, str]] = []
-    for rank, over, drawn in found.held:
+    for rank, over, drawn in simulated.held:
         most = max(bytes for _, _, bytes in over)
-        there = found.memory[rank][1]
+        there = simulated.memory[rank][1]
         line = f"{drawn}  {size_of(most)} of {size_of(there)}" + (": too much" if most > there else "")
         if rows and rows[-1][1] + 1 == rank and rows[-1][2] == line:
             rows[-1] = rows[-1][0], rank, line
@@ -109,20 +109,21 @@ def _held(found: Simulated) -> list[str]:
     return [f"{'device':<12}memory over time", *shown, *more, ""] if rows else []
 
 
-def _numbers(graph: Graph, plan: Plan, found: Simulated, batches: int) -> dict[str, Any]:
-    operations, utilisation = found.operations
+def _numbers(graph: Graph, plan: Plan, simulated: Simulated, batches: int) -> dict[str, Any]:
+    operations, utilisation = simulated.operations
     return {
         "model": graph.model,
         "plan": plan.name,
         "devices": plan.devices,
         "micro_batches": batches,
-        "seconds": found.seconds,
+        "seconds": simulated.seconds,
         "operations": operations,
         "utilisation": utilisation,
-        "ranks": found.ranks,
-        "memory": [{"needed": needed, "there": there} for needed, there in found.memory],
-        "on_host": [{"needed": needed, "there": there} for needed, there in found.on_host],
+        "ranks": simulated.ranks,
+        "memory": [{"needed": needed, "there": there} for needed, there in simulated.memory],
+        "on_host": [{"needed": needed, "there": there} for needed, there in simulated.on_host],
         "memory_over_time": [
-            {"rank": rank, "stretches": [list(stretch) for stretch in over]} for rank, over, _ in found.held
+            {"rank": rank, "stretches": [list(stretch) for stretch in over]}
+            for rank, over, _ in simulated.held
         ],
     }

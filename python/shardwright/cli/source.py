@@ -118,8 +118,8 @@ class _Shipped(Source):
     def _of(self, parts: int) -> tuple[str, list[str], AsPython]:
         from ..shipped.graph import graph_of
 
-        found = graph_of(replace(self._whole, micro_batches=parts))
-        return found.text, found.notes, {}
+        captured = graph_of(replace(self._whole, micro_batches=parts))
+        return captured.text, captured.notes, {}
 
 
 class _Text(Source):
@@ -167,9 +167,9 @@ def known_inputs_of(arguments: argparse.Namespace) -> tuple[str, ...] | None:
     return () if names in ("()", "none") else tuple(name.strip() for name in names.split(",") if name.strip())
 
 
-def graph_of_returned(found: Any, model: str) -> Graph:
+def graph_of_returned(returned: Any, model: str) -> Graph:
     """Of a module and its example inputs, which the function called `model` returned."""
-    module, example = _module_of(found, model)
+    module, example = _module_of(returned, model)
     return ModuleSource(module, example, {}).graph(1)[0]
 
 
@@ -245,8 +245,8 @@ def _functions(path: Path) -> list[str]:
         tree = ast.parse(path.read_text())
     except (OSError, ValueError, SyntaxError):
         return []
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return [f.name for f in found if not _needs_arguments(f.args) and not f.name.startswith("_")]
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return [f.name for f in functions if not _needs_arguments(f.args) and not f.name.startswith("_")]
 
 
 def _needs_arguments(given: ast.arguments) -> bool:
@@ -299,21 +299,23 @@ def called(function: Any, named: str) -> Any:
         return function()
 
 
-def _module_of(found: Any, name: str) -> tuple[nn.Module, Arguments]:
+def _module_of(returned: Any, name: str) -> tuple[nn.Module, Arguments]:
     """The module and its example inputs: by position, by name in a dict, or both: `model, (x,), {"y": y}`."""
     from torch import nn
 
     from ..runtime.execution.inputs import arguments_of, plain
 
-    if isinstance(found, tuple) and len(found) in (2, 3) and isinstance(found[0], nn.Module):
-        module, batch, *rest = found
+    if isinstance(returned, tuple) and len(returned) in (2, 3) and isinstance(returned[0], nn.Module):
+        module, batch, *rest = returned
         args, kwargs = arguments_of(batch)
         if rest:
             kwargs = {**kwargs, **rest[0]} if isinstance(rest[0], Mapping) else {}
         if not rest or kwargs:
             return module, (tuple(map(plain, args)), {name: plain(value) for name, value in kwargs.items()})
     what = (
-        "a module without its inputs" if isinstance(found, nn.Module) else with_article(type(found).__name__)
+        "a module without its inputs"
+        if isinstance(returned, nn.Module)
+        else with_article(type(returned).__name__)
     )
     raise CaptureError(
         "SW0119",

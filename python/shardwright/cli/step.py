@@ -62,7 +62,7 @@ def step_of(arguments: argparse.Namespace) -> Step:
         choice = choice_of(arguments)
         compiled = compile(plan, watch=phases.begin)
         phases.begin("simulate")
-        found = simulate_step(
+        simulated = simulate_step(
             plan,
             compiled,
             choice.cluster,
@@ -72,4 +72,4 @@ def step_of(arguments: argparse.Namespace) -> Step:
             traced=getattr(arguments, "trace", None) is not None,
             compile=arguments.compile,
         )
-    return Step(graph, plan, compiled, found, choice, made)
+    return Step(graph, plan, compiled, simulated, choice, made)

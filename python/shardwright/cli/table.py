@@ -60,13 +60,13 @@ def lines_of_parameters(plan: Plan) -> Iterator[str]:
 
 def lines_of_moves(step: Simulated) -> Iterator[str]:
     """What is moved for no module."""
-    for of, (moves, waits, size) in (
+    for direction, (moves, waits, size) in (
         ("for parameters and their gradients", step.of_parameters),
         ("between stages", step.between_stages),
     ):
         if size:
             waited = f"{time_of(waits)} of it exposed"
-            yield f"{of} a rank moves {size_of(size)} in {time_of(moves)}, {waited}"
+            yield f"{direction} a rank moves {size_of(size)} in {time_of(moves)}, {waited}"
 
 
 def _counts(module: dict[str, Any], step: Simulated | None) -> bool:
@@ -101,15 +101,15 @@ def _wrapped(paths: Sequence[str], wide: int) -> list[str]:
     common = 0
     while all(len(it) > common for it in words) and len({it[common] for it in words}) == 1:
         common += 1
-    own = "itself" if common else "the model itself"
-    rests = few(".".join(it[common:]) or own for it in words)
+    shortest = "itself" if common else "the model itself"
+    rests = few(".".join(it[common:]) or shortest for it in words)
     text = ".".join(words[0][:common]) + ": " + rests if common else rests
     return textwrap.wrap(text, wide, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def few(names: Iterable[str]) -> str:
     """The first of them, and how many more there are."""
-    first, more = (found := list(names))[:MOST], len(found) - MOST
+    first, more = (known := list(names))[:MOST], len(known) - MOST
     return ", ".join(first) + (f" and {more} more" if more > 0 else "")
 
 

@@ -22,8 +22,8 @@ def targets_of(name: str) -> dict[str, tuple[str, bool]]:
         for row in re.finditer(r"^\| (\w+) \| (\w*) \| [^|]+ \| (.*) \|$", operators_table(), re.MULTILINE)
         for target in re.findall(r"`([^`]+)`", row[3])
     }
-    found = {target: known[target] for target in known if name in (target, *_short(target))}
-    if not found:
+    matching = {target: known[target] for target in known if name in (target, *_short(target))}
+    if not matching:
         short = {word for target in known for word in (target, *_short(target))}
         raise CaptureError(
             "SW0158",
@@ -31,7 +31,7 @@ def targets_of(name: str) -> dict[str, tuple[str, bool]]:
             why="every device computes an operator without a rule whole",
             fix=did_you_mean(name, short) or "`shardwright ops` lists those that have one",
         )
-    return found
+    return matching
 
 
 def _short(target: str) -> tuple[str, str]:

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         phases.begin("model")
         module, (args, kwargs) = module_and_example(arguments)
         phases.begin("verify")
-        found = verify(
+        comparison = verify(
             module,
             args,
             kwargs,
@@ -72,10 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
             known_inputs=known_inputs_of(arguments),
         )
     if arguments.json:
-        print(answer("verify", found.plain()))
+        print(answer("verify", comparison.plain()))
     else:
-        print("\n".join(map(_coloured, str(found).splitlines())))
-    return 0 if found.equal else 1
+        print("\n".join(map(_coloured, str(comparison).splitlines())))
+    return 0 if comparison.equal else 1
 
 
 def _coloured(line: str) -> str:

@@ -74,14 +74,14 @@ def verify(
     capturing = {"discover": discover, "known_inputs": asked_for(known_inputs, "global")}
     asked = _Asked(plan, devices, cluster, micro_batches, outputs, seed, processes, capturing)
     sides, lost = _sides(asked, module, example, dtypes_of(module, example, list(dtypes)))
-    found = sides[0].comparison()
-    found.not_compared += lost
+    comparison = sides[0].comparison()
+    comparison.not_compared += lost
     with _explained():
         ranks = steps_of_ranks([side.job() for side in sides], [side.values for side in sides], processes)
     truth: Values | None = None
     for side, of_ranks in zip(sides, ranks, strict=True):
-        truth = side.compare(found, of_ranks, truth)
-    return found
+        truth = side.compare(comparison, of_ranks, truth)
+    return comparison
 
 
 @contextmanager
@@ -247,23 +247,25 @@ class _Side:
             by_call=self._by_call(),
         )
 
-    def compare(self, found: Comparison, ranks: Sequence[Rank], truth: Values | None) -> Values | None:
+    def compare(self, comparison: Comparison, ranks: Sequence[Rank], truth: Values | None) -> Values | None:
         """Adds to what was found; gives the model's values, if these are the truth for other dtypes."""
         asked, by_call = self.asked, self._by_call()
         names = self.bundle.captured.output_names()
         expected = step_of_model(self.module, self._batches(), asked.seed, names, by_call)
         if asked.outputs != "loss" and not by_call:
-            found.not_compared.append("outputs besides the loss: under this plan they do not leave a step")
+            comparison.not_compared.append(
+                "outputs besides the loss: under this plan they do not leave a step"
+            )
         order = order_of(self.bundle.graph_text)
         spreads = Spreads(Graph(self.bundle.graph_text), order, self.plan.devices + self._number())
         known = None if self.program.random else truth
         outputs = _named(names, order, self._has_one_loss())
         judge = Judge(self.dtype, expected, order, spreads, outputs, known)
-        found.notes += [] if self.dtype != "float64" or spreads.is_fine else [order.said_of_coarse()]
+        comparison.notes += [] if self.dtype != "float64" or spreads.is_fine else [order.said_of_coarse()]
         rows = judge.rows(ranks)
-        found.rows += rows
-        if found.first is None and any(row.state == "differs" for row in rows):
-            found.first = self._first_inside(order, spreads) or first_of(rows, ranks, order, expected)
+        comparison.rows += rows
+        if comparison.first is None and any(row.state == "differs" for row in rows):
+            comparison.first = self._first_inside(order, spreads) or first_of(rows, ranks, order, expected)
         return expected if self.dtype == "float64" and spreads.is_fine else truth
 
     def _first_inside(self, order: Order, spreads: Spreads) -> First | None:
@@ -276,21 +278,21 @@ def turned(example: Arguments, number: int) -> list[Arguments]:
     """So many that differ: the first tensor is turned round along its last dim."""
     leaves, spec = pytree.tree_flatten(example)
     first = next((at for at, x in enumerate(leaves) if isinstance(x, Tensor) and x.dim()), None)
-    found = []
+    examples = []
     for by in range(number):
         if first is None or not by:
-            found.append(example)
+            examples.append(example)
             continue
         other = leaves[first].detach().roll(by, -1).requires_grad_(leaves[first].requires_grad)
-        found.append(pytree.tree_unflatten([*leaves[:first], other, *leaves[first + 1 :]], spec))
-    return found
+        examples.append(pytree.tree_unflatten([*leaves[:first], other, *leaves[first + 1 :]], spec))
+    return examples
 
 
 def _named(names: Sequence[str], order: Order, has_loss: bool) -> dict[str, str]:
     """Results of the model by their names in the graph; the loss by that name too."""
-    found = {name: of for name, of in zip(names, order.outputs, strict=True) if of is not None}
-    loss = [of for of in found.values() if order.typed[of].numel == 1]
-    return {"loss": loss[0], **found} if has_loss and loss else found
+    outputs = {name: tensor for name, tensor in zip(names, order.outputs, strict=True) if tensor is not None}
+    loss = [tensor for tensor in outputs.values() if order.typed[tensor].numel == 1]
+    return {"loss": loss[0], **outputs} if has_loss and loss else outputs
 
 
 def first_of(rows: Sequence[Row], ranks: Sequence[Rank], order: Order, expected: Values) -> First:
@@ -299,7 +301,7 @@ def first_of(rows: Sequence[Row], ranks: Sequence[Rank], order: Order, expected:
     wrong = [row for row in rows if row.state == "differs"]
     row = min(wrong, key=lambda row: (_STAGES[row.kind], _place(row, order)))
     parts = parts_of(ranks, row.kind).get(row.name, [])
-    whole = expected.of.get(row.kind, {}).get(row.name)
+    whole = expected.by_kind.get(row.kind, {}).get(row.name)
     gap = None if whole is None else gap_of(whole, parts)
     at = order.first_reader(row.name)
     node = order.nodes[at] if row.kind == "gradient" and at < len(order.nodes) else None

@@ -54,7 +54,7 @@ def first_inside(
     names = [made.name for node in order.nodes for made in node.results]
     text = _leaving(bundle.graph_text, names)
     graph = Graph(text)
-    kept = {name: str(of) for name, of in bundle.captured.kept.items()}
+    kept = {name: str(kept) for name, kept in bundle.captured.kept.items()}
     compiled = compile(Plan.parse(graph, plan.text), ["local"] * len(names), None, "global", None, kept)
     captured = _Leaving(**vars(bundle.captured))
     captured.leaving = names
@@ -87,13 +87,13 @@ def _expected(
     module: nn.Module, bundle: Bundle, values: Mapping[str, Tensor], call: Arguments, seed: int
 ) -> dict[str, Tensor]:
     """What the graph makes on one device, by its names."""
-    found: dict[str, Tensor] = {}
+    expected: dict[str, Tensor] = {}
 
     def watch(operator: Any, result: Any) -> None:
         several = result if isinstance(result, (tuple, list)) else (result,)
         for name, value in zip(operator.results, several, strict=True):
             if name and isinstance(value, Tensor):
-                found[name] = value.detach().clone()
+                expected[name] = value.detach().clone()
 
     captured = bundle.captured
     args, kwargs = call
@@ -109,7 +109,7 @@ def _expected(
         torch.manual_seed(seed)
         with as_python.running(as_python.Modules(module.get_submodule)):
             Evaluator(bundle.graph_text).run(given, watch)
-    return found
+    return expected
 
 
 def _typical(tensors: Any) -> float:
@@ -141,23 +141,23 @@ def said_of_part(part: Part | None) -> str:
     """Such as `[0:2, :, 16:32]`; nothing where it is the whole."""
     if part is None:
         return ""
-    found = OutputPart(part.factors, part.region)
-    if found.is_whole:
+    output_part = OutputPart(part.factors, part.region)
+    if output_part.is_whole:
         return ""
     try:
-        cuts = found.slices
+        cuts = output_part.slices
     except Exception:  # a part of a fused dim
         return str(list(part.region))
     shape = [1] * 0 + [_size(dim) for dim in part.factors]
-    told = [
+    ranges = [
         ":" if (s.start, s.stop) == (0, n) else f"{s.start}:{s.stop}"
         for s, n in zip(cuts, shape, strict=True)
     ]
-    return f"[{', '.join(told)}]"
+    return f"[{', '.join(ranges)}]"
 
 
 def _size(dim: Sequence[int]) -> int:
-    found = 1
+    size = 1
     for factor in dim:
-        found *= factor
-    return found
+        size *= factor
+    return size

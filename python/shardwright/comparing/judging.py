@@ -36,7 +36,7 @@ class Gap:
 
 def gap_of(expected: Tensor, parts: Iterable[tuple[int, Part]]) -> Gap:
     """Copies count once, and all regions together have to be the whole."""
-    found = Gap()
+    result = Gap()
     covered = torch.zeros(expected.shape, dtype=torch.bool)
     furthest = -1.0
     for rank, part in parts:
@@ -46,14 +46,14 @@ def gap_of(expected: Tensor, parts: Iterable[tuple[int, Part]]) -> Gap:
         if tuple(part.value.shape) != tuple(shape) or prod(map(prod, part.factors)) != expected.numel():
             return Gap(note=f"its shape is {tuple(part.value.shape)}", by_rank={rank: inf}, where=part)
         gap = apart(part.value, cut(expected, part.factors, part.region).reshape(shape))
-        found.parts[part.region] = max(gap, found.parts.get(part.region, 0.0))
-        found.by_rank[rank] = max(gap, found.by_rank.get(rank, 0.0))
+        result.parts[part.region] = max(gap, result.parts.get(part.region, 0.0))
+        result.by_rank[rank] = max(gap, result.by_rank.get(rank, 0.0))
         window(covered, part.factors, part.region).fill_(True)
         if gap > furthest:
-            furthest, found.where = gap, part
+            furthest, result.where = gap, part
     if not bool(covered.all()):
-        found.note = "no rank has all of it"
-    return found
+        result.note = "no rank has all of it"
+    return result
 
 
 def apart(ours: Tensor, theirs: Tensor) -> float:
@@ -61,8 +61,8 @@ def apart(ours: Tensor, theirs: Tensor) -> float:
     ours, theirs = _wide(ours), _wide(theirs)
     same = (ours == theirs) | (ours.isnan() & theirs.isnan())
     error = torch.where(same, torch.zeros_like(ours), ours - theirs)
-    found = float(torch.linalg.vector_norm(error))
-    return inf if found != found else found
+    norm = float(torch.linalg.vector_norm(error))
+    return inf if norm != norm else norm
 
 
 def norm_of(tensor: Tensor) -> float:
@@ -87,15 +87,15 @@ class Judge:
     truth: Values | None = None
 
     def rows(self, ranks: Sequence[Rank]) -> list[Row]:
-        found = []
+        rows = []
         for kind in KINDS:
-            whole = self.expected.of.get(kind, {})
+            whole = self.expected.by_kind.get(kind, {})
             parts = parts_of(ranks, kind)
             sizes = self._sizes(kind)
             owns = self._owns(kind, sizes)
             for name in dict.fromkeys([*whole, *parts]):
-                found.append(self._row(kind, name, whole.get(name), parts.get(name, []), sizes, owns))
-        return [row for row in found if row is not None]
+                rows.append(self._row(kind, name, whole.get(name), parts.get(name, []), sizes, owns))
+        return [row for row in rows if row is not None]
 
     def _row(
         self,
@@ -116,8 +116,8 @@ class Judge:
             return self._odd(kind, name, "no rank has it", [])
         gap = gap_of(expected, parts)
         size = sizes[name] or 1.0
-        own = owns.get(name)
-        limit = self._limit(kind, name, own, size) if expected.is_floating_point() else 0.0
+        rounding = owns.get(name)
+        limit = self._limit(kind, name, rounding, size) if expected.is_floating_point() else 0.0
         difference = gap.size / size
         apart_on = tuple(r for r, x in sorted(gap.by_rank.items()) if not x <= limit * size)
         state = "equal" if difference == 0 else "rounding" if difference <= limit else "differs"
@@ -129,7 +129,7 @@ class Judge:
             state,
             difference,
             limit,
-            None if own is None else own,
+            None if rounding is None else rounding,
             self._from_truth(kind, name, parts, size),
             apart_on if state == "differs" else (),
             gap.note,
@@ -141,14 +141,14 @@ class Judge:
 
     def line_of(self, kind: str, name: str) -> str:
         if kind in ("loss", "output"):
-            of = self.outputs.get(name) or next(iter(self.outputs.values()), "")
-            made = self.order.maker(of)
+            tensor = self.outputs.get(name) or next(iter(self.outputs.values()), "")
+            made = self.order.maker(tensor)
             return made.line if made else ""
         return self.order.line_of_reader(name)
 
     def _sizes(self, kind: str) -> dict[str, float]:
         """What a difference is measured by: a gradient that is mathematically zero has no size of its own."""
-        norms = {name: norm_of(x) for name, x in self.expected.of.get(kind, {}).items()}
+        norms = {name: norm_of(x) for name, x in self.expected.by_kind.get(kind, {}).items()}
         typical = (sum(n * n for n in norms.values()) / max(len(norms), 1)) ** 0.5
         return {name: max(norm, SMALL * typical) for name, norm in norms.items()}
 
@@ -156,23 +156,23 @@ class Judge:
         """How far the model is from float64: of each tensor, and at least what is usual for its kind."""
         if self.truth is None:
             return {}
-        truth = self.truth.of.get(kind, {})
-        found = {
+        truth = self.truth.by_kind.get(kind, {})
+        errors = {
             name: apart(x, truth[name]) / (sizes[name] or 1.0)
-            for name, x in self.expected.of.get(kind, {}).items()
+            for name, x in self.expected.by_kind.get(kind, {}).items()
             if name in truth and x.is_floating_point()
         }
-        usual = (sum(x * x for x in found.values()) / max(len(found), 1)) ** 0.5
-        return {name: max(x, usual) for name, x in found.items()}
+        usual = (sum(x * x for x in errors.values()) / max(len(errors), 1)) ** 0.5
+        return {name: max(x, usual) for name, x in errors.items()}
 
     def _from_truth(self, kind: str, name: str, parts: list[tuple[int, Part]], size: float) -> float | None:
-        truth = None if self.truth is None else self.truth.of.get(kind, {}).get(name)
+        truth = None if self.truth is None else self.truth.by_kind.get(kind, {}).get(name)
         if truth is None or not truth.is_floating_point():
             return None
         return gap_of(truth, parts).size / size
 
-    def _limit(self, kind: str, name: str, own: float | None, size: float) -> float:
-        limit = self._limit_of(kind, name, size).limit(own) if kind != "parameter" else 0.0
+    def _limit(self, kind: str, name: str, rounding: float | None, size: float) -> float:
+        limit = self._limit_of(kind, name, size).limit(rounding) if kind != "parameter" else 0.0
         if kind == "parameter":
             limit = self._limit_of_parameter(name, size)
         return max(limit, FINE) if self.spreads.is_fine or self.dtype == "float64" else limit
@@ -186,26 +186,26 @@ class Judge:
 
     def _limit_of_parameter(self, name: str, size: float) -> float:
         """It is rounded once more, and its gradient's errors are in it."""
-        value = self.expected.of["parameter"][name]
-        gradient = self.expected.of.get("gradient", {}).get(name)
+        value = self.expected.by_kind["parameter"][name]
+        gradient = self.expected.by_kind.get("gradient", {}).get(name)
         once = LAMBDA * unit_of(DTYPES.get(value.dtype, ""))
         if gradient is None:
             return once
         sizes = self._sizes("gradient")
-        own = self._owns("gradient", sizes).get(name)
-        return once + RATE * self.spreads.of_gradient(name).limit(own) * sizes[name] / size
+        rounding = self._owns("gradient", sizes).get(name)
+        return once + RATE * self.spreads.of_gradient(name).limit(rounding) * sizes[name] / size
 
 
 def parts_of(ranks: Sequence[Rank], kind: str) -> dict[str, list[tuple[int, Part]]]:
-    found: dict[str, list[tuple[int, Part]]] = {}
+    parts: dict[str, list[tuple[int, Part]]] = {}
     for number, rank in enumerate(ranks):
-        for name, value in rank.whole.of.get(kind, {}).items():
+        for name, value in rank.whole.by_kind.get(kind, {}).items():
             factors, region = _whole(value)
-            found.setdefault(name, []).append((number, Part(kind, name, factors, region, value)))
+            parts.setdefault(name, []).append((number, Part(kind, name, factors, region, value)))
         for part in rank.parts:
             if part.kind == kind:
-                found.setdefault(part.name, []).append((number, part))
-    return found
+                parts.setdefault(part.name, []).append((number, part))
+    return parts
 
 
 def _whole(value: Tensor) -> tuple[Factors, Region]:

@@ -48,11 +48,11 @@ class Order:
 
     @cached_property
     def _readers(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        readers: dict[str, list[int]] = {}
         for at, node in enumerate(self.nodes):
             for name in node.reads:
-                found.setdefault(name, []).append(at)
-        return found
+                readers.setdefault(name, []).append(at)
+        return readers
 
     def first_reader(self, name: str) -> int:
         """The number of the first operator that reads a parameter or buffer of the model."""
@@ -90,7 +90,7 @@ def order_of(text: str) -> Order:
             made = _made(line.partition("] ")[0] + "]")[0]
             typed[made.name] = made
             if kind in ("param", "buffer"):
-                params[made.name] = tuple(json.loads(found) for found in _STRING.findall(line))
+                params[made.name] = tuple(json.loads(text) for text in _STRING.findall(line))
         elif kind == "output":
             outputs.append(None if line == "none" else line[1:])
         elif kind == "update":
@@ -100,7 +100,7 @@ def order_of(text: str) -> Order:
 
 
 def _node(line: str) -> Node:
-    texts = [json.loads(found) for found in _STRING.findall(line)]
+    texts = [json.loads(text) for text in _STRING.findall(line)]
     plain = _STRING.sub('""', line)
     results, _, rest = plain.partition(" = ")
     called, _, where = rest.rpartition(' in ""')

@@ -64,10 +64,10 @@ def steps_of_ranks(
 ) -> list[list[Rank]]:
     """For each job what every rank has after it. All jobs are for as many ranks: processes start once."""
     if not processes:
-        return [_on_threads(job, of) for job, of in zip(jobs, values, strict=True)]
+        return [_on_threads(job, rank_values) for job, rank_values in zip(jobs, values, strict=True)]
     with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
-        for number, of in enumerate(values):
-            torch.save(dict(of), Path(folder, f"values-{number}.pt"))
+        for number, rank_values in enumerate(values):
+            torch.save(dict(rank_values), Path(folder, f"values-{number}.pt"))
         launch(_in_process, devices=jobs[0].devices, args=(list(jobs), folder), device="cpu")
         return [
             [_read(_file(folder, number, rank)) for rank in range(job.devices)]
@@ -82,9 +82,9 @@ def _on_threads(job: Job, values: Mapping[str, Tensor]) -> list[Rank]:
 def _in_process(rank: int, jobs: Sequence[Job], folder: str) -> None:
     for number, job in enumerate(jobs):
         values = torch.load(Path(folder, f"values-{number}.pt"), weights_only=True, mmap=True)
-        found = _step(job, values, TorchComm())
-        parts = [(p.kind, p.name, p.factors, p.region, p.value) for p in found.parts]
-        torch.save((found.whole.of, parts), _file(folder, number, rank))
+        result = _step(job, values, TorchComm())
+        parts = [(p.kind, p.name, p.factors, p.region, p.value) for p in result.parts]
+        torch.save((result.whole.by_kind, parts), _file(folder, number, rank))
 
 
 def _file(folder: str, number: int, rank: int) -> Path:
@@ -123,31 +123,31 @@ def _forward(model: ParallelModule, job: Job) -> Rank:
 
 
 def _by_call(model: ParallelModule, job: Job) -> Rank:
-    found = Rank()
+    result = Rank()
     [batch] = job.batches
     args, kwargs = fresh(batch)
     results = leaves_of(model(*args, **kwargs))
     loss = sum_of(results)
     if loss is not None:
-        found.whole.put("loss", "loss", loss.detach())
+        result.whole.put("loss", "loss", loss.detach())
         if loss.requires_grad:
             loss.backward()
-    found.parts += _outputs(model, results)
-    keep_inputs(found.whole, (args, kwargs))
-    found.parts += _held(model)
-    return found
+    result.parts += _outputs(model, results)
+    keep_inputs(result.whole, (args, kwargs))
+    result.parts += _held(model)
+    return result
 
 
 def _by_step(model: ParallelModule, job: Job) -> Rank:
-    found = Rank()
+    result = Rank()
     calls = [fresh(batch) for batch in job.batches]
     loss = model.train_step([_batch(call) for call in calls])
     if model.program.goes_on:
         loss = model.finish()
     if loss is not None:
-        found.whole.put("loss", "loss", loss.detach())
-    found.parts += _held(model)
-    return found
+        result.whole.put("loss", "loss", loss.detach())
+    result.parts += _held(model)
+    return result
 
 
 def _batch(call: Arguments) -> Any:
@@ -158,11 +158,11 @@ def _batch(call: Arguments) -> Any:
 
 def _outputs(model: ParallelModule, results: Sequence[Any]) -> list[Part]:
     names = model.variants.first.captured.output_names()
-    found = []
+    parts = []
     for name, result, part in zip(names, results, _by_name(model, names), strict=True):
         if part is not None and isinstance(result, Tensor):
-            found.append(Part("output", name, part.factors, part.region, result.detach().clone()))
-    return found
+            parts.append(Part("output", name, part.factors, part.region, result.detach().clone()))
+    return parts
 
 
 def _by_name(model: ParallelModule, names: Sequence[str]) -> list[Any]:
@@ -175,16 +175,16 @@ def _held(model: ParallelModule) -> list[Part]:
     gradients = [_gradient(shard.data) for shard in model.shards.held]
     if any(shard.data.requires_grad for shard in model.shards.held):
         optimizer(model, torch.optim.SGD, lr=RATE).step()
-    found = []
+    parts = []
     for shard, gradient in zip(model.shards.held, gradients, strict=True):
         kind = {"param": "parameter", "buffer": "buffer"}.get(shard.tensor.kind)
         if kind is None:
             continue
         place = (shard.tensor.names[0], shard.tensor.factors, shard.region)
-        found.append(Part(kind, *place, shard.data.detach().clone()))
+        parts.append(Part(kind, *place, shard.data.detach().clone()))
         if shard.tensor.kind == "param" and shard.data.requires_grad:
-            found.append(Part("gradient", *place, gradient))
-    return found
+            parts.append(Part("gradient", *place, gradient))
+    return parts
 
 
 def _gradient(data: Tensor) -> Tensor | None:

@@ -130,43 +130,44 @@ class Comparison:
         return "\n".join(lines_of(self))
 
 
-def _plain(found: Row | First) -> dict[str, Any]:
+def _plain(record: Row | First) -> dict[str, Any]:
     """JSON has no infinity: what is missing differs by no number."""
-    values = {**vars(found), "ranks": list(found.ranks)}
+    values = {**vars(record), "ranks": list(record.ranks)}
     return {name: None if value == inf else value for name, value in values.items()}
 
 
-def lines_of(found: Comparison) -> Iterator[str]:
-    split, repeated, single = found.split
-    yield f"{found.model}, plan `{found.plan}`, {found.devices} {found.how}, beside the model on one device"
-    yield f"step     {found.step}"
+def lines_of(comparison: Comparison) -> Iterator[str]:
+    split, repeated, single = comparison.split
+    ranks = f"{comparison.devices} {comparison.how}"
+    yield f"{comparison.model}, plan `{comparison.plan}`, {ranks}, beside the model on one device"
+    yield f"step     {comparison.step}"
     yield f"plan     {split} operators split, {repeated} repeated by several devices, {single} on one"
-    for note in found.notes:
+    for note in comparison.notes:
         yield f"note     {note}"
     yield ""
-    yield from _table(found.rows)
+    yield from _table(comparison.rows)
     yield ""
-    for what in found.not_compared:
+    for what in comparison.not_compared:
         yield f"NOT COMPARED: {what}"
-    yield from _verdict(found)
+    yield from _verdict(comparison)
 
 
-def _verdict(found: Comparison) -> Iterator[str]:
-    if found.different:
+def _verdict(comparison: Comparison) -> Iterator[str]:
+    if comparison.different:
         yield "DIFFERENT: the parallel program does not compute what the model computes."
-        yield from _first_lines(found)
-        yield from _others(found)
-    elif found.not_compared:
+        yield from _first_lines(comparison)
+        yield from _others(comparison)
+    elif comparison.not_compared:
         yield "What was compared is equal; not everything was."
-    elif not found.rows:
+    elif not comparison.rows:
         yield "Nothing was compared."
     else:
-        dtypes = " and ".join(dict.fromkeys(named(row.dtype) for row in found.rows))
-        yield f"EQUAL: {len(found.rows)} comparisons in {dtypes}; what differs is rounding."
+        dtypes = " and ".join(dict.fromkeys(named(row.dtype) for row in comparison.rows))
+        yield f"EQUAL: {len(comparison.rows)} comparisons in {dtypes}; what differs is rounding."
 
 
-def _first_lines(found: Comparison) -> list[str]:
-    first = found.first
+def _first_lines(comparison: Comparison) -> list[str]:
+    first = comparison.first
     if first is None:
         return []
     rule = f", rule `{first.rule}`" if first.rule else ""
@@ -180,16 +181,16 @@ def _first_lines(found: Comparison) -> list[str]:
     ]
 
 
-def _others(found: Comparison) -> Iterator[str]:
-    dtype = found.first.dtype if found.first else found.different[0].dtype
+def _others(comparison: Comparison) -> Iterator[str]:
+    dtype = comparison.first.dtype if comparison.first else comparison.different[0].dtype
     counts = []
     for kind, many in KINDS.items():
-        names = {row.name for row in found.rows if row.kind == kind}
-        wrong = {row.name for row in found.different if row.kind == kind}
+        names = {row.name for row in comparison.rows if row.kind == kind}
+        wrong = {row.name for row in comparison.different if row.kind == kind}
         if wrong:
             counts.append(f"{len(wrong)} of {len(names)} {many}")
     yield f"in all   {', '.join(counts)} differ; in {named(dtype)}:"
-    of_dtype = [row for row in found.different if row.dtype == dtype]
+    of_dtype = [row for row in comparison.different if row.dtype == dtype]
     wrong_ones = [row for row in of_dtype if row.kind != "parameter"] or of_dtype
     for row in wrong_ones[:8]:
         said = f"{row.difference:.0e} (rounding: {row.limit:.0e})" + (f", {row.note}" if row.note else "")
@@ -217,16 +218,16 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     known = [at for at in range(len(head)) if at < 5 or any(row[at] for row in cells[1:])]
     for row in cells:
-        told = [f"{row[at]:<{widths[at]}}" if at == 0 else f"{row[at]:>{widths[at]}}" for at in known]
-        yield "  ".join(told).rstrip()
+        aligned = [f"{row[at]:<{widths[at]}}" if at == 0 else f"{row[at]:>{widths[at]}}" for at in known]
+        yield "  ".join(aligned).rstrip()
 
 
 def _figures(rows: Sequence[Row]) -> list[str]:
     """Of the tensor that comes nearest to its limit, or goes furthest beyond."""
     worst = max(rows, key=lambda row: row.difference / row.limit if row.limit else row.difference)
     wrong = sum(row.state == "differs" for row in rows)
-    own, ours = ("" if x is None else f"{x:.0e}" for x in (worst.own, worst.ours))
-    return [str(len(rows)), str(wrong), f"{worst.difference:.0e}", f"{worst.limit:.0e}", own, ours]
+    rounding, ours = ("" if x is None else f"{x:.0e}" for x in (worst.own, worst.ours))
+    return [str(len(rows)), str(wrong), f"{worst.difference:.0e}", f"{worst.limit:.0e}", rounding, ours]
 
 
 def named(dtype: str) -> str:

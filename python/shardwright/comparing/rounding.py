@@ -40,16 +40,16 @@ SMALL = 1e-3
 class Spread:
     """Variances of relative errors: with one rounding for each operator, and for each addition too."""
 
-    least: float = 0.0
+    low: float = 0.0
     most: float = 0.0
 
     def then(self, other: Spread) -> Spread:
-        return Spread(self.least + other.least, self.most + other.most)
+        return Spread(self.low + other.low, self.most + other.most)
 
-    def limit(self, own: float | None) -> float:
-        """As far as rounding goes, where the model is `own` far from its float64 run, if that is known."""
-        least, most = sqrt(self.least), sqrt(self.most)
-        return LAMBDA * (most if own is None else min(max(own, least), most))
+    def limit(self, rounding: float | None) -> float:
+        """As far as rounding goes, where the model is `rounding` away from float64, if that is known."""
+        low, most = sqrt(self.low), sqrt(self.most)
+        return LAMBDA * (most if rounding is None else min(max(rounding, low), most))
 
 
 class Spreads:
@@ -83,23 +83,23 @@ class Spreads:
         return self.of_value(self._order.updates.get(name, ""))
 
     def _of_forward(self, flops: Mapping[str, int]) -> dict[str, Spread]:
-        found: dict[str, Spread] = {}
+        spreads: dict[str, Spread] = {}
         for node in self._order.nodes:
-            before = _widest([found.get(name, Spread()) for name in node.reads])
+            before = _widest([spreads.get(name, Spread()) for name in node.reads])
             for made in node.results:
-                found[made.name] = before.then(self._of_step(node, flops, made.dtype, made.numel))
-        return found
+                spreads[made.name] = before.then(self._of_step(node, flops, made.dtype, made.numel))
+        return spreads
 
     def _of_backward(self, flops: Mapping[str, int]) -> dict[str, Spread]:
-        found: dict[str, Spread] = {}
+        spreads: dict[str, Spread] = {}
         for node in reversed(self._order.nodes):
-            after = _widest([found.get(made.name, Spread()) for made in node.results])
+            after = _widest([spreads.get(made.name, Spread()) for made in node.results])
             for name in node.reads:
                 read = self._order.typed[name]
                 if read.dtype in _UNIT:
                     step = after.then(self._of_step(node, flops, read.dtype, read.numel))
-                    found[name] = _widest([found.get(name, Spread()), step])
-        return found
+                    spreads[name] = _widest([spreads.get(name, Spread()), step])
+        return spreads
 
     def _of_step(self, node: Node, flops: Mapping[str, int], dtype: str, numel: int) -> Spread:
         """Of an operator, or of its backward, that gives so many elements."""
@@ -115,4 +115,4 @@ def unit_of(dtype: str) -> float:
 
 
 def _widest(spreads: list[Spread]) -> Spread:
-    return Spread(max((s.least for s in spreads), default=0.0), max((s.most for s in spreads), default=0.0))
+    return Spread(max((s.low for s in spreads), default=0.0), max((s.most for s in spreads), default=0.0))

@@ -21,10 +21,10 @@ RATE = 0.1
 class Values:
     """By kind and name."""
 
-    of: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    by_kind: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
     def put(self, kind: str, name: str, value: Tensor) -> None:
-        self.of.setdefault(kind, {})[name] = value
+        self.by_kind.setdefault(kind, {})[name] = value
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def step_of_model(
 ) -> Values:
     """`names` are those of the results, and `by_call` says that all of them are compared."""
     module = copy.deepcopy(module)
-    found = Values()
+    values = Values()
     losses = []
     with torch.random.fork_rng(), torch.enable_grad():
         torch.manual_seed(seed)
@@ -48,51 +48,51 @@ def step_of_model(
             args, kwargs = fresh((args, kwargs))
             results = leaves_of(module(*args, **kwargs))
             if by_call:
-                _keep_outputs(found, names, results)
+                _keep_outputs(values, names, results)
             loss = sum_of(results) if by_call else loss_of(results)
             if loss is not None and loss.requires_grad:
                 (loss * weight).backward()
             losses += [] if loss is None else [loss.detach() * weight]
-            keep_inputs(found, (args, kwargs))
+            keep_inputs(values, (args, kwargs))
     if losses:
-        found.put("loss", "loss", torch.stack(losses).sum())
-    _keep_updates(found, module)
-    return found
+        values.put("loss", "loss", torch.stack(losses).sum())
+    _keep_updates(values, module)
+    return values
 
 
-def _keep_updates(found: Values, module: nn.Module) -> None:
+def _keep_updates(values: Values, module: nn.Module) -> None:
     parameters = dict(module.named_parameters())
     for name, parameter in parameters.items():
         if parameter.grad is not None:
-            found.put("gradient", name, parameter.grad.detach().clone())
+            values.put("gradient", name, parameter.grad.detach().clone())
     trained = [parameter for parameter in parameters.values() if parameter.requires_grad]
     if trained:
         torch.optim.SGD(trained, lr=RATE).step()
     for name, parameter in parameters.items():
-        found.put("parameter", name, parameter.detach())
+        values.put("parameter", name, parameter.detach())
     for name, buffer in module.named_buffers():
-        found.put("buffer", name, buffer.detach())
+        values.put("buffer", name, buffer.detach())
 
 
-def _keep_outputs(found: Values, names: Sequence[str], results: Sequence[Any]) -> None:
+def _keep_outputs(values: Values, names: Sequence[str], results: Sequence[Any]) -> None:
     for name, result in zip(names, results, strict=True):
         if isinstance(result, Tensor):
-            found.put("output", name, result.detach().clone())
+            values.put("output", name, result.detach().clone())
 
 
-def keep_inputs(found: Values, call: Arguments) -> None:
+def keep_inputs(values: Values, call: Arguments) -> None:
     """The gradients of inputs that require one."""
     for at, tensor in enumerate(x for x in pytree.tree_leaves(call) if isinstance(x, Tensor)):
         if tensor.requires_grad and tensor.grad is not None:
-            found.put("gradient", f"input {at}", tensor.grad.detach().clone())
+            values.put("gradient", f"input {at}", tensor.grad.detach().clone())
 
 
 def fresh(call: Arguments) -> Arguments:
     """The same with tensors of their own, which may be changed and get gradients."""
-    found: Arguments = pytree.tree_map_only(
+    copied: Arguments = pytree.tree_map_only(
         Tensor, lambda x: x.detach().clone().requires_grad_(x.requires_grad), call
     )
-    return found
+    return copied
 
 
 def leaves_of(results: Any) -> list[Any]:
@@ -101,8 +101,8 @@ def leaves_of(results: Any) -> list[Any]:
 
 def loss_of(results: Sequence[Any]) -> Tensor | None:
     """The only scalar of a model's results."""
-    found = [x for x in results if is_loss(x)]
-    return found[0] if found else None
+    losses = [x for x in results if is_loss(x)]
+    return losses[0] if losses else None
 
 
 def is_loss(x: Any) -> bool:
@@ -111,10 +111,10 @@ def is_loss(x: Any) -> bool:
 
 def sum_of(results: Sequence[Any]) -> Tensor | None:
     """A scalar that depends on every element of every result in its own way."""
-    found = [
+    sums = [
         _weighted(x, at) for at, x in enumerate(results) if isinstance(x, Tensor) and x.is_floating_point()
     ]
-    return torch.stack(found).sum() if found else None
+    return torch.stack(sums).sum() if sums else None
 
 
 def _weighted(output: Tensor, index: int) -> Tensor:

@@ -120,7 +120,7 @@ def dtypes_of(module: nn.Module, example: Arguments, asked: list[str]) -> list[s
         *(t for _, t in _held(module)),
         *(x for x in pytree.tree_leaves(example) if isinstance(x, Tensor)),
     ]
-    own = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
-    alone = next((name for name, dtype in DTYPES.items() if own == {dtype}), None)
-    found = dict.fromkeys(alone if dtype == OWN and alone else dtype for dtype in asked)
-    return sorted(found, key=lambda dtype: dtype != "float64")
+    floating = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+    alone = next((name for name, dtype in DTYPES.items() if floating == {dtype}), None)
+    wanted = dict.fromkeys(alone if dtype == OWN and alone else dtype for dtype in asked)
+    return sorted(wanted, key=lambda dtype: dtype != "float64")

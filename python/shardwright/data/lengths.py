@@ -47,12 +47,12 @@ def sorted_lengths(lengths: int | Sequence[int]) -> tuple[int, ...]:
 
 def filled(name: str | int, tensor: Tensor, allowed: Sequence[int], value: float, dim: int) -> Tensor:
     """A tensor up to the next of these lengths."""
-    found = tensor.shape[dim] if -tensor.dim() <= dim < tensor.dim() else None
-    wanted = None if found is None else next((length for length in allowed if length >= found), None)
-    if found is None or wanted is None:
+    size = tensor.shape[dim] if -tensor.dim() <= dim < tensor.dim() else None
+    wanted = None if size is None else next((length for length in allowed if length >= size), None)
+    if size is None or wanted is None:
         longest = f"the longest of the lengths is {allowed[-1]}" if allowed else "there are no lengths"
         why, fix = longest, "cut the batch, or give a longer length, too"
-        if found is None:
+        if size is None:
             why, fix = "it has no such dim", "give a `dim` that it has"
         raise CaptureError(
             "SW0157",
@@ -61,7 +61,7 @@ def filled(name: str | int, tensor: Tensor, allowed: Sequence[int], value: float
             fix=fix,
         )
     behind = tensor.dim() - 1 - dim % tensor.dim()
-    return F.pad(tensor, [0, 0] * behind + [0, wanted - found], value=value)
+    return F.pad(tensor, [0, 0] * behind + [0, wanted - size], value=value)
 
 
 def _items(batch: Any) -> dict[str | int, Any]:

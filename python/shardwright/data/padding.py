@@ -58,7 +58,7 @@ class _Argument:
     place: int | None
     value: float
 
-    def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
+    def value_in(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
         if self.name in kwargs:
             value = kwargs[self.name]
         else:
@@ -82,7 +82,7 @@ class Padding:
     def first(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """An example, filled up. It has all that is named."""
         for argument in (argument for arguments in self._arguments for argument in arguments):
-            if argument.of(args, kwargs) is None:
+            if argument.value_in(args, kwargs) is None:
                 raise not_there(argument.name, self._names(args, kwargs))
         return self.fill(args, kwargs)
 
@@ -90,7 +90,7 @@ class Padding:
         """A call with its tensors filled up; what it lacks, an evaluation without labels say, is left out."""
         made = (list(args), dict(kwargs))
         for one, arguments in zip(self.lengths, self._arguments, strict=True):
-            there = [(argument, argument.of(args, kwargs)) for argument in arguments]
+            there = [(argument, argument.value_in(args, kwargs)) for argument in arguments]
             given = {argument: tensor for argument, tensor in there if tensor is not None}
             _require_one_length(given, one.dim)
             for argument, tensor in given.items():
@@ -130,7 +130,7 @@ class Padding:
         made, groups = (list(args), dict(kwargs)), []
         gaps: list[int] = []
         for one, arguments in zip(self.lengths, self._arguments, strict=True):
-            given = {argument: argument.of(args, kwargs) for argument in arguments}
+            given = {argument: argument.value_in(args, kwargs) for argument in arguments}
             there = {argument: tensor for argument, tensor in given.items() if tensor is not None}
             if not there:
                 continue

@@ -98,18 +98,18 @@ def _wrong(
             graph = _graph(subject, resizing, rule, sizes, outputs, learns)
             with _registered(subject):
                 try:
-                    found = list(verify_rules(Graph(graph), skeleton=skeleton_of(subject)))
+                    outcomes = list(verify_rules(Graph(graph), skeleton=skeleton_of(subject)))
                 except Exception as error:  # partial sums that it does not take
                     return _Wrong(f"it could not be compared ({said_by(error)})")
-            wrong = _refuted(found, proposal)
+            wrong = _refuted(outcomes, proposal)
             if wrong is not None:
                 return wrong
         proposal.shapes.append(sizes.shapes)
     return None
 
 
-def _refuted(found: Sequence[Verified], proposal: Proposal) -> _Wrong | None:
-    for one in found:
+def _refuted(outcomes: Sequence[Verified], proposal: Proposal) -> _Wrong | None:
+    for one in outcomes:
         if one.skipped is not None and one.skipped != "nothing of it is split":
             return _Wrong(one.skipped)
         for tried in one.tried:
@@ -128,7 +128,7 @@ def _blamed(tried: Tried, proposal: Proposal) -> _Wrong:
     return _Wrong(why, dim=dims[0])
 
 
-def _told(resizing: Resizing, names: Sequence[str]) -> dict[str, int]:
+def _sizes_by_name(resizing: Resizing, names: Sequence[str]) -> dict[str, int]:
     """The dims whose sizes are arguments, with these."""
     splits = (split for split, _ in resizing.held)
     pairs = zip(names, splits, strict=True)
@@ -152,12 +152,12 @@ def verified(subject: Subject, rule: str, arguments: Mapping[str, str]) -> list[
         dims[dim], values[place] = values[place], Size(at)
     taught = any(output.requires_grad for output in outputs)
     graph = Graph(_written(subject, subject.shapes, values, rule, dims, outputs, taught))
-    found: list[Verified] = []
+    outcomes: list[Verified] = []
     for seed, change in ((0, _unchanged), (6, _unchanged), (7, alike), (8, led), (9, apart)):
         with _registered(subject, seed, change):
-            found += verify_rules(graph, skeleton=skeleton_of(subject))
-    tried = [one for one in found if one.tried]
-    return tried or found
+            outcomes += verify_rules(graph, skeleton=skeleton_of(subject))
+    tried = [one for one in outcomes if one.tried]
+    return tried or outcomes
 
 
 def _unchanged(x: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ def _registered(
         held = [tensor.detach().clone() for tensor in state]
         drawn = subject.draw([x.shape for x in given[len(held) :]], seed) if seed else example_of(subject)
         drawn = held + [change(x) if x.dtype.is_floating_point else x for x in drawn]
-        return [x.requires_grad_(own.requires_grad) for x, own in zip(drawn, given, strict=True)]
+        return [x.requires_grad_(example.requires_grad) for x, example in zip(drawn, given, strict=True)]
 
     home: Any = types.ModuleType(_MODULE)
     home.function = subject.function
@@ -195,12 +195,12 @@ def _registered(
 def _graph(
     subject: Subject, resizing: Resizing, rule: _Rule, sizes: Sizes, outputs: Sequence[Tensor], learns: bool
 ) -> str:
-    told = _told(resizing, rule.names)
+    resized = _sizes_by_name(resizing, rule.names)
     values: list[Any] = list(sizes.values)
-    for at, argument in enumerate(told.values()):
+    for at, argument in enumerate(resized.values()):
         values[argument] = Size(at)
     known = dict(zip(rule.names, sizes.dims, strict=True))
-    dims = {name: known[name] for name in told}
+    dims = {name: known[name] for name in resized}
     dims |= {name: known.get(name, size) for name, size in rule.given}
     return _written(subject, sizes.shapes, values, rule.text, dims, outputs, learns)
 
@@ -266,9 +266,9 @@ def skeleton_of(subject: Subject) -> nn.Module | None:
     """A model in which the module is found."""
     if subject.module is None:
         return None
-    found = nn.Module()
-    found.add_module(_NAME, subject.module.wide)
-    return found
+    skeleton = nn.Module()
+    skeleton.add_module(_NAME, subject.module.wide)
+    return skeleton
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -79,11 +79,11 @@ class Discovered:
 
 def discover(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Discovered:
     """The rule of a function, of which the example says what tensors it takes."""
-    return discover_of(Subject.of(function, args, kwargs or {}))
+    return discover_of(Subject.from_call(function, args, kwargs or {}))
 
 
 def discover_of(subject: Subject) -> Discovered:
-    trying = Trying.of(subject)
+    trying = Trying.from_subject(subject)
     outputs = [list(output.shape) for output in trying.trials[0].outputs]
     discovery = Discovery(subject.shapes, outputs, subject.values, _MOST)
     splits, held, untested = 0, [], []
@@ -142,8 +142,8 @@ def discover_or_why(
 def _splits(discovery: Discovery, subject: Subject) -> Iterator[Split]:
     """Of what is used without having been read, whole dims only."""
     shapes = subject.shapes
-    while (found := discovery.next()) is not None:
-        split = Split(*found)
+    while (proposed := discovery.next()) is not None:
+        split = Split(*proposed)
         if not subject.thorough or all(shapes[at][dim] == split.size for at, dim, _ in split.inputs):
             yield split
 

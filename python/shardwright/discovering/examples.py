@@ -64,7 +64,7 @@ def _called(
         return target, args, kwargs
     name, tensors, text, *_ = args
     args, kwargs = as_python.read(text, tensors)
-    return as_python.found(name), args, kwargs
+    return as_python.named(name), args, kwargs
 
 
 def _tensor(kind: str, shape: str) -> Tensor:

@@ -42,7 +42,7 @@ class Reads(TorchFunctionMode):
 
     def __init__(self, whole: Sequence[Tensor], forced: Forced | None = None) -> None:
         super().__init__()
-        self.found: dict[str, list[Any]] = {}
+        self.reads: dict[str, list[Any]] = {}
         self._forced = forced
         self._clean = {id(tensor): tensor for tensor in whole}
         self._dirty: set[int] = set()
@@ -73,10 +73,10 @@ class Reads(TorchFunctionMode):
 
     def note(self, result: Any, kind: str = "") -> Any:
         line = _line() + kind
-        found = self.found.setdefault(line, [])
-        if self._forced == (line, len(found)) and isinstance(result, bool):
+        results = self.reads.setdefault(line, [])
+        if self._forced == (line, len(results)) and isinstance(result, bool):
             result = not result
-        found.append(result)
+        results.append(result)
         return result
 
 
@@ -139,15 +139,15 @@ _NUMBERS: dict[type, Callable[[Any, Reads], Any]] = {base: _class(base) for base
 
 def untested(wholes: Sequence[Reads], parts: Sequence[Sequence[Reads]]) -> dict[str, list[Any]]:
     """The lines that read the same in all parts as in the whole, with what they read last."""
-    found: dict[str, list[Any]] = {}
+    untried: dict[str, list[Any]] = {}
     tested: set[str] = set()
-    for whole, of in zip(wholes, parts, strict=True):
-        for line in {*whole.found, *(line for part in of for line in part.found)}:
-            reads = whole.found.get(line, [])
-            found[line] = reads or next(part.found[line] for part in of if line in part.found)
-            if _varies(reads) or any(_all(part.found.get(line, [])) != _all(reads) for part in of):
+    for whole, of_parts in zip(wholes, parts, strict=True):
+        for line in {*whole.reads, *(line for part in of_parts for line in part.reads)}:
+            reads = whole.reads.get(line, [])
+            untried[line] = reads or next(part.reads[line] for part in of_parts if line in part.reads)
+            if _varies(reads) or any(_all(part.reads.get(line, [])) != _all(reads) for part in of_parts):
                 tested.add(line)
-    return {line: reads for line, reads in sorted(found.items()) if line not in tested}
+    return {line: reads for line, reads in sorted(untried.items()) if line not in tested}
 
 
 def ways(untested: Mapping[str, list[Any]]) -> Iterator[Forced]:

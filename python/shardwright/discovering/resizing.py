@@ -58,8 +58,8 @@ class Resizing:
     def _other(self, at: int, turn: int) -> int:
         """A prime number that is not the size of the example."""
         size = self.held[at][0].size
-        found = [prime for prime in _PRIMES if prime != size]
-        return found[(at + 2 * turn) % len(found)]
+        primes = [prime for prime in _PRIMES if prime != size]
+        return primes[(at + 2 * turn) % len(primes)]
 
     def with_dims(self, dims: list[int]) -> Sizes:
         shapes, values = self._subject.shapes, list(self._subject.values)
@@ -74,29 +74,29 @@ class Resizing:
         """The shapes of what it gives, if it takes these."""
         try:
             with torch.no_grad():
-                found = self._subject.run(self._subject.draw(sizes.shapes, 1), sizes.values)
+                outputs = self._subject.run(self._subject.draw(sizes.shapes, 1), sizes.values)
         except Exception:  # sizes that it does not take
             return None
-        return [list(output.shape) for output in found]
+        return [list(output.shape) for output in outputs]
 
     def classes(self) -> tuple[list[int], list[int]]:
         """Which of the gaps are one dim: those of one size that cannot have another one by themselves."""
         inputs, outputs = self._discovery.gaps()
         by_size: dict[int, int] = {}
         numbers = count()
-        found: list[int] = []
+        numbered: list[int] = []
         for gap in inputs:
             alone = self._resized([gap]) is not None
             repeats = any(
-                other[0][0] == gap[0][0] and found[at] == by_size.get(gap[1])
-                for at, other in enumerate(inputs[: len(found)])
+                other[0][0] == gap[0][0] and numbered[at] == by_size.get(gap[1])
+                for at, other in enumerate(inputs[: len(numbered)])
             )
             new = alone or repeats or gap[1] not in by_size
             number = next(numbers) if new else by_size[gap[1]]
             if new and not alone:
                 by_size[gap[1]] = number
-            found.append(number)
-        return found, self._output_classes((inputs, outputs), found, numbers)
+            numbered.append(number)
+        return numbered, self._output_classes((inputs, outputs), numbered, numbers)
 
     def _output_classes(self, gaps: Gaps, classes: Sequence[int], numbers: Iterator[int]) -> list[int]:
         """A result has a dim of the inputs if it has another size where that has."""
@@ -105,22 +105,24 @@ class Resizing:
         fixed: dict[int, int] = {}
         before = self.outputs(self.example())
         for number in sorted(set(classes)):
-            of = [gap for gap, own in zip(inputs, classes, strict=True) if own == number]
-            after = self._resized(of)
-            size = of[0][1]
+            members = [
+                gap for gap, member_class in zip(inputs, classes, strict=True) if member_class == number
+            ]
+            after = self._resized(members)
+            size = members[0][1]
             if after is None or before is None:
                 fixed.setdefault(size, number)
                 continue
-            for at, ((operand, dim, _), own) in enumerate(outputs):
+            for at, ((operand, dim, _), size_after) in enumerate(outputs):
                 grown = after[operand][dim] * size == before[operand][dim] * _grown(size)
-                if own == size and grown and len(after[operand]) == len(before[operand]):
+                if size_after == size and grown and len(after[operand]) == len(before[operand]):
                     follows.setdefault(at, number)
-        found: list[int] = []
+        numbered: list[int] = []
         for at, (place, size) in enumerate(outputs):
             number = follows.get(at, fixed.get(size, -1))
-            taken = [outputs[other][0][0] == place[0] and found[other] == number for other in range(at)]
-            found.append(next(numbers) if number < 0 or any(taken) else number)
-        return found
+            taken = [outputs[other][0][0] == place[0] and numbered[other] == number for other in range(at)]
+            numbered.append(next(numbers) if number < 0 or any(taken) else number)
+        return numbered
 
     def _resized(self, gaps: Sequence[Sized]) -> list[list[int]] | None:
         sizes = self.example()

@@ -70,7 +70,7 @@ class Subject:
     """Those of PyTorch in a call, where it is of a model."""
 
     @classmethod
-    def of(
+    def from_call(
         cls,
         function: Any,
         args: Sequence[Any],
@@ -92,15 +92,15 @@ class Subject:
             why = f"{error} is among its arguments, which cannot be written into a graph"
             raise cannot(name, why, "let it take tensors and plain values") from None
         samples = [tensor.detach() if tensor.is_meta else tensor.detach().cpu() for tensor in tensors]
-        found = cls(name, function, text, names, list(sizes.values()), samples)
-        found.module, found.thorough = module, thorough
-        found._check_example()
-        found.limits = found._finite_limits()
+        subject = cls(name, function, text, names, list(sizes.values()), samples)
+        subject.module, subject.thorough = module, thorough
+        subject._check_example()
+        subject.limits = subject._finite_limits()
         if thorough:
             with Counting() as counting, torch.no_grad():
-                found.run(found.draw(found.shapes, 1), found.values)
-            found.operations = counting.count
-        return found
+                subject.run(subject.draw(subject.shapes, 1), subject.values)
+            subject.operations = counting.count
+        return subject
 
     @property
     def shapes(self) -> list[list[int]]:
@@ -122,22 +122,22 @@ class Subject:
         """Floats between the limits, in double precision; others are among the example's."""
         generator = torch.Generator().manual_seed(seed)
         low, high = (scale * limit for limit in self.limits)
-        found = []
+        tensors = []
         for sample, shape in zip(self.samples, shapes, strict=True):
             drawn = torch.rand(list(shape), dtype=torch.float64, generator=generator)
             if sample.dtype.is_floating_point:
-                found.append(low + (high - low) * drawn)
+                tensors.append(low + (high - low) * drawn)
             elif self.by_rows:
-                found.append(_rows(sample, shape, seed))
+                tensors.append(_rows(sample, shape, seed))
             elif sample.dtype == torch.bool:
-                found.append(drawn < (0.3, 0.5, 0.7)[seed % 3])
+                tensors.append(drawn < (0.3, 0.5, 0.7)[seed % 3])
             else:
                 known = sample.flatten() if sample.numel() else torch.zeros(1, dtype=sample.dtype)
                 if self.thorough and seed % 2 and int(known.min()) >= 0:
                     # An example may have only ones where others have noughts.
                     known = torch.arange(int(known.max()) + 1).to(sample.dtype)
-                found.append(known[(drawn * len(known)).long()])
-        return found
+                tensors.append(known[(drawn * len(known)).long()])
+        return tensors
 
     def require_time(self) -> None:
         """A model's function may be so long that trying it would take minutes: counted, as clocks differ."""
@@ -172,14 +172,16 @@ class Subject:
             ]
         taught = [(output, w) for output, w in zip(outputs, weights, strict=True) if w is not None]
         learning = [tensor for tensor in given if tensor is not None and tensor.requires_grad] + self.held
-        found: Iterator[Tensor | None] = iter([None] * len(learning))
+        gradients_of_learning: Iterator[Tensor | None] = iter([None] * len(learning))
         if taught and learning:
-            heads, of = zip(*taught, strict=True)
-            found = iter(torch.autograd.grad(heads, learning, of, allow_unused=True))
+            heads, cotangents = zip(*taught, strict=True)
+            gradients_of_learning = iter(torch.autograd.grad(heads, learning, cotangents, allow_unused=True))
         gradients = [
-            None if tensor is None or not tensor.requires_grad else _or_zeros(next(found), tensor)
+            None
+            if tensor is None or not tensor.requires_grad
+            else _or_zeros(next(gradients_of_learning), tensor)
             for tensor in given
-        ] + [_or_zeros(next(found), tensor) for tensor in self.held]
+        ] + [_or_zeros(next(gradients_of_learning), tensor) for tensor in self.held]
         plain = [tensor.detach() for tensor in tensors if tensor is not None]
         return Trial(plain, [output.detach() for output in outputs], list(weights), gradients)
 
@@ -188,9 +190,9 @@ class Subject:
 
     def trial_of(self, tensors: Sequence[Tensor], values: Sequence[int], seed: int) -> Trial:
         self.settle(seed)
-        found = self.learn(tensors, values, None)
-        found.held = seed
-        return found
+        trial = self.learn(tensors, values, None)
+        trial.held = seed
+        return trial
 
     def _check_example(self) -> None:
         if not self.held and not any(map(self.is_float, range(len(self.samples)))):
@@ -230,11 +232,13 @@ class Subject:
 
     def _finite_limits(self) -> tuple[float, float]:
         floats = [x.double() for at, x in enumerate(self.samples) if self.is_float(at) and x.numel()]
-        own = [(float(min(x.min() for x in floats)), float(max(x.max() for x in floats)))] if floats else []
+        example_range = (
+            [(float(min(x.min() for x in floats)), float(max(x.max() for x in floats)))] if floats else []
+        )
         if not floats:
             return self.limits
         failed: Exception | None = None
-        for self.limits in (*_RANGES, *own):
+        for self.limits in (*_RANGES, *example_range):
             try:
                 trial = self.trial(self.shapes, self.values, 1)
             except Exception as error:  # a function of numbers in another range
@@ -297,5 +301,5 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool(torch.equal(a.nan_to_num(), b.nan_to_num()))
 
 
-def _or_zeros(gradient: Tensor | None, of: Tensor) -> Tensor:
-    return torch.zeros_like(of) if gradient is None else gradient.detach()
+def _or_zeros(gradient: Tensor | None, tensor: Tensor) -> Tensor:
+    return torch.zeros_like(tensor) if gradient is None else gradient.detach()

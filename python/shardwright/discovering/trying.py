@@ -53,7 +53,7 @@ class Trying:
     """A split does not hold: of the one that was asked for last."""
 
     @classmethod
-    def of(cls, subject: Subject) -> Trying:
+    def from_subject(cls, subject: Subject) -> Trying:
         trials = [subject.trial(subject.shapes, subject.values, 1)]
         # What is a sum of small numbers only, or of positive ones, is none.
         for seed, scale in ((2, 1.0), (3, 0.05), (4, 20.0)):
@@ -71,18 +71,18 @@ class Trying:
 
     def holds(self, split: Split) -> Holds | None:
         """How its parts are put together, if that is the same in all trials and with all cuts."""
-        found = self._values(split, [])
+        holds = self._values(split, [])
         others = {at for at, _, _ in split.inputs}
         for at in self.nullable:
-            if found is None and at not in others:
-                found = self._values(split, [at])
-                if found is not None and found.mark != "+":
-                    found = None
-        if found is None or found.mark not in ("", "+"):
+            if holds is None and at not in others:
+                holds = self._values(split, [at])
+                if holds is not None and holds.mark != "+":
+                    holds = None
+        if holds is None or holds.mark not in ("", "+"):
             # Where a gradient flows, nothing is split by a maximum.
-            return found
-        if self._gradients(split, found):
-            return found
+            return holds
+        if self._gradients(split, holds):
+            return holds
         self.why = "the gradients of its parts are not those of the whole"
         return None
 
@@ -107,7 +107,7 @@ class Trying:
         marks, places = left
         if all(places) == bool(marks) or len(marks) > 1 or (not marks and any(len(p) > 1 for p in places)):
             return None
-        return Holds("".join(marks), [next(iter(of)) for of in places] if not marks else [], once)
+        return Holds("".join(marks), [next(iter(kinds)) for kinds in places] if not marks else [], once)
 
     def _parts(
         self,
@@ -117,18 +117,18 @@ class Trying:
         once: Sequence[int],
         reads: Sequence[Reads] | None = None,
     ) -> list[list[Tensor]] | None:
-        found: list[list[Tensor]] = []
+        outputs: list[list[Tensor]] = []
         self.subject.settle(trial.held)
         for number, (tensors, values) in enumerate(self._given(trial, split, cut, once)):
             try:
                 with torch.no_grad(), nullcontext() if reads is None else reads[number]:
-                    found.append([x.detach() for x in self.subject.run(tensors, values)])
+                    outputs.append([x.detach() for x in self.subject.run(tensors, values)])
             except Exception as error:  # parts that it does not take
                 self.why = f"it does not run on parts of them ({said_by(error)})"
                 return None
-            if len(found[number]) != len(trial.outputs):
+            if len(outputs[number]) != len(trial.outputs):
                 return None
-        return found
+        return outputs
 
     def _given(
         self, trial: Trial, split: Split, cut: Sequence[int], once: Sequence[int]
@@ -192,7 +192,7 @@ class Trying:
                 self.subject.require_time()
                 for at in range(len(cut)):
                     clean = [*self._kept(trial, split)]
-                    reads = [Reads(clean, forced if at == own else None) for own in range(len(cut))]
+                    reads = [Reads(clean, forced if at == part else None) for part in range(len(cut))]
                     parts = self._parts(trial, split, cut, holds.once, reads)
                     if parts is not None and not self._is_put_together(trial, split, holds, cut, parts):
                         return False
@@ -205,7 +205,7 @@ class Trying:
         return (
             holds.mark in marks
             if holds.mark
-            else all(at in of for at, of in zip(holds.outputs, places, strict=True))
+            else all(at in kinds for at, kinds in zip(holds.outputs, places, strict=True))
         )
 
     def _gradients(self, split: Split, holds: Holds) -> bool:
@@ -229,16 +229,16 @@ class Trying:
             except Exception:  # a backward that parts do not have
                 return False
         for operand, whole in enumerate(trial.gradients):
-            own = [part[operand] for part in parts]
+            gradients = [part[operand] for part in parts]
             if whole is None:
                 continue
-            given = [x for x in own if x is not None]
+            given = [x for x in gradients if x is not None]
             if operand in divided:
                 dim, outer = divided[operand]
-                found = together(given, dim, outer, cut)
+                joined = together(given, dim, outer, cut)
             else:
-                found = torch.stack(given).sum(0)
-            if not same(found, whole):
+                joined = torch.stack(given).sum(0)
+            if not same(joined, whole):
                 return False
         return True
 
@@ -247,13 +247,13 @@ class Trying:
         if not all(output.dtype.is_floating_point for output in self.trials[0].outputs):
             return []
         floats = [at for at in range(len(self.subject.samples)) if self.subject.is_float(at)]
-        found: list[list[int]] = []
+        groups: list[list[int]] = []
         for count in range(1, min(len(floats), _MOST_JOINTLY) + 1):
             for jointly in combinations(floats, count):
-                known = any(set(of) <= set(jointly) for of in found)
+                known = any(set(group) <= set(jointly) for group in groups)
                 if not known and self.is_linear(jointly, once):
-                    found.append(list(jointly))
-        return found
+                    groups.append(list(jointly))
+        return groups
 
     def is_linear(self, jointly: Sequence[int], once: Sequence[int]) -> bool:
         return all(self._is_linear(trial, jointly, once) for trial in self.trials)
@@ -274,8 +274,8 @@ class Trying:
             parts = [subject.learn(x, subject.values, trial.weights) for x in (first, second)]
         except Exception:  # sums that it does not take
             return False
-        for whole, *of in zip(trial.outputs, *(part.outputs for part in parts), strict=True):
-            if not same(sum(of), whole):
+        for whole, *terms in zip(trial.outputs, *(part.outputs for part in parts), strict=True):
+            if not same(sum(terms), whole):
                 return False
         for at, whole in enumerate(trial.gradients):
             if whole is None:
@@ -309,15 +309,15 @@ def _of_batches(subject: Subject) -> list[Trial]:
     trials = [lambda: subject.trial_of(example_of(subject), subject.values, 0)]
     trials += [partial(_changed, subject, seed, change) for seed, change in enumerate((alike, led), 5)]
     trials += [partial(_changed, subject, 7, partial(alike, dim=1)), partial(_changed, subject, 8, apart)]
-    found = []
+    of_batches = []
     for make in trials:
         try:
             trial = make()
         except Exception:  # numbers that it does not take
             continue
         if is_finite(trial):
-            found.append(trial)
-    return found
+            of_batches.append(trial)
+    return of_batches
 
 
 def example_of(subject: Subject) -> list[Tensor]:
@@ -349,11 +349,11 @@ def apart(x: Tensor) -> Tensor:
 def cuts(size: int) -> list[list[int]]:
     """Into two parts and into three, uneven ones where the size allows it."""
     large = size // 2 + 1 if size > 2 else 1
-    found = [[large, size - large]]
+    candidates = [[large, size - large]]
     if size > 2:
         third = size // 3
-        found += [[size - large, large], [size - third - max(third, 1), third, max(third, 1)]]
-    return [cut for cut in found if all(cut)]
+        candidates += [[size - large, large], [size - third - max(third, 1), third, max(third, 1)]]
+    return [cut for cut in candidates if all(cut)]
 
 
 def part_of(tensor: Tensor, dim: int, outer: int, size: int, start: int, length: int) -> Tensor:
@@ -382,13 +382,13 @@ def _ways(
     marks: set[str] | None = None
     places = []
     for number, whole in enumerate(outputs):
-        own = [part[number] for part in parts]
-        reduced = {mark for mark, by in _reductions(whole) if _is_reduced(own, whole, by)}
+        pieces = [part[number] for part in parts]
+        reduced = {mark for mark, by in _reductions(whole) if _is_reduced(pieces, whole, by)}
         marks = reduced if marks is None else marks & reduced
         at = (
             (number, dim, outer)
             for dim, outer in places_of(list(whole.shape), size)
-            if _lies_so(own, whole, dim, outer, size, cut)
+            if _lies_so(pieces, whole, dim, outer, size, cut)
         )
         places.append(set(at))
     return marks or set(), places

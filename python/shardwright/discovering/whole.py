@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 # By how much of their size parameters differ from those of the model, where they are to differ.
 _SHARE = 0.5
-_LEAST = 0.05
+_SMALLEST = 0.05
 
 
 class Wide(nn.Module):
@@ -72,19 +72,21 @@ class Whole:
         """Parameters of other values for each number but zero: one of zeros would hide what it multiplies."""
         generator = torch.Generator().manual_seed(seed)
         for name, tensor in self.state.items():
-            own = self._own[name]
-            value = own
-            if seed and isinstance(tensor, nn.Parameter) and own.is_floating_point():
-                size = max(float(own.std(correction=0)) if own.numel() else 0.0, _LEAST)
-                noise = torch.randn(own.shape, dtype=torch.float64, generator=generator)
-                value = own + _SHARE * size * noise
+            kept = self._own[name]
+            value = kept
+            if seed and isinstance(tensor, nn.Parameter) and kept.is_floating_point():
+                size = max(float(kept.std(correction=0)) if kept.numel() else 0.0, _SMALLEST)
+                noise = torch.randn(kept.shape, dtype=torch.float64, generator=generator)
+                value = kept + _SHARE * size * noise
             tensor.data.copy_(value)
 
     @property
     def changed(self) -> str | None:
         """A buffer that differs from what it was: what is divided updates none."""
         buffers = dict(self.wide.named_buffers())
-        names = (name for name, own in self._own.items() if name in buffers and not _same(buffers[name], own))
+        names = (
+            name for name, kept in self._own.items() if name in buffers and not _same(buffers[name], kept)
+        )
         return next((name.removeprefix("inner.") for name in names), None)
 
 

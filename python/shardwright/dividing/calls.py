@@ -45,7 +45,7 @@ class Call:
     """Of a module the module."""
 
     @classmethod
-    def of(cls, at: int, args: Sequence[Any], model: nn.Module) -> Call:
+    def from_model(cls, at: int, args: Sequence[Any], model: nn.Module) -> Call:
         if len(args) > _DRAWS:
             part = model.get_submodule(args[0])
             tensors, draws = args[_STATE + 1], args[_DRAWS] is not None
@@ -53,7 +53,7 @@ class Call:
             more = list(args[_UPDATED]), draws, args[_TRAINING]
             return cls(at, args[0], True, text, tensors, args[_STATE], *more, part)
         name, tensors, text = args[:3]
-        return cls(at, name, False, text, tensors, [], [], False, False, as_python.found(name))
+        return cls(at, name, False, text, tensors, [], [], False, False, as_python.named(name))
 
     @property
     def unfit(self) -> str | None:
@@ -86,21 +86,21 @@ class Call:
         """To be tried."""
         args, kwargs = self.given(instead)
         if not self.is_module:
-            return Subject.of(self.function, args, kwargs, thorough=True)
+            return Subject.from_call(self.function, args, kwargs, thorough=True)
         whole = Whole(self.name, self.function, self.training)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             return whole.wide(*args, **kwargs)
 
         forward.__signature__ = signature_of(self.target)  # type: ignore[attr-defined]
-        return Subject.of(forward, args, kwargs, whole, thorough=True)
+        return Subject.from_call(forward, args, kwargs, whole, thorough=True)
 
     def without_sizes(self, sizes: Mapping[str, str], place: str) -> tuple[str | None, list[tuple[str, int]]]:
         """The call's text without the arguments that are sizes of dims, and these; no text without any."""
         if not sizes:
             return None, []
         one = Registered(self.target, self.name, "", sizes, None, None, place)
-        args, kwargs, told = one.with_sizes(self.target, *self.given())
+        args, kwargs, named = one.with_sizes(self.target, *self.given())
         text, _ = as_python.written(args, kwargs)
         _, arrow, results = self.text.partition(" -> ")
-        return text + arrow + results, list(told.items())
+        return text + arrow + results, list(named.items())

@@ -41,15 +41,15 @@ def divide(
             captured.notes.append(f"no rules were looked for, for what runs as it is: {known}")
             return
         model, given = known
-        calls = [Call.of(at, given[at], model) for at in wanted]
+        calls = [Call.from_model(at, given[at], model) for at in wanted]
         rules = _Rules(module, captured, graph)
         for call in calls:
             if call.is_module and (mark := mark_of(call.function)) is not None and mark.rule is not None:
                 rules.state(call, mark)
-        found = Finding()
+        finding = Finding()
         for call in calls if discover else []:
             if call.name not in rules.said or not rules.said[call.name].stated:
-                rules.find(call, found)
+                rules.find(call, finding)
     rules.put()
 
 
@@ -65,8 +65,8 @@ class _Rules:
         assert mark.rule is not None
         refuse_unfit(call, mark)
         sizes = dict(mark.sizes)
-        text, told = call.without_sizes(sizes, mark.place)
-        given: Given = (call.at, mark.rule, told, text, False, mark.place)
+        text, sizes_by_name = call.without_sizes(sizes, mark.place)
+        given: Given = (call.at, mark.rule, sizes_by_name, text, False, mark.place)
         # It is compared in few elements, as the graph with the rule tells.
         ruled = Graph(self.graph.ruled([given]))
         why = compared(call, mark, ruled.operators[call.at], self.module)
@@ -78,13 +78,15 @@ class _Rules:
         self.said[call.name] = Divided(mark.rule, True)
 
     def find(self, call: Call, finding: Finding) -> None:
-        found = finding.of(call)
-        if found.rule is None:
-            self.said.setdefault(call.name, Divided(None, False, why=found.why))
+        finding_of_call = finding.rule_for(call)
+        if finding_of_call.rule is None:
+            self.said.setdefault(call.name, Divided(None, False, why=finding_of_call.why))
             return
-        text, told = call.without_sizes(found.sizes, "")
-        self.given.append((call.at, found.rule, told, text, True, None))
-        self.said[call.name] = Divided(found.rule, False, found.tried, sizes=found.sizes)
+        text, sizes_by_name = call.without_sizes(finding_of_call.sizes, "")
+        self.given.append((call.at, finding_of_call.rule, sizes_by_name, text, True, None))
+        self.said[call.name] = Divided(
+            finding_of_call.rule, False, finding_of_call.tried, sizes=finding_of_call.sizes
+        )
 
     def put(self) -> None:
         captured = self.captured
@@ -93,8 +95,8 @@ class _Rules:
         before = notes_of(self.module, captured.as_python, {})
         others = [note for note in captured.notes if note not in before]
         functions = {name: ("", 0.0) for name in self.said if name not in captured.as_python}
-        told = {**captured.as_python, **functions}
-        captured.notes = [*notes_of(self.module, told, self.said), *others]
+        functions_of_python = {**captured.as_python, **functions}
+        captured.notes = [*notes_of(self.module, functions_of_python, self.said), *others]
 
 
 def _states_any(module: nn.Module) -> bool:

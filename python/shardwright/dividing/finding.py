@@ -28,21 +28,21 @@ class Finding:
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], tuple[Found, Discovered | None]] = {}
 
-    def of(self, call: Call) -> Found:
+    def rule_for(self, call: Call) -> Found:
         if call.unfit is not None:
             return Found(None, why=call.unfit)
         before = self._known.get(call.kind)
         try:
             if before is None:
-                self._known[call.kind] = found = _find(call)
-                return found[0]
+                self._known[call.kind] = result = _find(call)
+                return result[0]
             return before[0] if before[1] is None or _again(call, before[1]) else _find(call)[0]
         except CaptureError as error:
-            found = Found(None, why=error.why or error.what), None
+            result = Found(None, why=error.why or error.what), None
         except Exception as error:  # a copy, or a run, that a module does not take
-            found = Found(None, why=f"it cannot be tried ({said_by(error)})"), None
-        self._known.setdefault(call.kind, found)
-        return found[0]
+            result = Found(None, why=f"it cannot be tried ({said_by(error)})"), None
+        self._known.setdefault(call.kind, result)
+        return result[0]
 
 
 def _find(call: Call) -> tuple[Found, Discovered | None]:
@@ -55,7 +55,7 @@ def _find(call: Call) -> tuple[Found, Discovered | None]:
 
 def _again(call: Call, known: Discovered) -> bool:
     """Whether what holds for another call of its kind holds for it, too."""
-    trying = Trying.of(call.subject())
+    trying = Trying.from_subject(call.subject())
     for split, holds in known.held:
         if trying.holds(split) != holds or trying.untested(split, holds) is not None:
             return False

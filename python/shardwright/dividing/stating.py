@@ -46,11 +46,11 @@ def compared(call: Call, mark: Marked, operator: Operator, model: nn.Module) -> 
     if isinstance(subject, str):
         return subject
     assert mark.rule is not None
-    found = verified(subject, mark.rule, arguments)
-    wrong = [one for one in found if one.problem is not None]
+    outcomes = verified(subject, mark.rule, arguments)
+    wrong = [one for one in outcomes if one.problem is not None]
     if wrong:
         raise wrong_rule(wrong, type(model).__name__, f"`{call.name}`", mark.place)
-    return next((one.skipped for one in found if one.skipped), None)
+    return next((one.skipped for one in outcomes if one.skipped), None)
 
 
 def _subject(call: Call, instead: dict[str, int]) -> Subject | str:

@@ -43,14 +43,14 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def main(as_json: bool = False) -> int:
-    found = examine(_say)
+    findings = examine(_say)
     _say("")
     if as_json:
-        print(answer("doctor", {"ok": not _failed(found), "findings": [asdict(one) for one in found]}))
+        print(answer("doctor", {"ok": not _failed(findings), "findings": [asdict(one) for one in findings]}))
     else:
-        print(_verdict(found))
-        print("\n".join(["", *map(_line, found)]))
-    return 1 if _failed(found) else 0
+        print(_verdict(findings))
+        print("\n".join(["", *map(_line, findings)]))
+    return 1 if _failed(findings) else 0
 
 
 def examine(watch: Callable[[str], object] = lambda name: None) -> list[Finding]:
@@ -68,16 +68,16 @@ def _say(name: str) -> None:
         print(f"\r{f'checking {name} ...' if name else '':30}\r", end="", file=sys.stderr, flush=True)
 
 
-def _verdict(found: list[Finding]) -> str:
-    failed = [one.name for one in _failed(found)]
-    warned = [one.name for one in found if one.status == "warn"]
+def _verdict(findings: list[Finding]) -> str:
+    failed = [one.name for one in _failed(findings)]
+    warned = [one.name for one in findings if one.status == "warn"]
     if failed:
         return f"To be mended: {', '.join(failed)}."
     return "Nothing stands in the way." + (f" Look at: {', '.join(warned)}." if warned else "")
 
 
-def _failed(found: list[Finding]) -> list[Finding]:
-    return [one for one in found if one.status == "fail"]
+def _failed(findings: list[Finding]) -> list[Finding]:
+    return [one for one in findings if one.status == "fail"]
 
 
 def _line(finding: Finding) -> str:
@@ -95,13 +95,13 @@ def _wrapped(text: str, start: str = "") -> list[str]:
 
 def _within_limit(check: Callable[[], list[Finding]]) -> list[Finding]:
     """A name that is looked up in a network without an answer can take minutes: it is left behind."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
 
     def work() -> None:
         try:
-            found.extend(check())
+            findings.extend(check())
         except Exception as error:
-            found.append(Finding(_name(check), "fail", f"could not be checked: {error!r}"))
+            findings.append(Finding(_name(check), "fail", f"could not be checked: {error!r}"))
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
@@ -109,7 +109,7 @@ def _within_limit(check: Callable[[], list[Finding]]) -> list[Finding]:
     thread.join(limit)
     if thread.is_alive():
         return [Finding(_name(check), "fail", f"did not answer within {limit:.0f} s")]
-    return found
+    return findings
 
 
 def _name(check: Callable[[], list[Finding]]) -> str:
@@ -166,12 +166,12 @@ def check_backends() -> list[Finding]:
     if not dist.is_available():  # type: ignore[no-untyped-call]
         fix = "install a torch with torch.distributed"
         return [Finding("backends", "fail", "torch.distributed is missing", fix)]
-    found = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
-    words = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in found.items())
-    if torch.cuda.is_available() and not found["nccl"]:
+    available_backends = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
+    words = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in available_backends.items())
+    if torch.cuda.is_available() and not available_backends["nccl"]:
         fix = "install a torch with NCCL: several GPUs need it"
         return [Finding("backends", "fail", words, fix)]
-    if not found["gloo"]:
+    if not available_backends["gloo"]:
         fix = "install a torch with Gloo: CPUs and `sw.launch` need it"
         return [Finding("backends", "fail", words, fix)]
     return [Finding("backends", "ok", words)]
@@ -289,7 +289,7 @@ def check_cache() -> list[Finding]:
 
 
 def check_packages() -> list[Finding]:
-    found = []
+    findings = []
     for name in ("safetensors", "tqdm", "transformers"):
         try:
             version = importlib.metadata.version(name)
@@ -297,14 +297,14 @@ def check_packages() -> list[Finding]:
             needed = name != "transformers"
             fix = f"install {name}" if needed else ""
             what = "is missing" if needed else "is not installed; only its models need it"
-            found.append(Finding(name, "fail" if needed else "ok", what, fix))
+            findings.append(Finding(name, "fail" if needed else "ok", what, fix))
             continue
         if name == "transformers" and _two_numbers(version) < (OLDEST_TRANSFORMERS, 0):
             fix = f"install transformers {OLDEST_TRANSFORMERS} or newer: older ones are not tested"
-            found.append(Finding(name, "warn", version, fix))
+            findings.append(Finding(name, "warn", version, fix))
         else:
-            found.append(Finding(name, "ok", version))
-    return found
+            findings.append(Finding(name, "ok", version))
+    return findings
 
 
 def check_disk() -> list[Finding]:
@@ -330,10 +330,10 @@ def check_memory() -> list[Finding]:
         text = Path("/proc/meminfo").read_text()
     except OSError:
         return []
-    found = re.search(r"MemAvailable:\s+(\d+) kB", text)
-    if found is None:
+    match = re.search(r"MemAvailable:\s+(\d+) kB", text)
+    if match is None:
         return []
-    available = int(found[1]) * 1024
+    available = int(match[1]) * 1024
     few = available < 2 * _GIB
     fix = "a rank on a CPU holds its parameters, gradients and optimizer state here" if few else ""
     return [Finding("memory", "warn" if few else "ok", f"{size_of(available)} available", fix)]

@@ -40,13 +40,15 @@ def check_driver() -> list[Finding]:
 
 def check_gpu_memory() -> list[Finding]:
     """What others have taken of it is not there for a program."""
-    found = []
+    findings = []
     for at in range(number()):
         free, total = torch.cuda.mem_get_info(at)
         if free < 0.9 * total:
             taken = f"{size_of(total - free)} of {size_of(total)} of GPU {at} are taken"
-            found.append(Finding("gpu memory", "warn", taken, "another process runs there: see `nvidia-smi`"))
-    return found
+            findings.append(
+                Finding("gpu memory", "warn", taken, "another process runs there: see `nvidia-smi`")
+            )
+    return findings
 
 
 def check_peers() -> list[Finding]:

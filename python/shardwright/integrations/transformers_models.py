@@ -60,15 +60,15 @@ def of_class(
 
 
 def _made(
-    found: Any, config: Any, name: str, batch: int, sequence: int, device: str
+    model_class: Any, config: Any, name: str, batch: int, sequence: int, device: str
 ) -> tuple[nn.Module, dict[str, Tensor]]:
     if hasattr(config, "use_cache"):
         config.use_cache = False
     try:
         with torch.device(device):
-            module: nn.Module = found(config)
+            module: nn.Module = model_class(config)
     except Exception as error:
-        what = f"{found.__name__} cannot be made from {name}"
+        what = f"{model_class.__name__} cannot be made from {name}"
         raise _no_model(what, f"{type(error).__name__}: {error}") from error
     return module.train(), _example(module, config, batch, sequence)
 

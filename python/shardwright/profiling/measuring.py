@@ -93,8 +93,8 @@ def _measured_by(comm: Comm, devices: int, local: int) -> Measured:
     groups = messages.groups_of(devices)
     comm.prepare([groups[size] for size in groups] or [[range(devices)]])
     curves = operators.measured(comm, _types(comm))
-    found = messages.measured(comm)
-    alone, rate = _rate(found, devices) if devices > 1 else (1e-4, 1e9)
+    times = messages.measured(comm)
+    alone, rate = _rate(times, devices) if devices > 1 else (1e-4, 1e9)
     return Measured(
         device=device_here(comm.device),
         threads=torch.get_num_threads(),
@@ -107,18 +107,18 @@ def _measured_by(comm: Comm, devices: int, local: int) -> Measured:
         alone=alone,
         rate=rate,
         curves=curves,
-        messages=found,
+        messages=times,
         hidden=messages.hidden(comm) if devices > 1 else 1.0,
         apart=overhead.apart(),
         steps=overhead.measured(comm),
     )
 
 
-def _to_host(found: Measured) -> str:
+def _to_host(measured: Measured) -> str:
     """Of what is its own host: a copy reads and writes."""
-    if not found.is_host:
+    if not measured.is_host:
         return ""
-    rate = found.bandwidth / 1e9
+    rate = measured.bandwidth / 1e9
     return f'host = "{rate / 2:.4g} GB/s"\nhost_bandwidth = "{rate:.4g} GB/s"\n'
 
 
@@ -149,8 +149,10 @@ def _sums(comm: Comm) -> float:
 
 def _most(curves: list[Curve], dtype: str | None = None) -> float:
     """The most operations of a type, or else the most bytes, that an operator reached in a second."""
-    found = (one for one in curves if one.by_operations == (dtype is not None) and dtype in (None, one.dtype))
-    return max((size / time for one in found for size, time in one.points), default=0.0)
+    chosen = (
+        one for one in curves if one.by_operations == (dtype is not None) and dtype in (None, one.dtype)
+    )
+    return max((size / time for one in chosen for size, time in one.points), default=0.0)
 
 
 def _overhead(comm: Comm) -> float:
@@ -166,9 +168,9 @@ def _overhead(comm: Comm) -> float:
     return seconds(comm, chain) / (2 * CHAIN)
 
 
-def _rate(found: dict[tuple[str, int], messages.Points], devices: int) -> tuple[float, float]:
+def _rate(times: dict[tuple[str, int], messages.Points], devices: int) -> tuple[float, float]:
     """For groups of sizes that were not measured: seconds without bytes, and bytes a second."""
-    summed, gathered = found["all_reduce", devices], found["all_gather", devices]
+    summed, gathered = times["all_reduce", devices], times["all_gather", devices]
     alone, (nbytes, whole), (_, parts) = summed[0][1], summed[-1], gathered[-1]
     share = (devices - 1) / devices * nbytes
     rates = 2 * share / max(whole - alone, 1e-9), share / max(parts - alone, 1e-9)
@@ -185,37 +187,37 @@ def _of_host(local: int) -> int:
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / local)
 
 
-def _text(found: Measured, devices: int, besides: Overhead) -> str:
+def _text(measured: Measured, devices: int, besides: Overhead) -> str:
     def slower(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
         """As in a step."""
         return [(size, besides.slower * time) for size, time in points]
 
     hops = max(1, ceil(log2(devices)))
-    peak = ", ".join(f'{name} = "{rate / 1e9:.4g} GFLOP/s"' for name, rate in found.peak.items())
+    peak = ", ".join(f'{name} = "{rate / 1e9:.4g} GFLOP/s"' for name, rate in measured.peak.items())
     head = f"""# What `shardwright profile` measured, on {devices} processes at the same time.
 name = "{devices} devices here"
 
 [profile]
-device = "{found.device}"
+device = "{measured.device}"
 torch = "{torch.__version__}"
-threads = {found.threads}
+threads = {measured.threads}
 
 [[nodes]]
 devices = "here:{devices}"
 
 [nodes.link]
-bandwidth = "{found.rate / 1e9:.4g} GB/s"
-latency = "{found.alone / 4 / hops * 1e6:.4g} us"
-start = "{found.alone / 2 * 1e6:.4g} us"
+bandwidth = "{measured.rate / 1e9:.4g} GB/s"
+latency = "{measured.alone / 4 / hops * 1e6:.4g} us"
+start = "{measured.alone / 2 * 1e6:.4g} us"
 reached = 1.0
 """
     device = f"""
 [devices.here]
-memory = "{found.memory / 1e9:.4g} GB"
-host_memory = "{found.host_memory / 1e9:.4g} GB"
-{_to_host(found)}bandwidth = "{found.bandwidth / 1e9:.4g} GB/s"
+memory = "{measured.memory / 1e9:.4g} GB"
+host_memory = "{measured.host_memory / 1e9:.4g} GB"
+{_to_host(measured)}bandwidth = "{measured.bandwidth / 1e9:.4g} GB/s"
 peak = {{ {peak} }}
-overhead = "{found.overhead * 1e6:.4g} us"
+overhead = "{measured.overhead * 1e6:.4g} us"
 compute_reached = 1.0
 memory_reached = 1.0
 
@@ -223,12 +225,12 @@ memory_reached = 1.0
 step = "{besides.step * 1e6:.4g} us"
 call = "{besides.call * 1e6:.4g} us"
 wake = "{besides.wake * 1e6:.4g} us"
-apart = "{found.apart * 1e6:.4g} us"
-hidden = {found.hidden:.3f}
+apart = "{measured.apart * 1e6:.4g} us"
+hidden = {measured.hidden:.3f}
 """
     links = [_row("nodes.link.collectives", f'kind = "{kind}"\ndevices = {size}', "bytes", slower(points))
-             for (kind, size), points in found.messages.items()]  # fmt: skip
-    curves = [replace(curve, points=slower(curve.points)) for curve in found.curves]
+             for (kind, size), points in measured.messages.items()]  # fmt: skip
+    curves = [replace(curve, points=slower(curve.points)) for curve in measured.curves]
     return head + "".join(links) + device + "".join(map(_of_curve, curves))
 
 

@@ -25,7 +25,7 @@ ROOMS = 4
 # Messages with and without products take so many turns, each for so many seconds.
 TURNS, LASTS = 7, 0.025
 # Seconds that any message takes.
-LEAST = 1e-6
+SHORTEST = 1e-6
 
 Points = list[tuple[float, float]]
 # What sends a message of so many bytes, and goes on meanwhile.
@@ -43,17 +43,17 @@ def groups_of(world: int) -> dict[int, list[Ranks]]:
 
 
 def measured(comm: Comm) -> dict[tuple[str, int], Points]:
-    found: dict[tuple[str, int], Points] = {}
+    points: dict[tuple[str, int], Points] = {}
     for size, groups in groups_of(comm.world).items():
         ranks = next(group for group in groups if comm.rank in group)
         for name, make in PATTERNS.items():
             rooms = {nbytes: [make(comm, ranks, nbytes) for _ in range(ROOMS)] for nbytes in sizes_on(comm)}
-            found[name, size] = rising([(nbytes, between(comm, works)) for nbytes, works in rooms.items()])
+            points[name, size] = rising([(nbytes, between(comm, works)) for nbytes, works in rooms.items()])
         if size == 2:
-            found["message", 2] = [
+            points["message", 2] = [
                 (nbytes, seconds(comm, _there_and_back(comm, ranks, nbytes)) / 2) for nbytes in sizes_on(comm)
             ]
-    return found
+    return points
 
 
 def between(comm: Comm, messages: Sequence[Work]) -> float:
@@ -74,13 +74,13 @@ def _more(comm: Comm, both: Work, alone: Work) -> float:
     count = often(comm, both, lasts=LASTS)
     pairs = [(stretch(comm, both, count=count), stretch(comm, alone, count=count)) for _ in range(TURNS)]
     together, by_itself = (statistics.median(times) for times in zip(*pairs, strict=True))
-    return max(LEAST, together - by_itself)
+    return max(SHORTEST, together - by_itself)
 
 
 def rising(points: Points) -> Points:
     """A smaller message takes no longer than a larger one, whatever came between."""
-    least = itertools.accumulate((time for _, time in reversed(points)), min)
-    return [(nbytes, time) for (nbytes, _), time in zip(points, reversed(list(least)), strict=True)]
+    shortest = itertools.accumulate((time for _, time in reversed(points)), min)
+    return [(nbytes, time) for (nbytes, _), time in zip(points, reversed(list(shortest)), strict=True)]
 
 
 def _products(comm: Comm) -> Work:

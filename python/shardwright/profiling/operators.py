@@ -22,7 +22,7 @@ DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f
 ROWS, LARGE_ROWS = ((32, 32), (256, 64), (512, 256), (2048, 768)), ((4096, 4096), (16384, 8192))
 # Several at a time, each on tensors of its own: backward of one alone would be mostly its beginning, and
 # caches would hold what in a step they do not. At least and at most so many, that read so many bytes.
-LEAST, MOST = 4, 64
+FEWEST, MOST = 4, 64
 ENOUGH = {"cpu": 32 << 20, "cuda": 256 << 20}
 PASSES = 20
 """How often AdamW's step reads or writes as many bytes as parameters have, as the compiler counts."""
@@ -111,12 +111,12 @@ KINDS = [
 
 def measured(comm: Comm, dtypes: Sequence[str]) -> list[Curve]:
     """The curves of all kinds; all ranks call this."""
-    found: list[Curve] = []
+    curves: list[Curve] = []
     for dtype in dtypes:
         for kind in KINDS:
-            found += _curves(comm, kind, dtype)
-        found += [_copies(comm, dtype)]
-    return [*found, _optimizer(comm)]
+            curves += _curves(comm, kind, dtype)
+        curves += [_copies(comm, dtype)]
+    return [*curves, _optimizer(comm)]
 
 
 def _curves(comm: Comm, kind: Kind, dtype: str) -> list[Curve]:
@@ -178,7 +178,7 @@ def _timed(comm: Comm, kind: Kind, dtype: str, sizes: Sizes) -> tuple[float, flo
 
 
 def _together(comm: Comm, nbytes: int) -> int:
-    return max(LEAST, min(MOST, ENOUGH[comm.device.type] // nbytes))
+    return max(FEWEST, min(MOST, ENOUGH[comm.device.type] // nbytes))
 
 
 def _operands(comm: Comm, kind: Kind, dtype: torch.dtype, sizes: Sizes) -> Operands:

@@ -95,12 +95,12 @@ def _in_turn(ways: Sequence[tuple[Work, Work]], rounds: int) -> list[float]:
     """The lower quartile of what each takes, but for what comes after it."""
     times: list[list[float]] = [[] for _ in ways]
     for _ in range(WARM + rounds):
-        for (way, after), found in zip(ways, times, strict=True):
+        for (way, after), seconds in zip(ways, times, strict=True):
             start = time.perf_counter()
             way()
-            found.append(time.perf_counter() - start)
+            seconds.append(time.perf_counter() - start)
             after()
-    return [low(found[WARM:]) for found in times]
+    return [low(seconds[WARM:]) for seconds in times]
 
 
 def _large(devices: int) -> float:
@@ -123,21 +123,21 @@ def _nothing() -> None:
 def of_steps(devices: int, steps: Sequence[float], text: Text) -> Overhead:
     """What is left of the steps that were measured, by what they have more of."""
     *small, large = steps
-    told = [_told(devices, plan, depth, text) for plan, depth in _probes(devices)]
-    left = [max(0.0, step - it.seconds) for step, it in zip(small, told, strict=True)]
-    call = max(0.0, (left[1] - left[0]) / (told[1].calls - told[0].calls))
+    estimates = [_estimate(devices, plan, depth, text) for plan, depth in _probes(devices)]
+    left = [max(0.0, step - it.seconds) for step, it in zip(small, estimates, strict=True)]
+    call = max(0.0, (left[1] - left[0]) / (estimates[1].calls - estimates[0].calls))
     wake = 0.0
-    if len(told) > 2:
-        more = left[3] - left[2] - call * (told[3].calls - told[2].calls)
-        wake = max(0.0, more / (told[3].waits - told[2].waits))
-    step = max(0.0, left[0] - told[0].besides(Overhead(call=call, wake=wake)))
-    found = Overhead(step, call, wake)
-    return replace(found, slower=_slower(devices, large - found.step, found, text))
+    if len(estimates) > 2:
+        more = left[3] - left[2] - call * (estimates[3].calls - estimates[2].calls)
+        wake = max(0.0, more / (estimates[3].waits - estimates[2].waits))
+    step = max(0.0, left[0] - estimates[0].besides(Overhead(call=call, wake=wake)))
+    overhead = Overhead(step, call, wake)
+    return replace(overhead, slower=_slower(devices, large - overhead.step, overhead, text))
 
 
 def _slower(devices: int, step: float, besides: Overhead, text: Text) -> float:
-    told = _told(devices, f"data:{devices}", LAYERS, text, LARGE, OPTIMIZER)
-    return min(MOST, max(1.0, (step - told.besides(besides)) / told.seconds))
+    estimate = _estimate(devices, f"data:{devices}", LAYERS, text, LARGE, OPTIMIZER)
+    return min(MOST, max(1.0, (step - estimate.besides(besides)) / estimate.seconds))
 
 
 def apart() -> float:
@@ -168,7 +168,7 @@ def apart() -> float:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Estimate:
     """What the figures so far say of a probe's step, and how many calls and waits it has one by one."""
 
     seconds: float
@@ -184,14 +184,14 @@ def _probes(devices: int) -> list[tuple[str, int]]:
     return [(plan, depth) for plan in plans_for(devices) for depth in DEPTHS]
 
 
-def _told(
+def _estimate(
     devices: int,
     plan: str,
     depth: int,
     text: Text,
     size: tuple[int, int] = SMALL,
     updated_by: str = "none",
-) -> _Told:
+) -> _Estimate:
     module, batch = probe(depth, size)
     made = Plan.named(Graph(capture(module, batch).graph_text), plan, devices)
     compiled = compile(made)
@@ -201,4 +201,4 @@ def _told(
         return simulate_step(made, compiled, "here", given, optimizer=updated_by).seconds
 
     plain = seconds()
-    return _Told(plain, (seconds(call=LONG) - plain) / LONG, (seconds(wake=LONG) - plain) / LONG)
+    return _Estimate(plain, (seconds(call=LONG) - plain) / LONG, (seconds(wake=LONG) - plain) / LONG)

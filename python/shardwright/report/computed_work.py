@@ -9,7 +9,7 @@ from typing import Any
 from .._core import Plan
 
 # What is repeated is told from this share of a rank's operations on, in so many lines.
-LEAST = 0.01
+SMALLEST_SHARE = 0.01
 MOST_LINES = 3
 
 
@@ -22,18 +22,18 @@ def work_of(plan: Plan) -> dict[str, Any]:
         alike = modules.setdefault(reason, {})
         name = re.sub(r"(?<=\.)\d+(?=\.|$)", "*", module)
         alike[name] = alike.get(name, 0.0) + operations
-    found: list[dict[str, Any]] = [
+    units: list[dict[str, Any]] = [
         {"modules": _where(alike), "operations": sum(alike.values()), "reason": reason}
         for reason, alike in modules.items()
     ]
-    found.sort(key=lambda one: -one["operations"])
+    units.sort(key=lambda one: -one["operations"])
     most = max(range(len(ranks)), key=lambda rank: ranks[rank])
     return {
         "model": model,
         "rank": ranks[most],
         "again": again[most],
         "devices": plan.devices,
-        "repeated": found,
+        "repeated": units,
     }
 
 
@@ -43,7 +43,7 @@ def _percent(share: float) -> str:
 
 def lines_of_work(work: Mapping[str, Any]) -> list[str]:
     """Nothing where nothing that counts is repeated, or computed again."""
-    large = [one for one in work["repeated"] if one["operations"] >= LEAST * work["rank"]]
+    large = [one for one in work["repeated"] if one["operations"] >= SMALLEST_SHARE * work["rank"]]
     if not large and not work["again"]:
         return []
     share, even = work["rank"] / work["model"], 1 / work["devices"]

@@ -113,15 +113,15 @@ class Recorded:
 
     def _matched(self, ranks: list[_Rank]) -> dict[str, Any]:
         manifest = self._expected()
-        for told in manifest["roles"]:
-            steps = ranks[told["rank"]].steps
-            told["measured_step_seconds"] = [step.seconds for step in steps]
-            told["computed"] = _computed(ranks[told["rank"]])
-            rows = told["communications"]
+        for role in manifest["roles"]:
+            steps = ranks[role["rank"]].steps
+            role["measured_step_seconds"] = [step.seconds for step in steps]
+            role["computed"] = _computed(ranks[role["rank"]])
+            rows = role["communications"]
             for row in rows:
                 row["measured"] = {"start_seconds": [], "seconds": [], "waited_seconds": []}
             for step in steps:
-                _fill(told["rank"], rows, step.notes)
+                _fill(role["rank"], rows, step.notes)
         return manifest
 
     def _expected(self) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class Recorded:
         expected = expected_of(program, captured, cluster, notes.batches, self._optimizer)
         if self._cluster is None:
             expected["cluster"] = expected["step_seconds"] = None
-            for row in (row for told in expected["roles"] for row in told["communications"]):
+            for row in (row for role in expected["roles"] for row in role["communications"]):
                 for key in EXPECTED:
                     row.pop(key)
         return expected
@@ -194,8 +194,8 @@ def _computed(rank: _Rank) -> list[Row]:
             for line, seconds in step.get(key, {}).items():
                 lines[line] = lines.get(line, 0.0) + seconds / len(rank.lines)
         seconds_of_steps = [step.calls.get(key, 0.0) for step in rank.steps]
-        told = {"seconds": seconds_of_steps, "lines": [[line, lines[line]] for line in sorted(lines)]}
-        rows.append({"pass": key[0], "call": key[1], **told})
+        measured = {"seconds": seconds_of_steps, "lines": [[line, lines[line]] for line in sorted(lines)]}
+        rows.append({"pass": key[0], "call": key[1], **measured})
     return rows
 
 
@@ -257,11 +257,11 @@ def _of_note(note: Measured) -> str:
     return f"{note.kind} of {note.size} bytes among {list(note.group)}"
 
 
-def _other(rank: int, at: int, listed: str, found: str) -> RuntimeFault:
+def _other(rank: int, at: int, listed: str, observed: str) -> RuntimeFault:
     return RuntimeFault(
         "SW0860",
         f"rank {rank} does not communicate what the manifest lists",
-        why=f"its communication number {at}, counted from 0, is {found}; listed is {listed}",
+        why=f"its communication number {at}, counted from 0, is {observed}; listed is {listed}",
         fix="leave hooks of parameters and a `reduce` dtype of your own out of what is recorded: the manifest"
         " knows neither; else this is a bug, please report it",
     )

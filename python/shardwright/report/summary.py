@@ -50,7 +50,7 @@ def summary_of_program(
     compared: str | None = None,
 ) -> dict[str, Any]:
     """The same of a program of which no plan is known but its name and how many devices it is for."""
-    totals = [sum(found.values()) for found in compiled.bytes]
+    totals = [sum(sizes.values()) for sizes in compiled.bytes]
     most = totals.index(max(totals))
     counts, sizes = compiled.counts[most], compiled.bytes[most]
     return {
@@ -93,13 +93,13 @@ def lines_of(
     """
     devices = summary["devices"]
     held = summary["memory"]
-    of = "" if memory is None else f" of {size_of(memory) if isinstance(memory, int) else memory}: it fits"
+    limit = "" if memory is None else f" of {size_of(memory) if isinstance(memory, int) else memory}: it fits"
     optimizer = "" if held["optimizer"] == "none" else f", with the state of {held['optimizer']}"
     lines = [
         f"shardwright: {summary['model']}, plan `{summary['plan']}`, {count_of(devices, 'device')}",
         f"  {how}; proved equal to the model",
         *([f"  {summary['chosen']}"] if summary["chosen"] else []),
-        f"  memory: {size_of(held['total'])}{of}, on rank {held['rank']}, which needs most{optimizer}",
+        f"  memory: {size_of(held['total'])}{limit}, on rank {held['rank']}, which needs most{optimizer}",
         f"  communication in a step: {_communications(summary['communications'])}",
         *(f"  {line}" for line in _warnings(summary)),
         *notes_of(summary["notes"]),
@@ -161,9 +161,9 @@ def seconds_of(phases: Mapping[str, float], total: float, done: str = "compiled"
     return f"{done} in {total:.1f} s" + (f": {', '.join(shown)}" if shown else "")
 
 
-def _communications(found: Mapping[str, Sequence[int]]) -> str:
+def _communications(calls: Mapping[str, Sequence[int]]) -> str:
     kinds: dict[str, list[int]] = {}
-    for key, (count, size) in found.items():
+    for key, (count, size) in calls.items():
         sums = kinds.setdefault(key.split()[1], [0, 0])
         sums[0] += count
         sums[1] += size

@@ -113,7 +113,7 @@ def verify_rules(
         if operator.rule is None:
             yield Verified(operator, skipped="the call has no rule: every device computes it whole")
         else:
-            alone = replace(_Alone.of(operator, line, known, buffers), skeleton=skeleton)
+            alone = replace(_Alone.from_operator(operator, line, known, buffers), skeleton=skeleton)
             yield _verified(operator, alone.smaller(operator) if smaller else alone)
 
 
@@ -311,7 +311,7 @@ class _Alone:
     skeleton: nn.Module | None = None
 
     @staticmethod
-    def of(
+    def from_operator(
         operator: Operator,
         line: str,
         known: Mapping[str, tuple[str, list[int]]],

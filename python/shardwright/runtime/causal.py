@@ -45,13 +45,13 @@ class _InTwo(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float | None, start: int) -> Tensor:
-        found = [
+        passes = [
             _aten._scaled_dot_product_flash_attention_for_cpu(q, *part, 0.0, causal, scale=scale)
             for part, causal in _parts(k, v, start)
         ]
-        (before, first), (among, then) = found
+        (before, first), (among, then) = passes
         sums = torch.logaddexp(first, then)
-        weights = [(own - sums).exp().unsqueeze(-1) for own in (first, then)]
+        weights = [(part - sums).exp().unsqueeze(-1) for part in (first, then)]
         result = (before * weights[0] + among * weights[1]).to(q.dtype)
         ctx.save_for_backward(q, k, v, result, sums)
         ctx.scale, ctx.start = scale, start
@@ -60,13 +60,13 @@ class _InTwo(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, result, sums = ctx.saved_tensors
-        found = [
+        gradients = [
             _aten._scaled_dot_product_flash_attention_for_cpu_backward(
                 grad, q, *part, result, sums, 0.0, causal, scale=ctx.scale
             )
             for part, causal in _parts(k, v, ctx.start)
         ]
-        of_q, of_k, of_v = zip(*found, strict=True)
+        of_q, of_k, of_v = zip(*gradients, strict=True)
         return of_q[0] + of_q[1], torch.cat(of_k, -2), torch.cat(of_v, -2), None, None
 
 

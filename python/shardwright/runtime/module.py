@@ -44,7 +44,7 @@ from .facade.places import build, hold, set_attribute, stand_in, walked
 from .guards.clip_guard import refuse_plain_clipping
 from .guards.collective_guard import refuse_mixing
 from .guards.file_guard import refuse_files_of_parts
-from .guards.out_of_memory import memory_told
+from .guards.out_of_memory import memory_explained
 from .guards.overflow_guard import find_overflows_together
 from .guards.own_memory import watch
 from .guards.part_gradients import guard
@@ -304,7 +304,7 @@ class ParallelModule(nn.Module):
             watching.refuse_call()
         self._require_backward("another forward")
         self.issued = []
-        with inside("forward"), program_runs(), memory_told(self.program, self.comm, "a forward"):
+        with inside("forward"), program_runs(), memory_explained(self.program, self.comm, "a forward"):
             [call] = self._agreed("forward", lambda: [(args, kwargs)])
             variant = self.variants.select(call)
             several = variant.worker.program.blocks > 1
@@ -351,12 +351,12 @@ class ParallelModule(nn.Module):
         self.issued = [] if notes is None else notes
         self._require_backward("a step")
         self._refuse_hooks_of_calls()
-        with inside("train_step"), program_runs(), memory_told(self.program, self.comm, "a step"):
+        with inside("train_step"), program_runs(), memory_explained(self.program, self.comm, "a step"):
             micro = self._micro_batches
 
             def given() -> list[given_inputs.Arguments]:
-                found = given_inputs.batches_of(batches, self._tensors)
-                return found if micro is None else micro.cut([self._filled(batch) for batch in found])
+                calls = given_inputs.batches_of(batches, self._tensors)
+                return calls if micro is None else micro.cut([self._filled(batch) for batch in calls])
 
             kind = "train_step" if notes is None else "train_step, recorded"
             calls = self._agreed(kind, given, scale, says=has_hooks(self._parameters_here()))
@@ -380,7 +380,7 @@ class ParallelModule(nn.Module):
             goes_on = chosen[-1].worker.program.goes_on
             # The losses are those of the step before: whoever waits for them waits for nothing of this one.
             before = self._loss_before() if goes_on else None
-            with nullcontext() if notes is None else notes.of(chosen):
+            with nullcontext() if notes is None else notes.of_step(chosen):
                 if goes_on:
                     self._steady.run(step, 1 / number if scale is None else scale, number)
                 else:
@@ -491,17 +491,17 @@ class ParallelModule(nn.Module):
             return plain(*args, **kwargs)
         start = f"{path}." if path else ""
         names = {tensor.id: self.names_of(tensor) for tensor in self.program.saved_tensors()}
-        names = {key: [n for n in found if n.startswith(start)] for key, found in names.items()}
+        names = {key: [n for n in known if n.startswith(start)] for key, known in names.items()}
         inside = [tensor for tensor in self.program.saved_tensors() if names[tensor.id]]
         require_whole(self.program, inside)
         with parts_are_known():
-            found = plain(*args, **kwargs)
+            state = plain(*args, **kwargs)
         prefix = kwargs.get("prefix", args[1] if len(args) > 1 else "")
         for shard in self.shards.held:
             for name in names.get(shard.tensor.id, ()):
                 data = shard.data if kwargs.get("keep_vars") else shard.data.detach()
-                found.setdefault(prefix + name.removeprefix(start), data)
-        return found
+                state.setdefault(prefix + name.removeprefix(start), data)
+        return state
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -689,7 +689,7 @@ class ParallelModule(nn.Module):
         reach = reach_of(program, used_anywhere(program, self.comm, used, variant.captured.output_names()))
         with (
             program_runs(),
-            memory_told(program, self.comm, "a backward"),
+            memory_explained(program, self.comm, "a backward"),
             self.shards.collecting() as arrived,
         ):
             gradients = run.backward(seeds)
@@ -733,11 +733,11 @@ def _but(staying: Sequence[Tensor], fn: Callable[[Tensor], Tensor]) -> Callable[
 def _refuse_other_dtypes(shards: Shards, fn: Callable[[Tensor], Tensor]) -> None:
     """The program computes in the dtypes that it was proved for."""
     for dtype in dict.fromkeys(shard.data.dtype for shard in shards.held if shard.tensor.held):
-        found = fn(torch.zeros((), dtype=dtype)).dtype
-        if found != dtype:
+        other = fn(torch.zeros((), dtype=dtype)).dtype
+        if other != dtype:
             raise RuntimeFault(
                 "SW0808",
-                f"a parallelized model cannot be converted from {dtype} to {found}",
+                f"a parallelized model cannot be converted from {dtype} to {other}",
                 why="its program computes in the dtypes that it was compiled and proved for",
                 fix="convert the module before `parallelize`, or ask for a precision:"
                 ' `sw.parallelize(..., precision="bf16")`',

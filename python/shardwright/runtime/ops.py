@@ -52,8 +52,8 @@ def embedding_shard(weight: Tensor, indices: Tensor, start: int, padding_idx: in
         # No value, but still a function of the weight.
         return weight.new_zeros(*indices.shape, *weight.shape[1:]) + weight.sum()
     padding = padding_idx - start if start <= padding_idx < start + rows else -1
-    found = torch.embedding(weight, local.masked_fill(other, 0), padding)
-    return found.masked_fill(other.unsqueeze(-1), 0)
+    embedded = torch.embedding(weight, local.masked_fill(other, 0), padding)
+    return embedded.masked_fill(other.unsqueeze(-1), 0)
 
 
 def pick(x: Tensor, targets: Tensor, dim: int, start: int, ignore_index: int, total: int) -> Tensor:
@@ -64,8 +64,8 @@ def pick(x: Tensor, targets: Tensor, dim: int, start: int, ignore_index: int, to
         return x.sum(dim)
     local = targets - start
     other = (local < 0) | (local >= columns) | (targets == ignore_index)
-    found = x.gather(dim, local.masked_fill(other, 0).unsqueeze(dim)).squeeze(dim)
-    return found.masked_fill(other, 0)
+    picked = x.gather(dim, local.masked_fill(other, 0).unsqueeze(dim)).squeeze(dim)
+    return picked.masked_fill(other, 0)
 
 
 def dropout(x: Tensor, p: float, operator: int, slot: int) -> Tensor:

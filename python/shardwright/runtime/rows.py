@@ -23,15 +23,15 @@ class Known:
         self._of: dict[int, tuple[StorageWeakRef, object, Any]] = {}
 
     def __setitem__(self, places: Tensor, value: Any) -> None:
-        self._of = {key: found for key, found in self._of.items() if not found[0].expired()}
+        self._of = {key: entry for key, entry in self._of.items() if not entry[0].expired()}
         storage = places.untyped_storage()
         self._of[storage._cdata] = StorageWeakRef(storage), _all_of(places), value
 
     def get(self, places: Tensor) -> Any:
-        found = self._of.get(places.untyped_storage()._cdata)
-        if found is None or found[0].expired() or found[1] != _all_of(places):
+        entry = self._of.get(places.untyped_storage()._cdata)
+        if entry is None or entry[0].expired() or entry[1] != _all_of(places):
             return None
-        return found[2]
+        return entry[2]
 
 
 def _all_of(places: Tensor) -> object:
@@ -68,8 +68,8 @@ def _places(has: Tensor, count: int) -> Tensor:
     numbers = torch.arange(flat.numel(), device=has.device)
     # What is false goes behind all that is true.
     into = torch.where(flat, flat.cumsum(0) - 1, count)
-    found = numbers.new_zeros(count + 1).scatter_(0, into, numbers)[:count]
-    return torch.stack([found // has.shape[1], found % has.shape[1]])
+    sorted_numbers = numbers.new_zeros(count + 1).scatter_(0, into, numbers)[:count]
+    return torch.stack([sorted_numbers // has.shape[1], sorted_numbers % has.shape[1]])
 
 
 def expert_rows(
@@ -82,23 +82,23 @@ def expert_rows(
     if rows_of is None or len(rows_of) != up.shape[0]:
         rows_of = counts(places[0], up.shape[0])
     made = through(values, up, down, rows_of, activation, gated)
-    found: Tensor = _Packed.apply(made, places, (*rows.shape[:2], down.shape[1]))
-    return found
+    packed: Tensor = _Packed.apply(made, places, (*rows.shape[:2], down.shape[1]))
+    return packed
 
 
 def combine(rows: Tensor, chosen: Tensor, weights: Tensor, total: int, drops: bool) -> Tensor:
     places, values = rows._indices(), _Values.apply(rows)
     experts, tokens = places
-    own = _counted(chosen, total).index_select(0, tokens) == experts.unsqueeze(-1)
+    is_chosen = _counted(chosen, total).index_select(0, tokens) == experts.unsqueeze(-1)
     # A token may have chosen an expert more than once.
-    weight = (weights.index_select(0, tokens) * own).sum(-1, keepdim=True)
+    weight = (weights.index_select(0, tokens) * is_chosen).sum(-1, keepdim=True)
     weighed = values * weight
     dtype = torch.result_type(values, weights)
     # Sums of several experts in a type of few digits would be rounded each time.
     wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-    found = values.new_zeros(chosen.shape[0], values.shape[1], dtype=wide)
+    summed = values.new_zeros(chosen.shape[0], values.shape[1], dtype=wide)
     # The same on a GPU each time, and nothing but the numbers is kept.
-    return found.index_put((tokens,), weighed.to(wide), accumulate=True).to(dtype)
+    return summed.index_put((tokens,), weighed.to(wide), accumulate=True).to(dtype)
 
 
 def packed(values: Tensor, places: Tensor, size: tuple[int, ...]) -> Tensor:

@@ -162,11 +162,11 @@ class Evoformer(nn.Module):
 
     def forward(self, msa: Tensor, letters: Tensor, bins: Tensor) -> Tensor:
         given = self.embed(msa)
-        found = None
+        previous = None
         with torch.no_grad():
             for _ in range(PASSES - 1):
-                found = self.trunk(*given, found)
-        m, z = self.trunk(*given, found)
+                previous = self.trunk(*given, previous)
+        m, z = self.trunk(*given, previous)
         return _loss(self.msa_head(m), letters) + _loss(self.pair_head(z), bins)
 
     def embed(self, msa: Tensor) -> tuple[Tensor, Tensor]:

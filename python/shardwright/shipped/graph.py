@@ -69,11 +69,11 @@ def graph_of(example: Example) -> Kept:
     files = None if store is None else store.files(key)
     if files is not None:
         return Kept(files["graph.txt"].decode(), json.loads(files["info.json"])["notes"])
-    found = _captured(example)
+    captured = _captured(example)
     if store is not None:
         with contextlib.suppress(OSError):  # it is captured again next time
-            store.keep(key, _files(example, found))
-    return found
+            store.keep(key, _files(example, captured))
+    return captured
 
 
 def _captured(example: Example) -> Kept:
@@ -100,9 +100,9 @@ def _parts(whole: Example) -> Parts:
     return _parts_of[key]
 
 
-def _files(example: Example, found: Kept) -> dict[str, bytes]:
-    info = {"summary": {"model": example.title()}, "plan": "", "devices": 0, "notes": found.notes}
-    return {"graph.txt": found.text.encode(), "info.json": json.dumps(info, indent=1).encode()}
+def _files(example: Example, captured: Kept) -> dict[str, bytes]:
+    info = {"summary": {"model": example.title()}, "plan": "", "devices": 0, "notes": captured.notes}
+    return {"graph.txt": captured.text.encode(), "info.json": json.dumps(info, indent=1).encode()}
 
 
 def _version(package: str) -> str:
@@ -114,10 +114,10 @@ def _version(package: str) -> str:
 
 def _sources(model: Shipped) -> Iterator[str]:
     """Transformers by its version, and the model's own files there, which people do change."""
-    found = None if model.kind == EVOFORMER else importlib.util.find_spec("transformers")
-    if found is None or found.origin is None:
+    spec = None if model.kind == EVOFORMER else importlib.util.find_spec("transformers")
+    if spec is None or spec.origin is None:
         return
     yield _version("transformers")
-    folder = Path(found.origin).parent / "models" / model.module
+    folder = Path(spec.origin).parent / "models" / model.module
     for file in sorted(folder.glob("*.py")):
         yield hashlib.sha256(file.read_bytes()).hexdigest()

@@ -16,6 +16,7 @@ from ..support.deadline import default_deadline
 
 AUTO = "auto"
 
+
 @dataclass(frozen=True)
 class Choice:
     """For what a plan is chosen."""
@@ -60,11 +61,11 @@ class Choice:
             inputs=self.inputs,
         )
 
-    def says(self, found: Found) -> str:
+    def says(self, search: Found) -> str:
         """What is expected of the plan that was chosen."""
-        step = found.rows[0]["seconds"]
-        least = f", at most {step / found.bound:.2f} times the lower bound" if found.bound > 0 else ""
-        return f"chosen for {self.cluster}: a step takes {time_of(step)}{least}"
+        step = search.rows[0]["seconds"]
+        bound = f", at most {step / search.bound:.2f} times the lower bound" if search.bound > 0 else ""
+        return f"chosen for {self.cluster}: a step takes {time_of(step)}{bound}"
 
     def plan(self, graph: Graph, devices: int) -> Plan:
         return self.search(graph, devices).plan(0)

@@ -142,7 +142,7 @@ def require_one_of(argument: str, value: object, known: Sequence[str]) -> None:
 
 def sources(module: nn.Module, captured: Captured) -> dict[str, Tensor]:
     """Every value that a rank may hold a part of, by name: parameters, buffers, constants."""
-    found: dict[str, Tensor] = dict(captured.constants)
-    found.update(module.named_buffers(remove_duplicate=False))
-    found.update(module.named_parameters(remove_duplicate=False))
-    return found
+    tensors: dict[str, Tensor] = dict(captured.constants)
+    tensors.update(module.named_buffers(remove_duplicate=False))
+    tensors.update(module.named_parameters(remove_duplicate=False))
+    return tensors

@@ -74,7 +74,7 @@ def compiler_of(comm: Comm, starter: Starter) -> Compile:
                 digest=bundle.digest,
                 world=comm.world,
                 graph=bundle.graph_text,
-                told=bundle.memory,
+                memory=bundle.memory,
             ),
         )
         return Made(program, bundle.captured, bundle.captured.constants)

@@ -32,7 +32,7 @@ class Cut:
     parts: int
     graph: Graph
     """Of one of them."""
-    found: Found
+    search: Found
     says: str
 
 
@@ -78,12 +78,12 @@ class Cutting:
                     worse += 1
                 if worse == ENOUGH:
                     break
-        return self._least() if self._takes(parts[at]) == math.inf else self._cut(parts[at])
+        return self._fewest() if self._takes(parts[at]) == math.inf else self._cut(parts[at])
 
     def _cut(self, parts: int) -> Cut:
         return Cut(parts, self._graphs[parts], self._found[parts], self._says(parts))
 
-    def _least(self) -> Cut:
+    def _fewest(self) -> Cut:
         """Where nothing fits: that is said of as many as need least."""
         if self._clash is not None:
             raise self._clash

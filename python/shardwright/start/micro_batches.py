@@ -138,9 +138,9 @@ def _count(evaluator: Evaluator, positions: Collection[int], tensors: Sequence[T
     """The graph counts for two: of one twice it is double. It reads nothing but inputs."""
     twice = [torch.cat([x, x]) if at in positions else x for at, x in enumerate(tensors)]
     given = Given(twice, lambda name: twice[0], {}, {}, twice[0].device)
-    [found] = evaluator.run(given).outputs
-    assert found is not None
-    return found.double() / 2
+    [counted] = evaluator.run(given).outputs
+    assert counted is not None
+    return counted.double() / 2
 
 
 def refuse_unchosen(chooses: bool, inputs: str) -> None:

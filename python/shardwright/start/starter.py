@@ -332,7 +332,7 @@ class ChosenNumber:
         self._choice, self._devices, self._capturing = choice, devices, capturing
         self._store, self._progress = open_store() if kept else None, progress
 
-    def of(self, module: nn.Module, example: Arguments) -> int:
+    def choose(self, module: nn.Module, example: Arguments) -> int:
         key = self._key_of(module, example)
         files = None if self._store is None or key is None else self._store.files(key)
         if files is not None:

@@ -12,7 +12,7 @@ def nearby(word: str, known: Iterable[str], most: int = 3) -> list[str]:
     by_lower: dict[str, str] = {}
     for name in sorted(known):
         by_lower.setdefault(name.lower(), name)
-    return [by_lower[found] for found in get_close_matches(word.lower(), by_lower, most, 0.7)]
+    return [by_lower[match] for match in get_close_matches(word.lower(), by_lower, most, 0.7)]
 
 
 def did_you_mean(word: str, known: Iterable[str], before: str = "") -> str:

@@ -62,7 +62,7 @@ def _planned(config: Config, parts: Parts, devices: int | None) -> tuple[Plan, i
     devices = cluster_devices(choice.cluster, choice.text) if devices is None else devices
     if number == "auto":
         cut = Cutting(parts.rows, devices, choice, graph_of, lambda said: None).best()
-        return cut.found.plan(0), cut.parts
+        return cut.search.plan(0), cut.parts
     return replace(choice, batches=number).plan(graph_of(number), devices), number
 
 

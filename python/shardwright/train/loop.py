@@ -37,10 +37,12 @@ class Data:
 def data_of(config: Config, folder: Path) -> Data:
     encode = encoder_of(config.tokenizer, folder)
 
-    def of(data: Any) -> Batches:
+    def batches_of(data: Any) -> Batches:
         return Batches(dataset_of(data, encode, folder), data, config.seed, folder)
 
-    return Data(of(config.data), None if config.evaluation is None else of(config.evaluation.data))
+    return Data(
+        batches_of(config.data), None if config.evaluation is None else batches_of(config.evaluation.data)
+    )
 
 
 def train(config: Config, folder: Path) -> int:
@@ -186,7 +188,7 @@ class Training:
             "lr": rate,
             "epoch": self.data.train.epoch,
         }
-        measured |= self._measuring.of(time.perf_counter() - start, tokens_of(batch))
+        measured |= self._measuring.of_step(time.perf_counter() - start, tokens_of(batch))
         self.hooks.call("step", self, measured)
         self._log(measured)
         self._evaluate_if_due()

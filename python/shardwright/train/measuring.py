@@ -24,7 +24,7 @@ class Measuring:
         peak = expected.get("operations_a_second")
         self._at_peak = expected["operations"] / peak if peak else None
 
-    def of(self, seconds: float, tokens: int) -> dict[str, Any]:
+    def of_step(self, seconds: float, tokens: int) -> dict[str, Any]:
         """A step that took so long, on all devices together."""
         utilisation = {} if self._at_peak is None else {"mfu": self._at_peak / seconds}
         return {

@@ -120,14 +120,14 @@ class _Reader:
     def _scalar(self, node: Any) -> Any:
         import yaml
 
-        def replaced(found: re.Match[str]) -> str:
-            value = os.environ.get(found[1], found[2])
+        def replaced(match: re.Match[str]) -> str:
+            value = os.environ.get(match[1], match[2])
             if value is None:
                 raise _refusal(
                     self._place(node),
-                    f"`${{{found[1]}}}` is not set",
+                    f"`${{{match[1]}}}` is not set",
                     "no variable of the environment has this name",
-                    f"set it, or write what it is otherwise: `${{{found[1]}:...}}`",
+                    f"set it, or write what it is otherwise: `${{{match[1]}:...}}`",
                 )
             return value
 

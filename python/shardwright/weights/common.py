@@ -76,13 +76,13 @@ class _FromRank0:
 
     def parts(self, wanted: Wanted, device: torch.device) -> list[Tensor]:
         handed = {tensor.id for tensor in self.differing}
-        own = [at for at, (tensor, _) in enumerate(wanted) if tensor.id not in handed]
-        found = dict(zip(own, self.values.parts([wanted[at] for at in own], device), strict=True))
+        unhanded = [at for at, (tensor, _) in enumerate(wanted) if tensor.id not in handed]
+        parts = dict(zip(unhanded, self.values.parts([wanted[at] for at in unhanded], device), strict=True))
         for tensor, full in self._handed(device):
             for at, (other, region) in enumerate(wanted):
                 if other.id == tensor.id:
-                    found[at] = own_copy(full, tensor, region, device)
-        return [found[at] for at in range(len(wanted))]
+                    parts[at] = own_copy(full, tensor, region, device)
+        return [parts[at] for at in range(len(wanted))]
 
     def _handed(self, device: torch.device) -> Iterator[tuple[TensorInfo, Tensor]]:
         """The whole tensors, one at a time, in the order in which rank 0 has them."""
@@ -92,8 +92,8 @@ class _FromRank0:
 
             def next_one() -> int:
                 nonlocal full
-                at, found = next(source)
-                full = found.to(device)
+                at, value = next(source)
+                full = value.to(device)
                 return at
 
             # An error of rank 0's own reaches the others, who wait for a tensor.

@@ -40,9 +40,9 @@ def deferred(factory: Callable[[], Module], seed: int = 0) -> Module:
     refs, emptied = _emptied(module, tape)
     for prefix, child in module.named_modules():
         start = f"{prefix}." if prefix else ""
-        own = {name.removeprefix(start): ref for name, ref in refs.items() if name.startswith(start)}
+        refs_below = {name.removeprefix(start): ref for name, ref in refs.items() if name.startswith(start)}
         held = {name.removeprefix(start): t for name, t in emptied.items() if name.startswith(start)}
-        _records[child] = Recorded(tape, own, held)
+        _records[child] = Recorded(tape, refs_below, held)
     return module
 
 

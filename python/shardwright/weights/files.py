@@ -68,7 +68,7 @@ class Files:
             for box in boxes(region, tensor.factors):
                 ends = zip(box.offsets, box.sizes, strict=True)
                 read = stored[tuple(slice(low, low + size) for low, size in ends) or ...]
-                box.of(part).copy_(read)
+                box.view_of(part).copy_(read)
         except SafetensorError as error:
             raise _unreadable(path, error) from error
         return part

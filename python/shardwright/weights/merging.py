@@ -23,18 +23,18 @@ def merge(checkpoint: str | Path, to: str | Path, max_shard_size: int | str = "5
     `to` is a folder, of files of at most this size, or one `.safetensors` file, of any size. Of the
     names of one tensor the first is written.
     """
-    found = Checkpoint(Path(checkpoint))
-    found.warn_without_digests()
+    saved = Checkpoint(Path(checkpoint))
+    saved.warn_without_digests()
     seen: set[Hashable] = set()
     streams = []
-    for place in found.places("model"):
-        tensor = found.tensor(place)
-        where = found.files_of(place)
+    for place in saved.places("model"):
+        tensor = saved.tensor(place)
+        where = saved.files_of(place)
         if tensor is None or where in seen:
             continue
         seen.add(where)
         size = tensor.size.numel() * tensor.properties.dtype.itemsize
-        streams.append(Stream(str(place[1]), size, partial(_read, found, place)))
+        streams.append(Stream(str(place[1]), size, partial(_read, saved, place)))
     write_streams(LocalComm(LocalWorld(1), 0), streams, Path(to), max_shard_size)
     return [str(stream.name) for stream in streams]
 

@@ -86,8 +86,8 @@ class Tape(TorchDispatchMode):
         """Another number where other values were recorded, as with another seed."""
         if self._marked is None or self._marked[0] != len(self.entries):
             calls = [(str(e.func), e.args, e.kwargs, e.results, e.draw) for e in self.entries]
-            told = pytree.tree_map_only(Tensor, lambda x: (x.shape, x.dtype, digest([x])), calls)
-            self._marked = len(self.entries), number_of(repr((self.seed, told)).encode())
+            described = pytree.tree_map_only(Tensor, lambda x: (x.shape, x.dtype, digest([x])), calls)
+            self._marked = len(self.entries), number_of(repr((self.seed, described)).encode())
         return self._marked[1]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -173,12 +173,12 @@ class Tape(TorchDispatchMode):
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    found = []
+    leaves = []
     for at, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[at] if at < len(args) else kwargs.get(argument.name)
-            found += [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
-    return found
+            leaves += [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+    return leaves
 
 
 def _write_outside(func: Any, args: Any, kwargs: Any) -> Any:

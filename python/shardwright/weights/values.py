@@ -65,10 +65,10 @@ class Values:
 
     def parts(self, wanted: Wanted, device: torch.device) -> list[Tensor]:
         """The wanted parts, in memory of their own; no more than a few whole tensors at a time."""
-        found: list[Tensor | None] = [None] * len(wanted)
+        parts: list[Tensor | None] = [None] * len(wanted)
         for at, part in self.one_by_one(wanted, device):
-            found[at] = part
-        return [part for part in found if part is not None]
+            parts[at] = part
+        return [part for part in parts if part is not None]
 
     def one_by_one(self, wanted: Wanted, device: torch.device) -> Iterator[tuple[int, Tensor]]:
         """Each wanted part with its place among them, in the order in which they are had."""
@@ -100,9 +100,9 @@ class Values:
             name = next((name for name in names if name in self._given.shapes), None)
             if name is not None:
                 return self._given.mark(name)
-        own = next((self._own[name] for name in names if name in self._own), None)
-        if own is not None and not own.is_meta:
-            return digest([own])
+        value = next((self._own[name] for name in names if name in self._own), None)
+        if value is not None and not value.is_meta:
+            return digest([value])
         record = self._recorded
         name = next((name for name in names if record is not None and name in record.refs), None)
         return 0 if record is None or name is None else record.mark(name)
@@ -116,9 +116,9 @@ class Values:
             name = next((name for name in names if name in self._given.shapes), None)
             if name is not None:
                 return self._given_part(name)
-        own = next((self._own[name] for name in names if name in self._own), None)
-        if own is not None and not own.is_meta:
-            return _whole(own)
+        value = next((self._own[name] for name in names if name in self._own), None)
+        if value is not None and not value.is_meta:
+            return _whole(value)
         known = self._recorded.names() if self._recorded is not None else set()
         return next((name for name in names if name in known), None)
 
@@ -184,10 +184,10 @@ def _whole(full: Tensor) -> Reader:
     return lambda tensor, region, device: own_copy(full, tensor, region, device)
 
 
-def _aliases(own: Mapping[str, Tensor]) -> dict[str, list[str]]:
+def _aliases(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
     """All names of tensors that have several."""
     names: dict[int, list[str]] = {}
-    for name, tensor in own.items():
+    for name, tensor in tensors.items():
         names.setdefault(id(tensor), []).append(name)
     return {name: same for same in names.values() for name in same if len(same) > 1}
 

@@ -161,15 +161,15 @@ def _partial(target: Path, name: str) -> Path:
 def _bytes(size: int | str) -> int:
     if isinstance(size, int) and size > 0:
         return size
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?B)\s*", str(size).upper())
-    if found is None:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?B)\s*", str(size).upper())
+    if match is None:
         raise RuntimeFault(
             "SW0752",
             f"max_shard_size={size!r} is no size",
             why="it is a number of bytes, or a number and a unit",
             fix='write "500MB" or "5GB"',
         )
-    return int(float(found[1]) * _UNITS[found[2]])
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 @contextmanager

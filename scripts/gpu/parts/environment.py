@@ -48,9 +48,9 @@ def _doctor(finding: Finding) -> None:
     import sys
 
     command = [sys.executable, "-m", "shardwright", "doctor"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    finding.values["doctor"] = found.stdout + found.stderr
-    finding.expect(found.returncode == 0, f"`shardwright doctor`: {(found.stdout + found.stderr)[-300:]}")
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    finding.values["doctor"] = ended.stdout + ended.stderr
+    finding.expect(ended.returncode == 0, f"`shardwright doctor`: {(ended.stdout + ended.stderr)[-300:]}")
 
 
 def _rates(setting: Setting, finding: Finding) -> None:

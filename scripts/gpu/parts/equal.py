@@ -118,14 +118,14 @@ def _plans(
         started = time.monotonic()
         with finding.trying(f"{subject.name} under {plan}"):
             try:
-                found = _parallel(setting, subject, batches, plan, devices)
+                results = _parallel(setting, subject, batches, plan, devices)
             except ShardwrightError as error:
                 if not error.code.startswith("SW03"):
                     raise
                 table.row(subject.name, plan, f"refused ({error.code})", "-")
                 continue
             expected = _parallel(HOST, subject, _host(batches), plan, devices) if masked else alone
-            gap = max(_gap(found[key], expected[key]) for key in expected)
+            gap = max(_gap(results[key], expected[key]) for key in expected)
             table.row(subject.name, plan, gap, time.monotonic() - started)
             finding.expect(gap <= tolerance, f"{subject.name} under {plan} is off by {gap:.2g}")
 
@@ -143,7 +143,7 @@ def _gap(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 def _alone(setting: Setting, subject: Subject, batches: list[models.Batch]) -> dict[str, torch.Tensor]:
     module = copy.deepcopy(subject.module).to(setting.device)
     sgd = torch.optim.SGD(module.parameters(), lr=RATE)
-    found = {}
+    results = {}
     for step in range(STEPS):
         losses = []
         for batch in batches:
@@ -151,10 +151,10 @@ def _alone(setting: Setting, subject: Subject, batches: list[models.Batch]) -> d
                 loss = _loss(module(**batch))
             (loss / len(batches)).backward()
             losses.append(loss.detach())
-        found[f"loss {step}"] = torch.stack(losses).mean()
+        results[f"loss {step}"] = torch.stack(losses).mean()
         sgd.step()
         sgd.zero_grad()
-    return found | {name: p.detach() for name, p in module.named_parameters()}
+    return results | {name: p.detach() for name, p in module.named_parameters()}
 
 
 def _loss(outputs: Any) -> torch.Tensor:
@@ -175,14 +175,14 @@ def _parallel(
     def rank(_: int, comm: Any) -> dict[str, torch.Tensor]:
         model = ParallelModule(program, comm, values, bundle.captured)
         sgd = sw.optimizer(model, torch.optim.SGD, lr=RATE)
-        found = {}
+        results = {}
         for step in range(STEPS):
             loss = model.train_step(batches)
             assert loss is not None
-            found[f"loss {step}"] = loss.detach().clone()
+            results[f"loss {step}"] = loss.detach().clone()
             sgd.step()
             sgd.zero_grad()
-        return found | model.full_state_dict(cpu=True)
+        return results | model.full_state_dict(cpu=True)
 
     ranks = on_threads(bundle.devices, setting.device, rank, forgets=setting.planted)
     for other in ranks[1:]:

@@ -73,14 +73,14 @@ def _case(
     for _ in range(3):
         for phase in phases.values():
             phase()
-    found: dict[str, list[float]] = defaultdict(list)
+    times_by_name: dict[str, list[float]] = defaultdict(list)
     for _ in range(setting.sized(STEPS, 2)):
         for name, phase in phases.items():
             synchronize(setting.device)
             start = time.perf_counter()
             phase()
-            found[name].append(time.perf_counter() - start)
-    for name, times in found.items():
+            times_by_name[name].append(time.perf_counter() - start)
+    for name, times in times_by_name.items():
         table.row(plan, ranks, name, 1, 1e6 * statistics.median(times), "")
         finding.values[f"{plan} {ranks} {name}"] = 1e6 * statistics.median(times)
     with _timed(methods, planted=setting.planted) as (calls, inside):

@@ -44,13 +44,13 @@ def _tried(
     given = torch.arange(1 << 12, device=setting.device).remainder(100).to(dtype)
     expected = given.clone()
     try:
-        found = method(comm, given)
+        received = method(comm, given)
     except Exception as error:
         finding.fail(f"{name} of {dtype}: {' '.join(str(error).split())[:300]}")
         return "error"
     if setting.planted:
-        found = found.clone().zero_()
-    equal = torch.equal(found, expected)
+        received = received.clone().zero_()
+    equal = torch.equal(received, expected)
     finding.expect(equal, f"{name} of {dtype} gives other values")
     return "equal" if equal else "OTHER"
 

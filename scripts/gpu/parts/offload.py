@@ -47,9 +47,9 @@ def run(setting: Setting, finding: Finding) -> None:
         with finding.trying(plan):
             if beside not in without:
                 without[beside] = _run(setting, replace(case, plan=beside))
-            found = _run(setting, replace(case, plan=plan), planted=setting.planted)
-            _tell(setting, finding, table, without[beside], found)
-            del found
+            offloaded = _run(setting, replace(case, plan=plan), planted=setting.planted)
+            _tell(setting, finding, table, without[beside], offloaded)
+            del offloaded
         timing.empty(setting.device)
 
 
@@ -88,10 +88,10 @@ def _run(setting: Setting, case: Case, *, planted: bool = False) -> Run:
             step()
         timing.synchronize(device)
     parameters = _copies((shard.data for shard in model.shards.held), device)
-    told = [float(loss) for loss in losses]
+    numbers = [float(loss) for loss in losses]
     seconds = timing.repeated(step, device, warm=1, times=3)
     events = traces.traced(step, device)
-    return Run(ready, told, gradients, parameters, seconds, events, _pinned(device) - pinned)
+    return Run(ready, numbers, gradients, parameters, seconds, events, _pinned(device) - pinned)
 
 
 def _copies(tensors: Iterator[torch.Tensor | None], device: torch.device) -> list[torch.Tensor]:
@@ -113,27 +113,28 @@ def _deterministic(device: torch.device) -> Iterator[None]:
         torch.use_deterministic_algorithms(False)
 
 
-def _tell(setting: Setting, finding: Finding, table: Table, without: Run, found: Run) -> None:
-    plan = found.ready.case.plan
-    moved = {way: _rate(traces.copies(found.events, way)) for way in ("DtoH", "HtoD")}
-    copies = [event for way in moved for event in traces.copies(found.events, way)]
-    computed = traces.kernels(found.events)
+def _tell(setting: Setting, finding: Finding, table: Table, without: Run, offloaded: Run) -> None:
+    plan = offloaded.ready.case.plan
+    moved = {way: _rate(traces.copies(offloaded.events, way)) for way in ("DtoH", "HtoD")}
+    copies = [event for way in moved for event in traces.copies(offloaded.events, way)]
+    computed = traces.kernels(offloaded.events)
     hidden = traces.hidden(copies, computed) if copies else 0.0
     lasts = sum(event.seconds for event in copies)
     could = min(1.0, sum(event.seconds for event in computed) / lasts) if lasts else 0.0
-    differs = _difference(without, found)
+    differs = _difference(without, offloaded)
     table.row(
-        plan, found.seconds * 1e3, without.seconds * 1e3,
+        plan, offloaded.seconds * 1e3, without.seconds * 1e3,
         *(x for way in moved for x in (moved[way][0] / 1e9, moved[way][1] / 2**30)),
-        f"{hidden:.0%}", f"{could:.0%}", found.ready.on_host / 2**30, found.pinned / 2**30, differs or "yes",
+        f"{hidden:.0%}", f"{could:.0%}", offloaded.ready.on_host / 2**30,
+        offloaded.pinned / 2**30, differs or "yes",
     )  # fmt: skip
     finding.values[plan] = {
-        "seconds": found.seconds, "without": without.seconds, "moved": moved,
+        "seconds": offloaded.seconds, "without": without.seconds, "moved": moved,
         "hidden": hidden, "could": could,
-        "told": found.ready.on_host, "pinned": found.pinned, "losses": found.losses,
+        "told": offloaded.ready.on_host, "pinned": offloaded.pinned, "losses": offloaded.losses,
     }  # fmt: skip
     finding.expect(not differs, f"{plan}: {differs}")
-    finding.expect(found.ready.on_host > 0, f"{plan}: nothing is told to be on the host")
+    finding.expect(offloaded.ready.on_host > 0, f"{plan}: nothing is told to be on the host")
     if setting.dry or setting.planted:
         return
     for way, (rate, size) in moved.items():
@@ -151,18 +152,18 @@ def _rate(copies: list[traces.Event]) -> tuple[float, int]:
     return (size / seconds if seconds else 0.0), size
 
 
-def _difference(without: Run, found: Run) -> str:
-    if found.losses[0] != without.losses[0]:
-        return f"the first loss is {found.losses[0]!r}, not {without.losses[0]!r}"
-    if unequal := _unequal(found.gradients, without.gradients):
+def _difference(without: Run, offloaded: Run) -> str:
+    if offloaded.losses[0] != without.losses[0]:
+        return f"the first loss is {offloaded.losses[0]!r}, not {without.losses[0]!r}"
+    if unequal := _unequal(offloaded.gradients, without.gradients):
         return f"{unequal} of {len(without.gradients)} gradients differ"
-    if found.ready.case.plan != STEPPED_THERE:
-        if found.losses != without.losses:
-            return f"losses are {found.losses}, not {without.losses}"
-        if unequal := _unequal(found.parameters, without.parameters):
+    if offloaded.ready.case.plan != STEPPED_THERE:
+        if offloaded.losses != without.losses:
+            return f"losses are {offloaded.losses}, not {without.losses}"
+        if unequal := _unequal(offloaded.parameters, without.parameters):
             return f"{unequal} of {len(without.parameters)} parameters differ after three steps"
         return ""
-    far = max(map(_distance, found.parameters, without.parameters))
+    far = max(map(_distance, offloaded.parameters, without.parameters))
     return "" if far <= 1e-2 else f"parameters are {far:.1e} of their norm apart after three steps"
 
 

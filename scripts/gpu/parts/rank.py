@@ -88,21 +88,22 @@ def _measure(setting: Setting, finding: Finding, table: Table, case: Case, ready
     name = f"{case.model} under {case.plan}"
     table.row(
         case.model, case.plan, f"{case.rank} of {case.devices}",
-        ready.told / 2**30, allocated / 2**30, ready.told / max(allocated, 1),
-        reserved / 2**30, reserved / ready.told,
+        ready.predicted / 2**30, allocated / 2**30, ready.predicted / max(allocated, 1),
+        reserved / 2**30, reserved / ready.predicted,
         ready.computes * 1e3, takes * 1e3, ready.computes / takes, enqueued * 1e3,
         ready.seconds["capture"], ready.seconds["compile"],
     )  # fmt: skip
     finding.values[name] = {
-        "told": ready.told, "peak": ready.peak, "allocated": allocated, "reserved": reserved,
+        "told": ready.predicted, "peak": ready.peak, "allocated": allocated, "reserved": reserved,
         "lane": ready.lane, "seconds": takes, "enqueued": enqueued, "prepared": ready.seconds,
     }  # fmt: skip
     if setting.dry or setting.planted:
         return
-    off = ready.told / max(allocated, 1) - 1
+    off = ready.predicted / max(allocated, 1) - 1
     finding.expect(abs(off) <= MEMORY, f"{name}: told memory is off by {off:+.1%}")
     finding.expect(
-        reserved <= RESERVED * ready.told, f"{name}: {reserved / ready.told:.2f} of what is told is reserved"
+        reserved <= RESERVED * ready.predicted,
+        f"{name}: {reserved / ready.predicted:.2f} of what is told is reserved",
     )
     off = ready.computes / takes - 1
     finding.expect(abs(off) <= TIME, f"{name}: the time that is told is off by {off:+.0%}")
@@ -117,11 +118,11 @@ def _optimizer(setting: Setting, model: Any) -> Any:
 
 
 def _held_is_told(finding: Finding, case: Case, ready: Ready, held: tuple[int, int]) -> None:
-    for what, found in zip(("parameters", "optimizer"), held, strict=True):
-        told = ready.peak[what]
+    for what, measured in zip(("parameters", "optimizer"), held, strict=True):
+        predicted = ready.peak[what]
         finding.expect(
-            abs(found - told) <= 0.01 * told + 64,
-            f"{case.model} under {case.plan}: {found} bytes of {what} are held, {told} are told",
+            abs(measured - predicted) <= 0.01 * predicted + 64,
+            f"{case.model} under {case.plan}: {measured} bytes of {what} are held, {predicted} are told",
         )
 
 

@@ -161,7 +161,7 @@ def _both_ways(
     setting: Setting, finding: Finding, table: Table, cluster: str, operator: Operator
 ) -> Iterator[tuple[str, float]]:
     device = setting.device
-    told, counted = _told(cluster, operator), _counted(operator)
+    predicted, counted = _told(cluster, operator), _counted(operator)
     if setting.planted:
         counted = [2 * number for number in counted]
     operands = [_operand(operator, shape, below, device) for shape, below in operator.reads]
@@ -172,11 +172,11 @@ def _both_ways(
         result = operator.call(*operands)
         forward = counter.get_total_flops()
         torch.autograd.grad(result, leaves, torch.ones_like(result))
-    found = forward, counter.get_total_flops() - forward
+    operations = forward, counter.get_total_flops() - forward
     if operator.target == "aten.linear.default":
         finding.expect(
-            [float(number) for number in found] == counted[:2],
-            f"{operator.name}: {counted[:2]} operations are told, PyTorch counts {list(found)}",
+            [float(number) for number in operations] == counted[:2],
+            f"{operator.name}: {counted[:2]} operations are told, PyTorch counts {list(operations)}",
         )
 
     def there() -> None:
@@ -192,10 +192,10 @@ def _both_ways(
         unit = "TFLOP/s" if operator.multiplies else "TB/s"
         name = _longest(work, device) if operator.name.startswith(NAMED) else ""
         table.row(
-            operator.name, way, told[at] * 1e6, takes * 1e6, f"{told[at] / takes:.2f}",
+            operator.name, way, predicted[at] * 1e6, takes * 1e6, f"{predicted[at] / takes:.2f}",
             f"{effort / takes / 1e12:.3g} {unit}", name[:60],
         )  # fmt: skip
-        yield way, told[at] / takes
+        yield way, predicted[at] / takes
 
 
 def _operand(operator: Operator, shape: tuple[int, ...], below: int, device: torch.device) -> Tensor:
@@ -227,8 +227,8 @@ def _behind(work: Callable[[], object]) -> float:
 
 
 def _longest(work: Callable[[], object], device: torch.device) -> str:
-    found = traces.kernels(traces.traced(work, device))
-    return max(found, key=lambda event: event.seconds).name if found else ""
+    kernels = traces.kernels(traces.traced(work, device))
+    return max(kernels, key=lambda event: event.seconds).name if kernels else ""
 
 
 def _graph(operator: Operator, *, alone: bool = False) -> str:
@@ -288,11 +288,11 @@ def _adamw(setting: Setting, table: Table, cluster: str, fused: bool, small: boo
         x.grad = torch.ones_like(x)
     optimizer = torch.optim.AdamW(tensors, lr=1e-4, fused=fused, foreach=not fused)
     one = Operator("", "aten.mul.Tensor", "", [], (32 * each[0], each[1]), torch.mul)
-    told = _lane(cluster, _graph(one, alone=True), "adamw")["update"]
+    predicted = _lane(cluster, _graph(one, alone=True), "adamw")["update"]
     takes = timing.repeated(optimizer.step, device, warm=2, times=5)
     # Parameter, gradient and two states are read, and all but the gradient written.
     moved = 7 * sum(x.nbytes for x in tensors)
     name = "AdamW fused" if fused else "AdamW foreach"
     reached = f"{moved / takes / 1e12:.3g} TB/s"
-    table.row(name, "step", told * 1e6, takes * 1e6, f"{told / takes:.2f}", reached, "")
-    return told / takes
+    table.row(name, "step", predicted * 1e6, takes * 1e6, f"{predicted / takes:.2f}", reached, "")
+    return predicted / takes

@@ -188,17 +188,18 @@ def _measure(
 ) -> None:
     device, (theirs, ours) = setting.device, sides
     rounds = setting.sized(15, 2)
-    found = timing.in_turns({"plain": theirs.step, "emitted": ours.step}, device, rounds)
+    seconds = timing.in_turns({"plain": theirs.step, "emitted": ours.step}, device, rounds)
     counts = [len(traces.kernels(traces.traced(side.step, device))) for side in sides]
     peaks = [_peak(side, device) for side in sides]
-    ratio, more = found["emitted"] / found["plain"], peaks[1] / max(peaks[0], 1)
-    shares = [operations / found[name] / PEAK for name in ("plain", "emitted")]
+    ratio, more = seconds["emitted"] / seconds["plain"], peaks[1] / max(peaks[0], 1)
+    shares = [operations / seconds[name] / PEAK for name in ("plain", "emitted")]
     table.row(
-        *names, found["plain"] * 1e3, found["emitted"] * 1e3, f"{ratio:.3f}", *(f"{x:.1%}" for x in shares),
+        *names, seconds["plain"] * 1e3, seconds["emitted"] * 1e3, f"{ratio:.3f}",
+        *(f"{x:.1%}" for x in shares),
         *counts, *(peak / 2**30 for peak in peaks), f"{more:.3f}", theirs.first, ours.first, took,
     )  # fmt: skip
     finding.values[", ".join(names)] = {
-        "seconds": found, "kernels": counts, "peaks": peaks, "held": [theirs.held, ours.held],
+        "seconds": seconds, "kernels": counts, "peaks": peaks, "held": [theirs.held, ours.held],
         "first": [theirs.first, ours.first], "parallelize": took,
     }  # fmt: skip
     if setting.dry or setting.planted:

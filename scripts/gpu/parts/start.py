@@ -45,9 +45,9 @@ def run(setting: Setting, finding: Finding) -> None:
 
 
 def _environment(way: str) -> dict[str, str]:
-    found = {**os.environ, "OMP_NUM_THREADS": "2"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
     if way == "Slurm":
         tasks = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
-        own = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "1"}
-        found.update(tasks, **own, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-    return found
+        of_slurm = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "1"}
+        environment.update(tasks, **of_slurm, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    return environment

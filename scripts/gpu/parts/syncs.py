@@ -100,8 +100,8 @@ def _watched(setting: Setting) -> Iterator[list[str]]:
             yield waits
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    found = [w for w in caught if "synchroniz" in str(w.message)]
-    waits += [_place(w.filename, w.lineno) for w in found]
+    warned = [w for w in caught if "synchroniz" in str(w.message)]
+    waits += [_place(w.filename, w.lineno) for w in warned]
 
 
 def _place(filename: str, line: int | None) -> str:
@@ -109,9 +109,9 @@ def _place(filename: str, line: int | None) -> str:
 
 
 class _Reads(TorchDispatchMode):
-    def __init__(self, found: list[str]):
+    def __init__(self, reads: list[str]):
         super().__init__()
-        self._found = found
+        self._found = reads
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.name in READS:

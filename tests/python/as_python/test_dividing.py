@@ -75,7 +75,7 @@ def stated(name: str) -> tuple[nn.Module, tuple[Any, ...], Captured]:
 
 
 @functools.cache
-def found(kind: type[nn.Module], **options: Any) -> tuple[nn.Module, tuple[Any, ...], Captured]:
+def divided(kind: type[nn.Module], **options: Any) -> tuple[nn.Module, tuple[Any, ...], Captured]:
     torch.manual_seed(1)
     more = (torch.ones(5, 3, dtype=torch.long),) if kind is models.Longest else ()
     model, args = models.example(kind(), kind(), more=more, **options)
@@ -248,7 +248,7 @@ def test_a_rule_that_does_not_fit_is_shown() -> None:
 def test_what_updates_or_draws_is_not_divided(kind: type[nn.Module], why: str) -> None:
     error = refused(kind(), ROWS)
     assert error.code == "SW0175" and error.why == why and str(error.place).startswith(__file__)
-    _, _, captured = found(kind)
+    _, _, captured = divided(kind)
     assert rules(captured) == [None, None] and f"as no rule was found: {why}" in captured.notes[0]
 
 
@@ -313,7 +313,7 @@ def own_part(rule: str | None) -> str | None:
 
 @pytest.mark.parametrize("kind", FOUND)
 def test_what_is_found_is_used_and_said(kind: type[nn.Module]) -> None:
-    model, args, captured = found(kind)
+    model, args, captured = divided(kind)
     assert {own_part(rule) for rule in rules(captured)} == {FOUND[kind]}
     for plan in ("data", "data x recompute"):
         for devices in (2, 3):
@@ -328,7 +328,7 @@ def test_what_is_found_is_used_and_said(kind: type[nn.Module]) -> None:
 
 @pytest.mark.parametrize("kind", TREACHEROUS)
 def test_a_batch_that_decides_together_is_not_divided(kind: type[nn.Module]) -> None:
-    _, _, captured = found(kind)
+    _, _, captured = divided(kind)
     expected = TREACHEROUS[kind]
     shifted = expected and expected.replace("linear 0", "linear 1")
     assert {own_part(rule) for rule in rules(captured)} == {shifted}
@@ -338,12 +338,12 @@ def test_a_batch_that_decides_together_is_not_divided(kind: type[nn.Module]) -> 
 @pytest.mark.parametrize("kind", [models.Large, models.Sized])
 def test_a_batch_that_decides_by_its_size_is_not_divided(kind: type[nn.Module]) -> None:
     """Where the example is too small to show it, other sizes do."""
-    _, _, captured = found(kind, batch=3)
+    _, _, captured = divided(kind, batch=3)
     assert {own_part(rule) for rule in rules(captured)} == {"a^ b c^ -> a^ b c^"}
 
 
 def test_a_branch_that_no_number_takes_is_made_to_be_taken() -> None:
-    _, _, captured = found(models.Stops)
+    _, _, captured = divided(models.Stops)
     assert re.search(
         r"where dividing_models.py:\d+ reads True in a part and not in the whole, it gives something else",
         captured.notes[0],
@@ -397,7 +397,7 @@ def test_a_module_in_single_precision_is_tried_in_double() -> None:
 
 
 def test_the_same_input_gives_the_same_bytes_and_leaves_the_model() -> None:
-    model, args, captured = found(models.Experts)
+    model, args, captured = divided(models.Experts)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     again = captured_model(model, args, discover=True)
     assert again.graph_text == captured.graph_text and again.notes == captured.notes

@@ -241,6 +241,7 @@ def test_programs_train_as_one_device(name: str, plan: str) -> None:
     equality.assert_equal(equality.run(bundle, model, args, options=options), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.filterwarnings("ignore:.*cannot be compiled")
 def test_only_functions_are_compiled(name: str) -> None:
@@ -607,8 +608,8 @@ def test_calls_are_read_as_they_were_written() -> None:
         torch.bfloat16,
     )
     text, tensors = as_python.written(args, {"scale": 0.5, "device": torch.device("cpu")})
-    found, named = as_python.read(text + " -> float32[2]", tensors)
-    assert repr(found) == repr(list(args))
+    arguments, named = as_python.read(text + " -> float32[2]", tensors)
+    assert repr(arguments) == repr(list(args))
     assert named == {"scale": 0.5, "device": torch.device("cpu")}
     with pytest.raises(as_python.NotPlain, match="a `object`"):
         as_python.written((object(),), {})

@@ -39,13 +39,13 @@ def test_what_the_example_did_not_use_is_trained_when_other_data_do() -> None:
         bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), plan, 2))
         options = lambda: {"skeleton": skeleton_of(model)}  # noqa: E731
         for batch, unused in ((example, "down"), (-example, "up")):
-            found = equality.run(bundle, model, (batch,), options=options, updates=equality.SGD)
+            actual = equality.run(bundle, model, (batch,), options=options, updates=equality.SGD)
             expected = equality.reference(model, (batch,), updates=equality.SGD)
             # Where gradients are reduced one of zeros stands for none.
             for name in (f"inner.{unused}.weight", f"inner.{unused}.bias"):
                 assert name not in expected.gradients
-                assert not found.gradients.pop(name, torch.zeros(())).any()
-            equality.assert_equal(found, expected)
+                assert not actual.gradients.pop(name, torch.zeros(())).any()
+            equality.assert_equal(actual, expected)
 
 
 class Seldom(nn.Module):
@@ -139,15 +139,15 @@ def test_other_sizes_on_other_ranks_are_an_error_of_that_rank() -> None:
 
     def rank(number: int, comm: Any) -> str | None:
         values = sources(model, captured)
-        found = ParallelModule(program, comm, values, captured, skeleton=skeleton_of(model))
-        for shard in found.shards.held:
+        parallel = ParallelModule(program, comm, values, captured, skeleton=skeleton_of(model))
+        for shard in parallel.shards.held:
             if shard.tensor.kind == "buffer":
                 shard.data.fill_(number)
         if number == 0:
-            found(*args)
+            parallel(*args)
             return None
         with pytest.raises(sw.RuntimeFault) as caught:
-            found(*args)
+            parallel(*args)
         return f"{caught.value.code}: {caught.value.what}, {caught.value.why}"
 
     _, said = run_local(2, rank)

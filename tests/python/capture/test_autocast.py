@@ -267,13 +267,13 @@ def test_training_under_autocast_inside(name: str, plan: str, devices: int) -> N
     def rank(_: int, comm: Any) -> tuple[list[float], dict[str, Tensor]]:
         model = sw.parallelize(module, args, plan=plan, comm=comm)
         sgd = sw.optimizer(model, torch.optim.SGD, lr=0.05)
-        found = steps(model, sgd, lambda: model.train_step(args))
-        return found, model.full_state_dict()
+        losses_here = steps(model, sgd, lambda: model.train_step(args))
+        return losses_here, model.full_state_dict()
 
-    for found, state in run_local(devices, rank):
+    for actual, state in run_local(devices, rank):
         assert {x.dtype for n, x in state.items() if n in truth} == {FP32}
         assert error(state, truth) < 1.5 * theirs + 1e-3
-        assert found == pytest.approx(losses, rel=2e-2)
+        assert actual == pytest.approx(losses, rel=2e-2)
 
 
 def test_another_autocast_around_a_call_is_another_program() -> None:
@@ -286,12 +286,12 @@ def test_another_autocast_around_a_call_is_another_program() -> None:
     program = load_program(bundle.files, world=2)
 
     def calls(model: ParallelModule) -> list[Tensor]:
-        found = []
+        outputs = []
         for around in (torch.autocast("cpu", dtype=BF16), nullcontext()):
             with around:
-                found.append(model(*args))
-                found[-1].backward()
-        return found
+                outputs.append(model(*args))
+                outputs[-1].backward()
+        return outputs
 
     def compiling(_: int, comm: Any) -> list[Tensor]:
         with torch.autocast("cpu", dtype=BF16):

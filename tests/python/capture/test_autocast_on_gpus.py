@@ -128,8 +128,8 @@ PAIRS: dict[str, tuple[Run, Run]] = {
 
 def operators_of(text: str) -> list[str]:
     """By what they are, without names and places; but for casts, which may be made twice by hand."""
-    found = [line.split(' in "')[0] for line in text.splitlines() if line.startswith("op ")]
-    return sorted(re.sub(r"%\w+", "%", line) for line in found if "_to_copy" not in line)
+    operators = [line.split(' in "')[0] for line in text.splitlines() if line.startswith("op ")]
+    return sorted(re.sub(r"%\w+", "%", line) for line in operators if "_to_copy" not in line)
 
 
 @pytest.mark.parametrize("way", ["inside", "around"])
@@ -145,22 +145,22 @@ def test_casts_are_those_of_a_gpu(name: str, way: str) -> None:
 
     if way == "around":
         with around():
-            found = capture(Small(under), (x,), device="cuda")
+            captured = capture(Small(under), (x,), device="cuda")
     else:
-        found = capture(Small(run), (x,), device="cuda")
+        captured = capture(Small(run), (x,), device="cuda")
     module = Small(by_hand)
     expected = capture(module, (x,), verify=True)
-    assert found.device == "cuda" and expected.device is None
+    assert captured.device == "cuda" and expected.device is None
     # Casts have the places of what they are for.
     assert all(
-        "test_autocast_on_gpus.py:" in line for line in found.graph_text.splitlines() if line[:3] == "op "
+        "test_autocast_on_gpus.py:" in line for line in captured.graph_text.splitlines() if line[:3] == "op "
     )
-    assert operators_of(found.graph_text) == operators_of(expected.graph_text)
-    call = against_module.Call(module, found.in_spec.bind((x,), {}), Casting(module))
-    against_module.verify_capture(call, found.graph_text, found.constants, found.out_spec)
-    changed = found.graph_text.replace("bf16", "f32")
+    assert operators_of(captured.graph_text) == operators_of(expected.graph_text)
+    call = against_module.Call(module, captured.in_spec.bind((x,), {}), Casting(module))
+    against_module.verify_capture(call, captured.graph_text, captured.constants, captured.out_spec)
+    changed = captured.graph_text.replace("bf16", "f32")
     with pytest.raises(CaptureError, match="SW0114"):
-        against_module.verify_capture(call, changed, found.constants, found.out_spec)
+        against_module.verify_capture(call, changed, captured.constants, captured.out_spec)
 
 
 def test_it_is_no_more_than_said_that_it_was_not_compared() -> None:
@@ -228,10 +228,10 @@ def test_a_program_computes_with_these_casts(plan: str) -> None:
     assert "bf16" in bundle.graph_text and bundle.captured.device == "cuda"
     bundle.captured.device = None
     exact = equality.reference(copy.deepcopy(Cast()), args)
-    found = equality.run(bundle, Cast(), args)
+    actual = equality.run(bundle, Cast(), args)
     for name, loss in exact.losses.items():
-        assert float(found.losses[name]) == pytest.approx(float(loss), rel=2e-2)
-    gap = sum(float((found.gradients[n] - g).norm() ** 2) for n, g in exact.gradients.items())
+        assert float(actual.losses[name]) == pytest.approx(float(loss), rel=2e-2)
+    gap = sum(float((actual.gradients[n] - g).norm() ** 2) for n, g in exact.gradients.items())
     size = sum(float(g.norm() ** 2) for g in exact.gradients.values())
     assert 1e-4 < (gap / size) ** 0.5 < 5e-2
 

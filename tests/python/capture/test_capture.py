@@ -49,8 +49,8 @@ def small(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Captured:
 
 def lines_of(captured: Captured, *kinds: str) -> list[str]:
     """The lines of some kinds, without modules and places."""
-    found = [line for line in captured.graph_text.splitlines() if line.split(" ")[0] in kinds]
-    return [line.split(' in "')[0] + " nograd" * line.endswith(" nograd") for line in found]
+    chosen = [line for line in captured.graph_text.splitlines() if line.split(" ")[0] in kinds]
+    return [line.split(' in "')[0] + " nograd" * line.endswith(" nograd") for line in chosen]
 
 
 def refused(run: Callable[..., Any], *args: Any) -> str:

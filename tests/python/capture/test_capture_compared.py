@@ -180,9 +180,9 @@ def test_a_batch_that_has_no_room_is_not_run_on_random_values(monkeypatch: pytes
     model.register_forward_pre_hook(notes)
     monkeypatch.setattr(cost, "room", lambda kind: 2**20)
     rows = torch.zeros(2**14, 3, 4, device="meta")
-    found = capture(model, (rows,))
+    captured = capture(model, (rows,))
     assert ran and max(ran) < 2**14, ran
-    assert isinstance(found.compared, comparison.Compared) and "rows" in found.compared.what
+    assert isinstance(captured.compared, comparison.Compared) and "rows" in captured.compared.what
 
 
 def test_random_values_with_which_a_model_fails_compare_nothing() -> None:

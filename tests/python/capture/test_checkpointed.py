@@ -51,9 +51,9 @@ def resnet(reentrant: bool) -> models.Model:
 
 
 def captured(module: nn.Module, args: Any) -> tuple[Captured, Graph]:
-    found = capture(module, args)
-    assert found.verified
-    return found, Graph(found.graph_text)
+    of_module = capture(module, args)
+    assert of_module.verified
+    return of_module, Graph(of_module.graph_text)
 
 
 def bundle(compiled: Compiled, plan: Plan, captured: Captured) -> Bundle:
@@ -79,8 +79,8 @@ class Small(nn.Module):
 
 def marks(run: Callable[..., Tensor]) -> list[str]:
     """Each operator with the spans that it is in."""
-    found, _ = captured(Small(run), (torch.randn(3, 4, requires_grad=True),))
-    ops = [line.split(" = aten.")[1] for line in found.graph_text.splitlines() if line.startswith("op ")]
+    of_small, _ = captured(Small(run), (torch.randn(3, 4, requires_grad=True),))
+    ops = [line.split(" = aten.")[1] for line in of_small.graph_text.splitlines() if line.startswith("op ")]
     return [f"{op.split('.')[0]}{op.partition(' span ')[2]}" for op in ops]
 
 
@@ -140,43 +140,45 @@ def known(name: str, reentrant: bool) -> tuple[Any, Any, Captured, Graph, equali
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize(("plan", "devices"), PLANS)
 def test_every_plan_recomputes_what_the_model_does(plan: str, devices: int, reentrant: bool) -> None:
-    module, args, found, graph, expected = known("gpt", reentrant)
+    module, args, of_gpt, graph, expected = known("gpt", reentrant)
     named = Plan.named(graph, plan, devices)
     paths = [{op.path.split(".inner")[0] for op in span} for span in named.recompute]
     assert paths == [{"h.0"}, {"h.1"}, {"h.1"}]
     compiled = compile(named)
     assert again(compiled)
-    equality.assert_equal(equality.run(bundle(compiled, named, found), module, args), expected, plan)
+    equality.assert_equal(equality.run(bundle(compiled, named, of_gpt), module, args), expected, plan)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_plans_do_where_they_say_nothing_else(seed: int) -> None:
-    module, args, found, graph, expected = known("gpt", False)
+    module, args, of_gpt, graph, expected = known("gpt", False)
     plan = Plan.random(graph, 2, seed)
     assert again(compile(plan))
-    equality.assert_equal(equality.run(bundle(compile(plan), plan, found), module, args), expected, str(seed))
+    equality.assert_equal(
+        equality.run(bundle(compile(plan), plan, of_gpt), module, args), expected, str(seed)
+    )
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("plan", ["data:2", "megatron:2"])
 def test_buffers_are_updated_as_often_as_by_the_single_device(plan: str, reentrant: bool) -> None:
-    module, args, found, graph, expected = known("resnet", reentrant)
+    module, args, of_resnet, graph, expected = known("resnet", reentrant)
     named = Plan.named(graph, plan, 2)
     compiled = compile(named)
     assert again(compiled)
-    equality.assert_equal(equality.run(bundle(compiled, named, found), module, args), expected, plan)
+    equality.assert_equal(equality.run(bundle(compiled, named, of_resnet), module, args), expected, plan)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize(("plan", "devices"), PLANS)
 def test_masks_are_those_of_forward(plan: str, devices: int, reentrant: bool) -> None:
     module, args = gpt(reentrant, dropout=0.2)
-    found, graph = captured(module, args)
+    of_module, graph = captured(module, args)
     named = Plan.named(graph, plan, devices)
     torch.manual_seed(11)
     expected = equality.reference(module, args)
     ours = equality.run(
-        bundle(compile(named), named, found), module, args, options=equality.single_device(11)
+        bundle(compile(named), named, of_module), module, args, options=equality.single_device(11)
     )
     equality.assert_equal(ours, expected, plan)
 
@@ -188,24 +190,24 @@ def test_checkpointing_of_transformers(reentrant: bool) -> None:
         # A backward is not widened, so the single device computes nothing in it.
         expected = equality.reference(module, args, kwargs=kwargs)
         module.gradient_checkpointing_enable({"use_reentrant": reentrant})
-        found = capture(module, args, kwargs)
-    graph = Graph(found.graph_text)
+        captured = capture(module, args, kwargs)
+    graph = Graph(captured.graph_text)
     for plan in ("data:2", "megatron:2"):
         named = Plan.named(graph, plan, 2)
         compiled = compile(named)
         assert again(compiled)
-        ours = equality.run(bundle(compiled, named, found), module, args, kwargs=kwargs)
+        ours = equality.run(bundle(compiled, named, captured), module, args, kwargs=kwargs)
         equality.assert_equal(ours, expected, plan)
-        assert found.verified and "\nrecompute model\n" in named.text
+        assert captured.verified and "\nrecompute model\n" in named.text
 
 
 def test_less_is_kept() -> None:
     module, args = gpt(False, depth=6, batch=64)
-    found, graph = captured(module, args)
+    of_module, graph = captured(module, args)
 
     def peak(plan: str) -> int:
         compiled = compile(Plan.named(graph, plan, 2))
-        return live.peak(compiled, module, found, lambda it: it(*args)[1].backward())
+        return live.peak(compiled, module, of_module, lambda it: it(*args)[1].backward())
 
     sizes = peak("data"), peak("data x recompute:none")
     assert sizes[0] < 0.6 * sizes[1], sizes

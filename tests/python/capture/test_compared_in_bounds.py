@@ -267,8 +267,8 @@ def test_a_loss_of_large_results_makes_no_copies_in_float64(monkeypatch: pytest.
     outputs.append(torch.randn(8, 3).t().requires_grad_())
 
     def loss() -> tuple[Tensor, ...]:
-        found = weighted_sum(outputs)
-        return found.detach(), *torch.autograd.grad(found, [outputs[0], outputs[2]])
+        weighted = weighted_sum(outputs)
+        return weighted.detach(), *torch.autograd.grad(weighted, [outputs[0], outputs[2]])
 
     whole = loss()
     flat = outputs[0].detach().reshape(-1).double()

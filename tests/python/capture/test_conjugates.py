@@ -93,8 +93,8 @@ def test_an_input_that_is_noted_so() -> None:
             options: dict[str, Any] = {"plan": "data", "comm": comm, "cache": False, "progress": False}
             return sw.parallelize(models[number], (given,), **options)(given).detach()  # noqa: B023
 
-        for found in run_local(2, rank):
-            torch.testing.assert_close(found, expected.detach())
+        for actual in run_local(2, rank):
+            torch.testing.assert_close(actual, expected.detach())
 
 
 def test_memory_of_a_conjugate_is_not_the_same_tensor() -> None:
@@ -123,6 +123,6 @@ def test_buffers_of_one_memory_are_refused_when_one_changes() -> None:
 def test_messages_and_gradients_are_values() -> None:
     z = torch.randn(3, dtype=torch.complex128)
     for noted in (z.conj(), z.conj().imag):
-        for found in (padded(noted, 3), writable(noted)):
-            assert not (found.is_conj() or found.is_neg())
-            assert torch.equal(found, noted)
+        for made in (padded(noted, 3), writable(noted)):
+            assert not (made.is_conj() or made.is_neg())
+            assert torch.equal(made, noted)

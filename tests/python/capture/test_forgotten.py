@@ -50,8 +50,8 @@ def grads(saving: Callable[..., Any], case: Case, again: Any = None) -> list[Ten
     else:
         with saved.forgotten.given(again):
             torch.autograd.backward(edges, given)
-    found = [slot.take() for slot in saved.slots]
-    return found + ([W.grad.clone()] if W.grad is not None else [])
+    gradients = [slot.take() for slot in saved.slots]
+    return gradients + ([W.grad.clone()] if W.grad is not None else [])
 
 
 @pytest.mark.parametrize("laid", [lambda x: x.clone(), lambda x: x.contiguous().clone()], ids=["so", "anew"])
@@ -60,8 +60,8 @@ def test_gradients_are_the_same(name: str, laid: Callable[[Tensor], Tensor]) -> 
     case = CASES[name]
     expected = grads(call_saving, case)
     again = [laid(x.detach()) for x in case[1] if x is not W]
-    for found, wanted in zip(grads(call_giving, case, again), expected, strict=True):
-        assert torch.equal(found, wanted)
+    for gradient, wanted in zip(grads(call_giving, case, again), expected, strict=True):
+        assert torch.equal(gradient, wanted)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -70,8 +70,8 @@ def test_arguments_are_given_and_not_kept(name: str) -> None:
     case = CASES[name]
     expected = grads(call_saving, case)
     again = [2 * x.detach() for x in case[1] if x is not W]
-    found = grads(call_giving, case, again)
-    changed = [not torch.allclose(a, b) for a, b in zip(found, expected, strict=True)]
+    actual = grads(call_giving, case, again)
+    changed = [not torch.allclose(a, b) for a, b in zip(actual, expected, strict=True)]
     assert any(changed) == (case[2] > 0)
 
 

@@ -194,9 +194,9 @@ def test_a_captured_call_is_one_of_which_the_model_reads_this() -> None:
         assert len(one.flatten(example(EDGES.flip(0)))) == 2
         with pytest.raises(
             sw.CaptureError, match="the model reads other values of `edges` than in the"
-        ) as found:
+        ) as raised:
             one.flatten(example(OTHER))
-        assert found.value.why == "it was [[0, 1, 3, 4, 5]], now it is [[2, 3, 4]]"
+        assert raised.value.why == "it was [[0, 1, 3, 4, 5]], now it is [[2, 3, 4]]"
 
 
 # ---- what is not known ---------------------------------------------------------------------------

@@ -66,8 +66,8 @@ def test_masks(name: str) -> None:
     assert captured.verified
     line = next(line for line in captured.graph_text.splitlines() if "scaled_dot_product" in line)
     operands = line.split("(", 1)[1].count("%")
-    found = "a mask" if operands == 4 else "is_causal=True" if "is_causal=True" in line else "no mask"
-    assert found == expected, line
+    kind = "a mask" if operands == 4 else "is_causal=True" if "is_causal=True" in line else "no mask"
+    assert kind == expected, line
 
 
 def test_a_long_causal_mask_is_computed_once_for_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:

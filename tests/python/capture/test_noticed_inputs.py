@@ -136,7 +136,7 @@ def test_what_numpy_is_given_is_read_and_the_rest_is_not() -> None:
 
     captured = capture(Does(forward), (torch.randn(2, 4), torch.tensor([2, 3, 4])))
     assert captured.verified and captured.in_spec.reading is not None
-    assert captured.in_spec.reading.told == ("[1, 2]",)
+    assert captured.in_spec.reading.results == ("[1, 2]",)
     assert captured.is_of((torch.randn(2, 4), torch.tensor([2, 3, 9])), {})
     assert not captured.is_of((torch.randn(2, 4), torch.tensor([2, 4, 4])), {})
 

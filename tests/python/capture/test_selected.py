@@ -55,10 +55,10 @@ class Overwritten(Spoken):
     """What is selected is written before it is counted on."""
 
     def targets(self, labels: Tensor, mask: Tensor) -> Tensor:
-        own = labels + 0
-        found = own.masked_select(mask)
-        own.fill_(1)
-        return found
+        ours = labels + 0
+        result = ours.masked_select(mask)
+        ours.fill_(1)
+        return result
 
 
 class Moved(Spoken):
@@ -70,9 +70,9 @@ class Moved(Spoken):
 
 class Asked(Spoken):
     def targets(self, labels: Tensor, mask: Tensor) -> Tensor:
-        found = labels.masked_select(mask)
-        assert isinstance(found, Tensor)
-        return found if len(found) else labels
+        result = labels.masked_select(mask)
+        assert isinstance(result, Tensor)
+        return result if len(result) else labels
 
 
 def call(labels: Tensor = LABELS, times: int = 9) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ MODELS: dict[str, Any] = {"llama": zoo.llama, "t5": zoo.t5, "whisper": zoo.whisp
 SAID = "the model is captured with `use_cache` off: there is no cache of keys and values"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_the_cache_of_keys_and_values_is_left_out(name: str) -> None:
     module, args, kwargs = MODELS[name]()
@@ -25,10 +26,10 @@ def test_the_cache_of_keys_and_values_is_left_out(name: str) -> None:
     for part in module.modules():
         if hasattr(part, "config"):
             part.config.use_cache = True
-    found = capture(module, args, kwargs)
-    assert found.graph_text == plain.graph_text
-    assert found.notes == [SAID]
-    assert found.verified
+    captured = capture(module, args, kwargs)
+    assert captured.graph_text == plain.graph_text
+    assert captured.notes == [SAID]
+    assert captured.verified
     assert module.config.use_cache is True
     assert name == "t5" or module(*args, **kwargs).past_key_values is not None
 

@@ -59,8 +59,8 @@ def parallel(model: nn.Module, do: Callable[[Any], Any], plan: str = "data", ran
     models = [copy.deepcopy(model) for _ in range(ranks)]
 
     def rank(number: int, comm: Any) -> Any:
-        found = sw.parallelize(models[number], (X,), plan=plan, comm=comm, cache=False, progress=False)
-        return do(found), found.full_state_dict()
+        model = sw.parallelize(models[number], (X,), plan=plan, comm=comm, cache=False, progress=False)
+        return do(model), model.full_state_dict()
 
     return run_local(ranks, rank)
 
@@ -72,9 +72,9 @@ def check(model: nn.Module, plan: str = "data") -> None:
         same(state, one.state_dict())
 
 
-def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-11, msg=name)
+        torch.testing.assert_close(actual[name], value, rtol=1e-9, atol=1e-11, msg=name)
 
 
 def nested(m: Any, x: Tensor) -> Tensor:
@@ -172,10 +172,10 @@ def test_a_forward_whose_backward_never_comes_is_refused() -> None:
 
 
 def late(m: Any, h: Tensor) -> Tensor:
-    found = m.norm(h)
+    result = m.norm(h)
     with torch.no_grad():
         m.scale.mul_(0.9)
-    return found
+    return result
 
 
 def test_what_comes_after_all_that_is_saved_is_not_repeated_and_refused() -> None:

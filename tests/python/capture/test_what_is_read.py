@@ -64,8 +64,8 @@ def test_a_program_is_for_what_is_read_and_not_for_all_that_inputs_hold() -> Non
         parallel = sw.parallelize(model, calls[0][0], plan="data", comm=comm, known_inputs="*", cache=False)
         return [(float(parallel(*args)), len(parallel.programs)) for args, _ in calls]
 
-    for found in run_local(2, rank):
-        for (loss, programs), (args, count) in zip(found, calls, strict=True):
+    for calls_of_rank in run_local(2, rank):
+        for (loss, programs), (args, count) in zip(calls_of_rank, calls, strict=True):
             assert loss == pytest.approx(float(model(*args)), rel=1e-12) and programs == count
 
 
@@ -130,9 +130,9 @@ def test_where_the_same_is_read_the_graph_is_the_same(count: Callable[[Tensor, T
         except sw.CaptureError:
             return None
 
-    def graph(found: Captured) -> tuple[str, dict[str, list[Any]]]:
-        text = "\n".join(line for line in found.graph_text.splitlines() if "in_spec" not in line)
-        return text, {name: value.tolist() for name, value in found.constants.items()}
+    def graph(of_call: Captured) -> tuple[str, dict[str, list[Any]]]:
+        text = "\n".join(line for line in of_call.graph_text.splitlines() if "in_spec" not in line)
+        return text, {name: value.tolist() for name, value in of_call.constants.items()}
 
     made = [captured(known) for known in values]
     assert sum(one is not None for one in made) >= 5
@@ -197,8 +197,8 @@ def test_a_mask_that_is_known_is_left_to_the_attention() -> None:
         kwargs = {**example(), "attention_mask": mask}
         captured = capture(model, (), kwargs, known_inputs=["attention_mask"])
         assert captured.verified
-        found = [line for line in captured.graph_text.splitlines() if "scaled_dot_product" in line]
-        return [line for line in found if ", None, 0.0, True" in line]
+        attentions = [line for line in captured.graph_text.splitlines() if "scaled_dot_product" in line]
+        return [line for line in attentions if ", None, 0.0, True" in line]
 
     assert causal(example()["attention_mask"]) and not causal(example(0)["attention_mask"])
 
@@ -221,5 +221,5 @@ def test_functions_that_are_replaced_during_a_trace_are_written_down() -> None:
     x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     captured = capture(Clamped(), (x, torch.tensor([2, 4])))
     assert captured.in_spec.reading is not None
-    told = captured.in_spec.reading.told
-    assert told == ("[0, 1]", "[0, 1, 2, 3]")
+    results = captured.in_spec.reading.results
+    assert results == ("[0, 1]", "[0, 1, 2, 3]")

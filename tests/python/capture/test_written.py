@@ -263,8 +263,8 @@ def test_pipelines_equal_the_single_device(name: str, plan: str) -> None:
     model, args, captured = known(name)
     bundle, _ = compile_plan(captured, Plan.named(Graph(captured.graph_text), plan, 2))
     batches = equality.micro_batches(args, 4)
-    found = equality.run_steps(bundle, model, batches)
-    equality.assert_equal(found, equality.steps_reference(model, batches), plan)
+    actual = equality.run_steps(bundle, model, batches)
+    equality.assert_equal(actual, equality.steps_reference(model, batches), plan)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -286,8 +286,8 @@ def test_random_cuts_equal_the_single_device(name: str, seed: int) -> None:
     blocks = f"block {ops[0]}..{ops[at - 1]}\nblock {ops[at]}..{ops[-1]}\n"
     plan = Plan.parse(graph, f"{text}{blocks}schedule {draw.choice(['1f1b', 'gpipe'])}\n")
     batches = equality.micro_batches(args, 3)
-    found = equality.run_steps(compile_plan(captured, plan)[0], model, batches)
-    equality.assert_equal(found, equality.steps_reference(model, batches), str(seed))
+    actual = equality.run_steps(compile_plan(captured, plan)[0], model, batches)
+    equality.assert_equal(actual, equality.steps_reference(model, batches), str(seed))
 
 
 def test_a_parameter_stays_the_one_that_the_optimizer_knows() -> None:

@@ -69,8 +69,8 @@ def steps(model: nn.Module, optimizer: Any, given: list[tuple[Any, ...]]) -> lis
     losses = []
     for batch in given:
         optimizer.zero_grad()
-        found = model(*batch)
-        loss = found[-1] if isinstance(found, tuple) else found
+        outputs = model(*batch)
+        loss = outputs[-1] if isinstance(outputs, tuple) else outputs
         loss.backward()
         optimizer.step()
         losses.append(loss.detach().clone())
@@ -426,10 +426,10 @@ def test_the_console_merges_a_checkpoint(to: str, tmp_path: Path, capsys: Any) -
     sw.load(module, optimizer, tmp_path / "c")
     expected = {name: value for name, value in module.state_dict().items() if name != "lm_head.weight"}
     files = [target] if target.is_file() else sorted(target.glob("*.safetensors"))
-    found = {name: value for file in files for name, value in load_file(file).items()}
+    merged = {name: value for file in files for name, value in load_file(file).items()}
     assert capsys.readouterr().out == f"{len(expected)} tensors are in {target}.\n"
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert merged.keys() == expected.keys()
+    assert all(torch.equal(merged[name], value) for name, value in expected.items())
     assert (len(files) > 2) == (to == "folder")
     again = sw.parallelize(module, args, plan="replicate", weights=target)
     assert torch.equal(again.full_state_dict()["lm_head.weight"], expected["wte.weight"])
@@ -473,9 +473,9 @@ def test_masters_and_loss_scale_are_resumed(precision: str, tmp_path: Path) -> N
 
     saved, clock, losses = run_local(2, whole)[0]
     for plan in ("data", "megatron"):
-        found, resumed, after = run_local(2, rest(plan))[0]
+        masters, resumed, after = run_local(2, rest(plan))[0]
         assert resumed == clock
         for name, value in saved.items():
             assert value.dtype == torch.float32
-            assert torch.equal(found[name], value), name
+            assert torch.equal(masters[name], value), name
         assert after == losses if plan == "data" else after == pytest.approx(losses, rel=2e-2)

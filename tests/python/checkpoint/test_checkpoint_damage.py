@@ -33,9 +33,9 @@ torch.set_num_threads(1)
 
 
 def flipped(data: bytes, bit: int) -> bytes:
-    found = bytearray(data)
-    found[bit // 8] ^= 1 << bit % 8
-    return bytes(found)
+    damaged = bytearray(data)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
 
 
 def all_of(module: nn.Module, optimizer: torch.optim.Optimizer, extra: Any) -> list[Any]:
@@ -129,9 +129,9 @@ def test_a_checkpoint_without_digests_is_loaded_with_a_warning(
         earlier.setattr(folder, "note", lambda table, digests: None)
         earlier.setattr(folder, "seal", lambda path: None)
         save_after(made, "mlp", tmp_path)
-    with pytest.warns(UserWarning, match="has no digests of its data") as told:
+    with pytest.warns(UserWarning, match="has no digests of its data") as warned:
         assert_equal(resume(made, "mlp", tmp_path), uninterrupted("mlp"))
-    assert len(told) == 1
+    assert len(warned) == 1
     assert main(["ckpt", "info", str(tmp_path)]) == 0
     assert "without digests of its data" in capsys.readouterr().out
     assert main(["ckpt", "info", str(tmp_path), "--verify"]) == 1

@@ -213,9 +213,9 @@ def test_plain_data_comes_back(tmp_path: Path) -> None:
         "types": [torch.bfloat16, torch.Size([1, 2]), torch.device("cpu"), 1j],
     }
     sw.save(nn.Linear(2, 2), None, tmp_path, {**extra, "tensor": torch.arange(3)})
-    found = sw.load(nn.Linear(2, 2), None, tmp_path)
-    assert torch.equal(found.pop("tensor"), torch.arange(3))
-    assert found == extra
+    loaded = sw.load(nn.Linear(2, 2), None, tmp_path)
+    assert torch.equal(loaded.pop("tensor"), torch.arange(3))
+    assert loaded == extra
 
 
 # ---- real processes --------------------------------------------------------------------------------

@@ -362,11 +362,11 @@ def without(start: str) -> Callable[[str], str]:
     """Without the statement that begins so."""
 
     def edit(text: str) -> str:
-        found = re.sub(
+        edited = re.sub(
             rf"\n    {re.escape(start)}\((?:[^\n]*\)|\n(?:        [^\n]*\n)*    \))(?=\n)", "", text
         )
-        assert found != text, text
-        return found
+        assert edited != text, text
+        return edited
 
     return edit
 

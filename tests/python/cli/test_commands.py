@@ -45,9 +45,9 @@ def test_type_checkers_read_the_same_imports_that_are_made_at_first_use() -> Non
     tree = ast.parse(Path(sw.__file__).read_text())
     (guarded,) = (node for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in guarded.body if isinstance(node, ast.ImportFrom)]
-    told = {alias.name: node.module for node in imports for alias in node.names}
-    assert told == sw._HOMES
-    assert sorted(told) == sorted(sw.__all__) and set(sw.__all__) <= set(dir(sw))
+    imported = {alias.name: node.module for node in imports for alias in node.names}
+    assert imported == sw._HOMES
+    assert sorted(imported) == sorted(sw.__all__) and set(sw.__all__) <= set(dir(sw))
 
 
 def test_no_public_name_is_a_module_of_its_own() -> None:
@@ -88,13 +88,13 @@ def test_a_misspelt_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]
 
 
 def test_every_command_is_in_every_completion() -> None:
-    found = list(levels(parser()))
-    assert {level.path[0] for level in found if level.path} == {
+    every_level = list(levels(parser()))
+    assert {level.path[0] for level in every_level if level.path} == {
         command.__name__.rpartition(".")[2] for command in COMMANDS
     }
     for write in SHELLS.values():
-        script = write(found)
-        assert not [flag for level in found for option in level.options for flag in option.flags
+        script = write(every_level)
+        assert not [flag for level in every_level for option in level.options for flag in option.flags
                     if flag.lstrip("-") not in script]  # fmt: skip
 
 

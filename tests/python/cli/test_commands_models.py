@@ -112,8 +112,8 @@ def test_every_row_of_a_comparison_is_a_plan(
     for number, name in rows:
         head = said(capsys, "plan", gpt, "--plan", f"row:{number}").splitlines()[0]
         assert head == f"plan     {name} for Gpt, 4 devices"
-    found = [name for _, name in rows if ", " in name]
-    for name in found:
+    plan_names = [name for _, name in rows if ", " in name]
+    for name in plan_names:
         head = said(capsys, "plan", gpt, "--plan", name).splitlines()[0]
         assert head == f"plan     {name} for Gpt, 4 devices"
     out = tmp_path / "program"
@@ -146,8 +146,8 @@ def test_what_does_not_fit_ends_with_a_status_of_its_own(
     name, text, _ = cluster_of_gpus("Tiny", 1 << 20, 1, (7, 0), None, None, 2, 1)
     small = tmp_path / "small.toml"
     small.write_text(text if text is not None else name)
-    told = said(capsys, "simulate", gpt, "--plan", "data:2", "--cluster", str(small), status=3)
-    assert "it does not fit" in told and ": too much" in told
+    printed = said(capsys, "simulate", gpt, "--plan", "data:2", "--cluster", str(small), status=3)
+    assert "it does not fit" in printed and ": too much" in printed
     for words in (["plan", gpt], ["manifest", gpt]):
         said(capsys, *words, "--plan", "data:2", "--cluster", str(small), status=3)
         said(capsys, *words, "--plan", "data:2", "--cluster", "h200:2", status=0)
@@ -179,16 +179,16 @@ def test_the_plan_that_was_chosen_is_the_one_that_is_explained(
 ) -> None:
     words = gpt, "--cluster", "cpu:4", "--batches", "4"
     chosen = json.loads(said(capsys, "plan", *words, "--json"))["plan"]
-    told = json.loads(said(capsys, "plan", *words, "--explain", "h.0.mlp.up", "--json"))
-    assert told["plan"] == chosen
+    answer = json.loads(said(capsys, "plan", *words, "--explain", "h.0.mlp.up", "--json"))
+    assert answer["plan"] == chosen
     text = said(capsys, "plan", *words, "--explain", "h.0.mlp.up")
     assert "this is about the second" not in text
-    if told["of"] is None:
+    if answer["of"] is None:
         assert (
-            text.startswith(f"the plan that was chosen is `{chosen}`") and told["ways"][0]["plan"] == chosen
+            text.startswith(f"the plan that was chosen is `{chosen}`") and answer["ways"][0]["plan"] == chosen
         )
     else:
-        assert chosen.startswith(told["of"])
+        assert chosen.startswith(answer["of"])
 
 
 class _Named:
@@ -214,8 +214,8 @@ def test_a_plan_with_a_name_is_explained_beside_others(gpt: str) -> None:
     from shardwright import Graph
 
     graph: Any = Graph(Path(gpt).read_text())
-    found: Any = _Named(graph, ["data", "zero1", "megatron"])
-    lines = list(explained(found, graph, "h.0.mlp.up", lambda: found))
+    search: Any = _Named(graph, ["data", "zero1", "megatron"])
+    lines = list(explained(search, graph, "h.0.mlp.up", lambda: search))
     assert lines[0].startswith("the plan that was chosen is `data`, and splits h.0.mlp.up by `")
     chosen, other = lines[-2:]
     # `zero1` splits it as `data` does.
@@ -249,8 +249,8 @@ def test_a_registered_function_is_verified_by_its_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "kern_of_test.py").write_text(REGISTERED.replace("b d -> b d^", "b d^ -> b d^"))
-    told = said(capsys, "ops", "verify", "normalize", f"{tmp_path / 'kern_of_test.py'}:net")
-    assert "calls of 1 operators" in told and "0 not" in told
+    printed = said(capsys, "ops", "verify", "normalize", f"{tmp_path / 'kern_of_test.py'}:net")
+    assert "calls of 1 operators" in printed and "0 not" in printed
     assert main(["ops", "verify", "normalise", f"{tmp_path / 'kern_of_test.py'}:net"]) == 1
     assert "SW0158" in capsys.readouterr().err
 

@@ -50,9 +50,9 @@ def test_a_table_says_what_each_module_does_and_takes(gpt: str, capsys: pytest.C
     assert lines[0] == "plan     data:2 x megatron:2 for Gpt, 4 devices"
     assert re.match(r"memory +[\d.]+ KiB on rank \d, which needs most$", lines[1])
     assert lines[2] == 'run      sw.parallelize(model, inputs, plan="data:2 x megatron:2")'
-    told = {" ".join(line.split("  ")[0].split()): line.split() for line in lines[2:]}
-    assert told["h.{0-1}.mlp"][1:7] == ["batch", "2", "x", "inner", "2", "0..4"]
-    assert told["h.{0-1}.attn"][1:7] == ["batch", "2", "x", "heads", "2", "0..4"]
+    rows = {" ".join(line.split("  ")[0].split()): line.split() for line in lines[2:]}
+    assert rows["h.{0-1}.mlp"][1:7] == ["batch", "2", "x", "inner", "2", "0..4"]
+    assert rows["h.{0-1}.attn"][1:7] == ["batch", "2", "x", "heads", "2", "0..4"]
     assert any(re.match(r"optimizer \(adamw\) +[\d.]+ KiB$", line) for line in lines)
     cluster = "--cluster", "ethernet-25g:2x2", "--batches", "3"
     lines = said(capsys, *words, *cluster).splitlines()
@@ -68,12 +68,12 @@ def test_a_table_says_what_each_module_does_and_takes(gpt: str, capsys: pytest.C
 def test_what_rows_take_is_what_a_rank_does(plan: str, gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
     """All rows together are the model, and what the busiest rank computes and communicates."""
     words = gpt, "--plan", plan, "--cluster", "ethernet-25g:2x2", "--batches", "4", "--json"
-    told = json.loads(said(capsys, "plan", *words))
-    rows, step = told["rows"], json.loads(said(capsys, "simulate", *words))
+    answer = json.loads(said(capsys, "plan", *words))
+    rows, step = answer["rows"], json.loads(said(capsys, "simulate", *words))
     manifest = json.loads(said(capsys, "manifest", *words))
-    assert sum(row["operators"] for row in rows) == len(told["operators"])
+    assert sum(row["operators"] for row in rows) == len(answer["operators"])
     assert sum(row["work"] for row in rows) == pytest.approx(1)
-    assert told["step"]["seconds"] == step["seconds"]
+    assert answer["step"]["seconds"] == step["seconds"]
     stages = {row["block"] for row in rows}
     for block in stages:
         mine = [row for row in rows if row["block"] == block]
@@ -163,16 +163,16 @@ def test_without_processes_nobody_is_told_to_start_some(
 
 
 def test_a_plan_as_json(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(said(capsys, "plan", gpt, "--plan", "data:2", "--json"))
+    answer = json.loads(said(capsys, "plan", gpt, "--plan", "data:2", "--json"))
     plan = make_plan(Graph(Path(gpt).read_text()), "data:2")
-    assert (found["plan"], found["devices"], found["text"]) == ("data:2", 2, plan.text)
-    assert len(found["operators"]) == len(plan.decisions)
+    assert (answer["plan"], answer["devices"], answer["text"]) == ("data:2", 2, plan.text)
+    assert len(answer["operators"]) == len(plan.decisions)
     assert {
         "path": "h.0.mlp.c_fc",
         "target": "aten.linear.default",
         "splits": [["b", 2]],
         "devices": [0, 1],
-    }.items() <= next(one for one in found["operators"] if one["path"] == "h.0.mlp.c_fc").items()
+    }.items() <= next(one for one in answer["operators"] if one["path"] == "h.0.mlp.c_fc").items()
 
 
 def test_what_two_plans_decide_differently(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,8 +180,8 @@ def test_what_two_plans_decide_differently(gpt: str, capsys: pytest.CaptureFixtu
     assert lines[:2] == ["- data, 2 devices", "+ megatron, 2 devices"]
     assert '- op "h.*.mlp.c_fc" aten.linear.default: split b 2 on 0..2  # batch, 2 alike' in lines
     assert '+ op "h.*.mlp.c_fc" aten.linear.default: split n 2 on 0..2  # inner, 2 alike' in lines
-    found = json.loads(said(capsys, "plan", gpt, "--devices", "2", "--diff", "data", "megatron", "--json"))
-    up = next(one for one in found["operators"] if one["path"] == "h.0.mlp.c_fc")
+    answer = json.loads(said(capsys, "plan", gpt, "--devices", "2", "--diff", "data", "megatron", "--json"))
+    up = next(one for one in answer["operators"] if one["path"] == "h.0.mlp.c_fc")
     assert (up["a"]["splits"], up["b"]["splits"]) == ([["b", 2]], [["n", 2]])
     same = said(capsys, "plan", gpt, "--diff", "data:2", "data:2 x megatron:1")
     assert same == "`data:2` and `data:2 x megatron:1` decide the same\n"
@@ -201,11 +201,11 @@ def test_what_a_checkpoint_holds(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert lines[0].startswith(f"{tmp_path / 'c'}: 1 file, ")
     assert lines[1] == "model: 2 tensors (32 B)"
     assert "  weight  float32   [2, 3]" in lines and "extra: 1 value" in lines
-    found = json.loads(said(capsys, "ckpt", "info", str(tmp_path / "c"), "--json"))
-    tensors = found["parts"]["model"]["tensors"]
+    answer = json.loads(said(capsys, "ckpt", "info", str(tmp_path / "c"), "--json"))
+    tensors = answer["parts"]["model"]["tensors"]
     assert tensors["bias"] == {"dtype": "float32", "shape": [2], "bytes": 8}
-    assert found["parts"]["optimizer"]["tensors"]["state.weight.exp_avg"]["shape"] == [2, 3]
-    (tmp_path / "c" / next(iter(found["files"]))).unlink()
+    assert answer["parts"]["optimizer"]["tensors"]["state.weight.exp_avg"]["shape"] == [2, 3]
+    (tmp_path / "c" / next(iter(answer["files"]))).unlink()
     assert "  missing: __0_0.distcp" in said(capsys, "ckpt", "info", str(tmp_path / "c"))
 
 
@@ -251,6 +251,7 @@ def mixing():
 """
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_cut(tmp_path: Path, gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What is told is of one part: the plan and the memory of half of the batch."""
     path = tmp_path / "mine.py"
@@ -277,7 +278,7 @@ def test_a_program_is_run_on_numbers(gpt: str, tmp_path: Path, capsys: pytest.Ca
     program = tmp_path / "program"
     said(capsys, "emit", gpt, "--plan", "data:2", "-o", str(program))
     proof = said(capsys, "check", str(program))
-    found = said(capsys, "check", str(program), "--numeric", "--batches", "1")
-    assert found.startswith(proof) and "\non numbers: equal\n" in found
-    assert "in a step of 1 micro-batch\n" in found
-    assert found.rstrip().endswith("by a table: aten.gelu.default")
+    printed = said(capsys, "check", str(program), "--numeric", "--batches", "1")
+    assert printed.startswith(proof) and "\non numbers: equal\n" in printed
+    assert "in a step of 1 micro-batch\n" in printed
+    assert printed.rstrip().endswith("by a table: aten.gelu.default")

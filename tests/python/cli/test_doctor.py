@@ -16,8 +16,8 @@ from shardwright.cli import main
 from shardwright.doctor import Finding
 
 
-def statuses(found: list[Finding]) -> list[str]:
-    return [finding.status for finding in found]
+def statuses(findings: list[Finding]) -> list[str]:
+    return [finding.status for finding in findings]
 
 
 @pytest.mark.processes

@@ -136,12 +136,12 @@ def test_a_plan_runs_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_order_of_a_step_is_one_for_any_number_of_micro_batches() -> None:
     """With room for three it takes three micro-batches at a time, and a step may have an order of its own."""
     graph = Graph(capture(demo.build(), demo.batches()[0]).graph_text)
-    found = search_order(blocks_of_shape("v", 4, 3), 6)
-    assert found.timetable is not None
-    assert (found.group, found.period) == (3, 16)
-    assert "by 3:" in found.timetable or "by 6:" in found.timetable
+    search = search_order(blocks_of_shape("v", 4, 3), 6)
+    assert search.timetable is not None
+    assert (search.group, search.period) == (3, 16)
+    assert "by 3:" in search.timetable or "by 6:" in search.timetable
     for batches in (1, 6, 8):
-        assert drawn(graph, found.timetable, batches).count("B") == 4 * batches
+        assert drawn(graph, search.timetable, batches).count("B") == 4 * batches
 
 
 def test_the_names_are_not_public() -> None:

@@ -61,21 +61,21 @@ def mirror():
 
 
 def schema(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text_of(name))
-    return found
+    loaded: dict[str, Any] = json.loads(text_of(name))
+    return loaded
 
 
-def parts(of: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+def parts(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """Every schema inside of a schema."""
-    if isinstance(of, list):
-        for at, one in enumerate(of):
+    if isinstance(node, list):
+        for at, one in enumerate(node):
             yield from parts(one, f"{path}/{at}")
-    elif isinstance(of, dict):
-        yield path, of
+    elif isinstance(node, dict):
+        yield path, node
         for key in ("items", "prefixItems", "anyOf", "additionalProperties"):
-            yield from parts(of.get(key), f"{path}/{key}")
+            yield from parts(node.get(key), f"{path}/{key}")
         for key in ("properties", "$defs"):
-            for name, one in of.get(key, {}).items():
+            for name, one in node.get(key, {}).items():
                 yield from parts(one, f"{path}/{key}/{name}")
 
 
@@ -94,15 +94,15 @@ def test_a_schema_says_what_each_key_is(name: str) -> None:
 
 
 def test_every_command_with_json_has_a_schema() -> None:
-    found = set(commands_with_json(parser(), ()))
-    assert len(found) > 10
+    names = set(commands_with_json(parser(), ()))
+    assert len(names) > 10
     of_options = {"plan-diff": "plan", "plan-explain": "plan", "manifest-trace": "manifest"}
-    assert found == {of_options.get(name, name) for name in VERSIONS}
+    assert names == {of_options.get(name, name) for name in VERSIONS}
     assert {file.stem for file in Path(sw.__file__).parent.glob("schemas/*.json")} == set(VERSIONS)
 
 
-def commands_with_json(of: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[str]:
-    for action in of._actions:
+def commands_with_json(command: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[str]:
+    for action in command._actions:
         if "--json" in action.option_strings:
             yield "-".join(words)
         if isinstance(action, argparse._SubParsersAction):
@@ -121,12 +121,12 @@ def test_the_command_lists_and_prints_them(capsys: pytest.CaptureFixture[str]) -
     assert "did you mean `plan`" in capsys.readouterr().err
 
 
-def check(name: str, found: Any) -> None:
+def check(name: str, printed: Any) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
     validator = jsonschema.Draft202012Validator
     validator.check_schema(schema(name))
     errors = [
-        f"{error.json_path}: {error.message}"[:300] for error in validator(schema(name)).iter_errors(found)
+        f"{error.json_path}: {error.message}"[:300] for error in validator(schema(name)).iter_errors(printed)
     ]
     assert not errors, errors[:5]
 
@@ -167,16 +167,18 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "words"), COMMANDS, ids=lambda of: of if isinstance(of, str) else "")
+@pytest.mark.parametrize(
+    ("name", "words"), COMMANDS, ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_what_a_command_prints_fits(
     name: str, words: tuple[str, ...], model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = {"TO": str(tmp_path / "program")}
     words = tuple(places.get(word, word.replace("MODEL", model)) for word in words)
     assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert next(iter(found.items())) == ("schema", named(name))
-    check(name, found)
+    answer = json.loads(capsys.readouterr().out)
+    assert next(iter(answer.items())) == ("schema", named(name))
+    check(name, answer)
 
 
 def test_a_key_that_the_schema_does_not_know_is_found() -> None:
@@ -247,11 +249,11 @@ def test_bursts_of_a_manifest_have_each_communication_once(capsys: pytest.Captur
         assert sorted(orders) == [one["order"] for one in listed] == list(range(len(listed)))
         for link in role["links"]:
             for burst in link["bursts"]:
-                own = [listed[at] for at in burst["communications"]]
-                assert {one["link"] for one in own} == {link["link"]}
-                assert burst["bytes"] == sum(one["bytes"] for one in own)
-                ends = [one["start_seconds"] + one["expected_seconds"] for one in own]
-                assert burst["start_seconds"] == own[0]["start_seconds"]
+                members = [listed[at] for at in burst["communications"]]
+                assert {one["link"] for one in members} == {link["link"]}
+                assert burst["bytes"] == sum(one["bytes"] for one in members)
+                ends = [one["start_seconds"] + one["expected_seconds"] for one in members]
+                assert burst["start_seconds"] == members[0]["start_seconds"]
                 assert burst["start_seconds"] + burst["seconds"] == pytest.approx(max(ends))
             bursts = link["bursts"]
             for one, two in pairwise(bursts):

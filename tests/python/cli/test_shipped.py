@@ -76,6 +76,7 @@ def test_the_sizes_of_alphafold_are_those_of_their_names(size: str) -> None:
     assert abs(SHIPPED[f"alphafold2-{size}"].parameters / wanted - 1) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alphafold2-87m", "deepseek-v3"])
 def test_parts_of_a_batch_are_proved_to_be_it(name: str) -> None:
     model = small(name)
@@ -183,11 +184,11 @@ def test_a_plan_is_for_the_devices_of_the_cluster(
 def test_what_is_wide_for_exact_tables_has_a_found_plan(folder: Path) -> None:
     """All layers of T5's decoder read the same few values, each of which has many ways on eight devices."""
     graph = Graph(graph_of(example_of(SHIPPED["t5-3.9b"], 8, None)).text)
-    found = Choice("dgx-v100:8x1").search(graph, 8, wanted=100)
-    assert any(row["plan"].startswith("auto") for row in found.rows)
+    search = Choice("dgx-v100:8x1").search(graph, 8, wanted=100)
+    assert any(row["plan"].startswith("auto") for row in search.rows)
     # No plan of one block can beat what tables say of these, or else what holds for all plans.
-    assert found.inside is not None
-    assert 0 < found.bound <= found.inside[0]
+    assert search.inside is not None
+    assert 0 < search.bound <= search.inside[0]
 
 
 def test_the_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,8 +197,8 @@ def test_the_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in lines[1:]] == list(SHIPPED)
     assert lines[1].split() == ["llama-3-8b", "8,030,261,248", "64", "8192", "bfloat16", "LlamaForCausalLM"]
     assert main(["models", "--json"]) == 0
-    found = {model["name"]: model for model in json.loads(capsys.readouterr().out)["models"]}
-    assert found["swin-5b"]["sequence"] is None and found["gpt2-48l"]["longest"] == 1024
+    answer = {model["name"]: model for model in json.loads(capsys.readouterr().out)["models"]}
+    assert answer["swin-5b"]["sequence"] is None and answer["gpt2-48l"]["longest"] == 1024
 
 
 def test_the_cache_lists_graphs(
@@ -230,8 +231,8 @@ def test_what_cannot_be_is_refused(
     words: list[str], code: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plan", "--plan", "data:2", *words]) == 1
-    found = capsys.readouterr().err
-    assert f"error[{code}]" in found and said in found
+    printed = capsys.readouterr().err
+    assert f"error[{code}]" in printed and said in printed
 
 
 def test_a_file_of_that_name_is_named_with_its_folder(

@@ -23,7 +23,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 PARTS = ("forward", "backward", "again", "copies", "exposed", "idle", "update")
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+def answer_of(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(said(capsys, *words, "--json"))
 
 
@@ -40,7 +40,7 @@ def test_a_line_for_each_device_and_the_parts_of_its_time(capsys: pytest.Capture
     assert lines[11].split() == ["device", *PARTS]
     shares = [float(share.rstrip("%")) for share in lines[12].split()[1:]]
     assert sum(shares) == pytest.approx(100, abs=1)
-    numbers = told(capsys, *command)
+    numbers = answer_of(capsys, *command)
     for rank in numbers["ranks"]:
         assert sum(rank[part] for part in PARTS) == pytest.approx(numbers["seconds"])
     assert numbers["micro_batches"] == 8 and all(one["needed"] < one["there"] for one in numbers["memory"])
@@ -50,7 +50,7 @@ def test_a_slower_link_makes_a_longer_step(capsys: pytest.CaptureFixture[str], t
     def seconds(bandwidth: str) -> float:
         path = tmp_path / "c.toml"
         path.write_text(f'[[nodes]]\ndevices = "h100:4"\nlink = {{ bandwidth = "{bandwidth}" }}\n')
-        return float(told(capsys, "simulate", *on("data", str(path)))["seconds"])
+        return float(answer_of(capsys, "simulate", *on("data", str(path)))["seconds"])
 
     assert seconds("1 MB/s") > 10 * seconds("400 GB/s")
 
@@ -60,7 +60,7 @@ def test_a_timeline(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     command = *on("zero3", "h200:4"), "--trace", str(path)
     assert str(path) in said(capsys, "simulate", *command)
     events = json.loads(path.read_text())["traceEvents"]
-    step = told(capsys, "simulate", *command)["seconds"]
+    step = answer_of(capsys, "simulate", *command)["seconds"]
     drawn = [event for event in events if event["ph"] == "X"]
     assert {event["pid"] for event in drawn} == {0, 1, 2, 3}
     assert {"gather", "scatter_gradients", "optimizer"} <= {event["name"] for event in drawn}
@@ -70,14 +70,14 @@ def test_a_timeline(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 def test_the_manifest(capsys: pytest.CaptureFixture[str]) -> None:
     command = "manifest", *on("data:2 x megatron:2", "dgx-h100:2x2")
-    found = told(capsys, *command)
-    assert (found["world"], found["roles"][0]["ranks"]) == (4, [[0, 3]])
-    messages = found["roles"][0]["communications"]
+    answer = answer_of(capsys, *command)
+    assert (answer["world"], answer["roles"][0]["ranks"]) == (4, [[0, 3]])
+    messages = answer["roles"][0]["communications"]
     assert [one["start_seconds"] for one in messages] == sorted(one["start_seconds"] for one in messages)
     kinds = [{one["kind"] for one in messages if one["group"] == group} for group in ([0, 1], [0, 2])]
     assert "all_reduce" in kinds[0] and "reduce_gradients" in kinds[1]
     for one in messages:
-        assert 0 <= one["exposed_seconds"] <= one["expected_seconds"] <= found["step_seconds"]
+        assert 0 <= one["exposed_seconds"] <= one["expected_seconds"] <= answer["step_seconds"]
         assert 0 <= one["share_of_link"] <= 1
     text = said(capsys, *command)
     lines = text.splitlines()
@@ -116,8 +116,8 @@ def test_no_message_uses_more_than_its_link(
 ) -> None:
     path = tmp_path / "slow.toml"
     path.write_text(SLOW % (node, shared))
-    found = told(capsys, "manifest", *on(plan, str(path)), "--batches", "4")
-    shares = [one["share_of_link"] for role in found["roles"] for one in role["communications"]]
+    answer = answer_of(capsys, "manifest", *on(plan, str(path)), "--batches", "4")
+    shares = [one["share_of_link"] for role in answer["roles"] for one in role["communications"]]
     assert all(0 <= share <= 1 for share in shares), max(shares)
     assert max(shares) > 0.9
 
@@ -138,15 +138,15 @@ def messages_of(
     capsys: pytest.CaptureFixture[str], path: Path, plan: str, shared: str = "false"
 ) -> list[dict[str, Any]]:
     path.write_text(NETWORK % shared)
-    found = told(capsys, "manifest", *on(plan, str(path)), "--batches", "2")
-    return [one for role in found["roles"] for one in role["communications"]]
+    answer = answer_of(capsys, "manifest", *on(plan, str(path)), "--batches", "2")
+    return [one for role in answer["roles"] for one in role["communications"]]
 
 
 def test_what_shares_no_link_does_not_wait(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Sums in a node go on while parameters come over the network, where one thing follows another."""
-    found = messages_of(capsys, tmp_path / "c.toml", "zero3:2 x megatron:2")
+    actual = messages_of(capsys, tmp_path / "c.toml", "zero3:2 x megatron:2")
     spans = [
-        (one["start_seconds"], one["start_seconds"] + one["expected_seconds"], one["group"]) for one in found
+        (one["start_seconds"], one["start_seconds"] + one["expected_seconds"], one["group"]) for one in actual
     ]
     inside, between = ([span for span in spans if span[2] == group] for group in ([0, 1], [0, 2]))
     assert any(since < start < until for start, _, _ in inside for since, until, _ in between)
@@ -159,8 +159,8 @@ def test_messages_between_stages_share_the_network_of_a_node(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def sent(shared: str) -> float:
-        found = messages_of(capsys, tmp_path / "c.toml", "stages:2 x data:2 x 1f1b", shared)
-        return max(float(one["expected_seconds"]) for one in found if one["kind"] == "send")
+        actual = messages_of(capsys, tmp_path / "c.toml", "stages:2 x data:2 x 1f1b", shared)
+        return max(float(one["expected_seconds"]) for one in actual if one["kind"] == "send")
 
     assert sent("true") == pytest.approx(2 * sent("false"), rel=0.01)
 
@@ -187,8 +187,8 @@ def test_refusals(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(("simulate", GRAPH, "--devices", "4", *words)) == 1
-    found = capsys.readouterr().err
-    assert code in found and said_of_it in found
+    printed = capsys.readouterr().err
+    assert code in printed and said_of_it in printed
 
 
 def test_a_cluster_file_is_refused_at_its_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ SIZE = 17
 
 def tokens(length: int, rows: int = 4, seed: int = 0) -> Batch:
     generator = torch.Generator().manual_seed(100 * seed + length)
-    found = torch.randint(1, SIZE, (rows, length), generator=generator)
-    return {"tokens": found, "labels": found.roll(-1, 1)}
+    drawn = torch.randint(1, SIZE, (rows, length), generator=generator)
+    return {"tokens": drawn, "labels": drawn.roll(-1, 1)}
 
 
 def masked(length: int, rows: int = 4) -> Batch:
@@ -106,15 +106,15 @@ class Pooled(Model):
 
 
 def plain(module: nn.Module, batches: Sequence[Batch]) -> list[tuple[Tensor, dict[str, Tensor]]]:
-    found = []
+    steps = []
     for batch in batches:
         module.zero_grad()
         result = module(**batch)
         loss = result if isinstance(result, Tensor) else result["loss"]
         loss.backward()
         grads = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
-        found.append((loss.detach(), grads))
-    return found
+        steps.append((loss.detach(), grads))
+    return steps
 
 
 def filled(
@@ -139,7 +139,7 @@ def filled(
             cache=False,
             **options,
         )
-        found = []
+        steps = []
         for batch in batches:
             model.zero_grad()
             if forward:
@@ -149,8 +149,8 @@ def filled(
             else:
                 loss = model.train_step(batch)
             grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-            found.append((loss.detach(), grads))
-        return found, model.programs
+            steps.append((loss.detach(), grads))
+        return steps, model.programs
 
     (ours, programs), (theirs, _) = run_local(2, rank)
     assert all(torch.equal(a[0], b[0]) for a, b in zip(ours, theirs, strict=True))
@@ -362,8 +362,8 @@ def test_a_last_batch_of_fewer_rows_is_filled_up_too() -> None:
             return F.cross_entropy(self.head(F.gelu(self.embed(tokens)).sum(1)), labels)
 
     def batch(rows: int) -> Batch:
-        found = tokens(6, rows)
-        return {"tokens": found["tokens"], "labels": found["labels"][:, 0]}
+        filled_up = tokens(6, rows)
+        return {"tokens": filled_up["tokens"], "labels": filled_up["labels"][:, 0]}
 
     assert len(check(seeded(Rows), [batch(8), batch(3), batch(5)], sw.Lengths(8, LABELS, dim=0))) == 1
 
@@ -387,10 +387,10 @@ def test_an_evaluation_without_labels_is_filled_up_and_proved() -> None:
     )
     model.eval()
     with torch.no_grad():
-        found, expected = model(tokens(6)["tokens"]), module(tokens(6)["tokens"])
+        actual, expected = model(tokens(6)["tokens"]), module(tokens(6)["tokens"])
     # Results have the length that was filled up to.
-    assert found.shape == (4, 8, SIZE)
-    torch.testing.assert_close(found[:, :6], expected)
+    assert actual.shape == (4, 8, SIZE)
+    torch.testing.assert_close(actual[:, :6], expected)
 
 
 def test_micro_batches_are_cut_of_what_is_filled_up() -> None:
@@ -504,7 +504,7 @@ def test_attention_gives_zeros_to_a_query_that_sees_nothing(additive: bool) -> N
     q = torch.randn(2, 1, 5, 8, dtype=torch.float64, requires_grad=True)
     seen = (torch.arange(5) < 3)[:, None].expand(5, 5)
     mask = torch.zeros(5, 5, dtype=q.dtype).masked_fill(~seen, -torch.inf) if additive else seen
-    found = F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
-    assert (found[:, :, 3:] == 0).all()
-    found[:, :, :3].sum().backward()
+    attended = F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+    assert (attended[:, :, 3:] == 0).all()
+    attended[:, :, :3].sum().backward()
     assert q.grad is not None and q.grad.isfinite().all()

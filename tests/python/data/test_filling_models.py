@@ -53,8 +53,8 @@ def test_a_filled_batch_has_the_loss_and_gradients_of_the_batch(name: str) -> No
         expected = equality.reference(module, args, 1, batch)
     plan = make_plan(Graph(proved.captured.graph_text), "data", 2)
     bundle, _ = compile_plan(proved.captured, plan)
-    found = equality.run(bundle, module, args, 1, kwargs=proved.long)
-    equality.assert_equal(found, expected, name)
+    actual = equality.run(bundle, module, args, 1, kwargs=proved.long)
+    equality.assert_equal(actual, expected, name)
 
 
 @pytest.mark.parametrize(

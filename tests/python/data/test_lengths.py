@@ -87,15 +87,15 @@ def test_few_programs_give_the_losses_and_gradients_of_every_length() -> None:
         module.load_state_dict(start)
         example = sw.pad_to(batch(5), [8, 16], LABELS)
         model = sw.parallelize(module, (), example, plan="data", comm=comm, progress=False)
-        found = []
+        steps = []
         for length in lengths:
             model.zero_grad()
             loss = model.train_step(sw.pad_to(batch(length), [8, 16], LABELS))
-            found.append((loss.detach(), dict(model.named_parameters())["head.weight"].grad.clone()))
-        return found, model.programs
+            steps.append((loss.detach(), dict(model.named_parameters())["head.weight"].grad.clone()))
+        return steps, model.programs
 
-    for found, programs in run_local(2, rank):
-        for (loss, grad), (other_loss, other_grad) in zip(found, expected, strict=True):
+    for steps, programs in run_local(2, rank):
+        for (loss, grad), (other_loss, other_grad) in zip(steps, expected, strict=True):
             torch.testing.assert_close(loss, other_loss, rtol=1e-12, atol=0)
             torch.testing.assert_close(grad, other_grad, rtol=1e-9, atol=1e-12)
         assert programs == [

@@ -33,7 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
     known = results.read(given.results)
     if not given.page_only:
         run(results.left(keys, known, given.retry_failed), given)
-    return told(results.read(given.results), given)
+    return reported(results.read(given.results), given)
 
 
 def parsed(words: Sequence[str] | None) -> Any:
@@ -72,10 +72,10 @@ def run(keys: Sequence[Key], given: Any) -> None:
     preload({package for package, _ in keys})
     bar = tqdm(total=len(keys), desc="zoo", unit="model", dynamic_ncols=True)
     with bar:
-        for found in children.run(keys, trying.tried, given.workers, given.seconds):
-            results.append(given.results, found)
+        for result in children.run(keys, trying.tried, given.workers, given.seconds):
+            results.append(given.results, result)
             bar.update()
-            bar.write(line_of(found), file=sys.stdout)
+            bar.write(line_of(result), file=sys.stdout)
 
 
 def preload(packages: set[str]) -> None:
@@ -87,23 +87,23 @@ def preload(packages: set[str]) -> None:
         import transformers.models.llama.modeling_llama  # noqa: F401
 
 
-def line_of(found: Found) -> str:
-    said = found["state"]
+def line_of(entry: Found) -> str:
+    said = entry["state"]
     if said == "tried":
-        said = ", ".join(f"{name} {plan['outcome']}" for name, plan in found["plans"].items())
-    return f"{found['package']} {found['name']}: {said}"
+        said = ", ".join(f"{name} {plan['outcome']}" for name, plan in entry["plans"].items())
+    return f"{entry['package']} {entry['name']}: {said}"
 
 
-def told(known: dict[Key, Found], given: Any) -> int:
+def reported(known: dict[Key, Found], given: Any) -> int:
     """Writes the page of all that is known. Captures that differ and programs that are wrong are failures."""
-    found = list(known.values())
+    entries = list(known.values())
     packages = [package for package in building.PACKAGES if building.installed(package)]
     listed = {package: len(building.names(package)) for package in packages}
     day = datetime.date.today().isoformat()
-    given.page.write_text(table.page(found, listed, versions(["torch", *packages]), day), encoding="utf-8")
-    for figure in figures.figures(found):
+    given.page.write_text(table.page(entries, listed, versions(["torch", *packages]), day), encoding="utf-8")
+    for figure in figures.figures(entries):
         print(f"{figure.what}: {figure}")
-    wrong = figures.failures(found)
+    wrong = figures.failures(entries)
     for entry in wrong:
         print(f"FAILS: {line_of(entry)}")
     return 1 if wrong else 0

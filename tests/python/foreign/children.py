@@ -96,8 +96,8 @@ def _work(key: Key, function: Callable[..., Found], seconds: float, out: int) ->
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds) + 1))
 
-    def say(found: Any) -> None:
-        os.write(out, json.dumps(found, default=str).encode() + b"\n")
+    def say(entry: Any) -> None:
+        os.write(out, json.dumps(entry, default=str).encode() + b"\n")
 
     try:
         say(function(*key, say))
@@ -119,15 +119,15 @@ def _ended(children: Sequence[Child], seconds: float) -> list[Child]:
 
 
 def _found_by(child: Child, seconds: float) -> Found:
-    code, found = _end(child), child.latest()
+    code, entry = _end(child), child.latest()
     if code == 0:
-        return found
+        return entry
     slow = code == -signal.SIGXCPU or not child.ended
     why = f"{seconds:.0f} s were over" if slow else f"its process ended with {code}"
-    if found.get("phase") in AGAIN and "plans" in found:
+    if entry.get("phase") in AGAIN and "plans" in entry:
         lost = {"outcome": "fails", "reason": why}
-        return found | {"state": "tried", found["phase"]: {"plans": {"data": lost}}}
-    return found | {"state": "too slow" if slow else "died", "reason": f"{why} in {found.get('phase')}"}
+        return entry | {"state": "tried", entry["phase"]: {"plans": {"data": lost}}}
+    return entry | {"state": "too slow" if slow else "died", "reason": f"{why} in {entry.get('phase')}"}
 
 
 def _end(child: Child) -> int:

@@ -12,27 +12,27 @@ PLANS = ("data", "megatron", "random")
 Key = tuple[str, str]
 
 
-def key_of(found: Found) -> Key:
-    return found["package"], found["name"]
+def key_of(entry: Found) -> Key:
+    return entry["package"], entry["name"]
 
 
 def read(file: Path) -> dict[Key, Found]:
     """The latest of each model. A line that was cut off is none."""
-    found: dict[Key, Found] = {}
+    entries: dict[Key, Found] = {}
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
         try:
             entry = json.loads(line)
-            found[key_of(entry)] = entry
+            entries[key_of(entry)] = entry
         except (ValueError, KeyError, TypeError):
             continue
-    return found
+    return entries
 
 
-def append(file: Path, found: Found) -> None:
+def append(file: Path, entry: Found) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     cut_off = file.exists() and not file.read_bytes().endswith(b"\n")
     with file.open("a", encoding="utf-8") as out:
-        out.write(("\n" if cut_off else "") + json.dumps(found) + "\n")
+        out.write(("\n" if cut_off else "") + json.dumps(entry) + "\n")
 
 
 def left(keys: Iterable[Key], known: dict[Key, Found], again: bool = False) -> list[Key]:
@@ -44,16 +44,16 @@ def left(keys: Iterable[Key], known: dict[Key, Found], again: bool = False) -> l
     ]
 
 
-def is_of_before(found: Found) -> bool:
+def is_of_before(entry: Found) -> bool:
     """A result from when no inputs were known unless they were named, where that may matter; or one without
     some plans."""
-    if found["state"] == "tried" and not all(plan in found["plans"] for plan in PLANS):
+    if entry["state"] == "tried" and not all(plan in entry["plans"] for plan in PLANS):
         return True
-    reads_may_matter = found["state"] in ("refused", "differs") or bool(found.get("opaque"))
-    return "reads" not in found and reads_may_matter
+    reads_may_matter = entry["state"] in ("refused", "differs") or bool(entry.get("opaque"))
+    return "reads" not in entry and reads_may_matter
 
 
-def came_through(found: Found) -> bool:
-    if found["state"] != "tried":
+def came_through(entry: Found) -> bool:
+    if entry["state"] != "tried":
         return False
-    return all(plan["outcome"] in ("equal", "nothing", "rounding") for plan in found["plans"].values())
+    return all(plan["outcome"] in ("equal", "nothing", "rounding") for plan in entry["plans"].values())

@@ -89,41 +89,43 @@ def page(results: Sequence[Found], listed: Mapping[str, int], versions: str, day
 
 
 def _wrong(results: Sequence[Found]) -> str:
-    differing = [found for found in results if found["state"] == "differs"]
+    differing = [entry for entry in results if entry["state"] == "differs"]
     lines = ["## Silently wrong", ""]
     lines += [
-        f"- **{_name(found)}** under `{plan}`: {_text(all_plans(found)[plan]['reason'])}"
-        for found, plan in silently_wrong(results)
+        f"- **{_name(entry)}** under `{plan}`: {_text(all_plans(entry)[plan]['reason'])}"
+        for entry, plan in silently_wrong(results)
     ] or ["None: no program that was proved gave other numbers than its model."]
-    zeros = ", ".join(_name(found) for found in results if has_zeros(found))
+    zeros = ", ".join(_name(entry) for entry in results if has_zeros(entry))
     if zeros:
         lines += ["", f"{ZEROS}: {zeros}."]
-    own = ", ".join(f"{_name(found)} ({own:.0e})" for found in results if (own := by_rounding(found)))
-    if own:
-        lines += ["", f"{ROUNDING}: {own}."]
+    rounding = ", ".join(
+        f"{_name(entry)} ({rounding:.0e})" for entry in results if (rounding := by_rounding(entry))
+    )
+    if rounding:
+        lines += ["", f"{ROUNDING}: {rounding}."]
     if differing:
         lines += ["", "Refused because the captured graph differs from the model (SW0114):", ""]
-        lines += [f"- {_name(found)}: {_text(found['reason'])}" for found in differing]
+        lines += [f"- {_name(entry)}: {_text(entry['reason'])}" for entry in differing]
     return "\n".join(lines)
 
 
 def _figures(results: Sequence[Found], listed: Mapping[str, int]) -> str:
     columns = {"all": list(results)} | {package: _of(package, results) for package in listed}
     columns = {name: some for name, some in columns.items() if some}
-    found = {name: figures(some) for name, some in columns.items()}
+    by_column = {name: figures(some) for name, some in columns.items()}
     rows = [
         [
             "tried",
             *(f"{len(some)} of {listed.get(name, sum(listed.values()))}" for name, some in columns.items()),
         ]
     ]
-    for at, figure in enumerate(found["all"] if found else []):
-        rows.append([figure.what, *(_figure(found[name][at]) for name in columns)])
+    for at, figure in enumerate(by_column["all"] if by_column else []):
+        rows.append([figure.what, *(_figure(by_column[name][at]) for name in columns)])
     return "## Figures\n\n" + _table(["share of what was built", *columns], rows)
 
 
 def _figure(figure: Figure) -> str:
-    return f"{figure.count} of {figure.of}, {figure.count / figure.of:.0%}" if figure.of else "-"
+    return f"{figure.count} of {figure.out_of}, {figure.count / figure.out_of:.0%}" if figure.out_of else "-"
 
 
 def _shares(results: Sequence[Found]) -> str:
@@ -152,7 +154,7 @@ def _rules(results: Sequence[Found]) -> str:
 
 
 def _models(package: str, results: Sequence[Found]) -> str:
-    rows = [_row(found) for found in _of(package, results) if found["state"] not in HARNESS]
+    rows = [_row(entry) for entry in _of(package, results) if entry["state"] not in HARNESS]
     if not rows:
         return ""
     head = [
@@ -169,30 +171,30 @@ def _models(package: str, results: Sequence[Found]) -> str:
     return f"## {package}\n\n" + _table(head, sorted(rows))
 
 
-def _row(found: Found) -> list[str]:
-    plans = found.get("plans", {})
-    if found["state"] == "tried":
-        capture = f"{found['opaque_share']:.0%} as it is" if has_opaque(found) else "whole"
+def _row(entry: Found) -> list[str]:
+    plans = entry.get("plans", {})
+    if entry["state"] == "tried":
+        capture = f"{entry['opaque_share']:.0%} as it is" if has_opaque(entry) else "whole"
     else:
-        capture = str(found.get("code") or found["state"])
+        capture = str(entry.get("code") or entry["state"])
     outcomes = [_outcome(plans.get(plan)) for plan in PLANS]
-    reason = why_not_parallelized(found)
-    done = "yes" if is_parallelized(found) else "no"
+    reason = why_not_parallelized(entry)
+    done = "yes" if is_parallelized(entry) else "no"
     ways = ["", ""]
-    if found.get("reads"):
-        ways[0] = _again(found, "without", is_parallelized(as_without(found)))
-    if done == "no" and (has_opaque(found) or "discovered" in found):
-        ways[1] = _again(found, "discovered", is_parallelized_again(found, "discovered"))
-        reason = why_not_again(found, "discovered") if "discovered" in found else reason
-    reads = ", ".join(f"`{name}`" for name in found.get("reads", []))
+    if entry.get("reads"):
+        ways[0] = _again(entry, "without", is_parallelized(as_without(entry)))
+    if done == "no" and (has_opaque(entry) or "discovered" in entry):
+        ways[1] = _again(entry, "discovered", is_parallelized_again(entry, "discovered"))
+        reason = why_not_again(entry, "discovered") if "discovered" in entry else reason
+    reads = ", ".join(f"`{name}`" for name in entry.get("reads", []))
     text = _text(reason or "")
-    return [found["name"], str(found.get("kind", "")), capture, *outcomes, done, reads, *ways, text]
+    return [entry["name"], str(entry.get("kind", "")), capture, *outcomes, done, reads, *ways, text]
 
 
-def _again(found: Found, how: str, done: bool) -> str:
-    if how not in found:
+def _again(entry: Found, how: str, done: bool) -> str:
+    if how not in entry:
         return "-"
-    outcome = _outcome(found[how]["plans"]["data"])
+    outcome = _outcome(entry[how]["plans"]["data"])
     return f"{'yes' if done else 'no'}: {outcome}"
 
 
@@ -206,9 +208,9 @@ def _outcome(made: Found | None) -> str:
 
 def _not_built(results: Sequence[Found]) -> str:
     rows = [
-        [found["package"], found["name"], found["state"], _text(str(found.get("reason", "")))]
-        for found in results
-        if found["state"] in HARNESS
+        [entry["package"], entry["name"], entry["state"], _text(str(entry.get("reason", "")))]
+        for entry in results
+        if entry["state"] in HARNESS
     ]
     if not rows:
         return ""
@@ -217,11 +219,11 @@ def _not_built(results: Sequence[Found]) -> str:
 
 
 def _of(package: str, results: Sequence[Found]) -> list[Found]:
-    return [found for found in results if found["package"] == package]
+    return [entry for entry in results if entry["package"] == package]
 
 
-def _name(found: Found) -> str:
-    return f"{found['package']} {found['name']}"
+def _name(entry: Found) -> str:
+    return f"{entry['package']} {entry['name']}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -74,86 +74,86 @@ Found = dict[str, Any]
 Say = Callable[[Found], object]
 
 
-def tried(package: str, name: str, say: Say = lambda found: None, plans: Sequence[str] = PLANS) -> Found:
+def tried(package: str, name: str, say: Say = lambda entry: None, plans: Sequence[str] = PLANS) -> Found:
     """`say` hears what is known before each phase, in case it ends the process."""
-    found: Found = {"package": package, "name": name, "state": "too slow", "seconds": {}}
+    entry: Found = {"package": package, "name": name, "state": "too slow", "seconds": {}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with phase(found, "build", say):
+            with phase(entry, "build", say):
                 built = building.build(package, name)
-            found |= {"kind": built.kind, "task": built.task, "how": built.how}
-            found["parameters"] = sum(p.numel() for p in built.module.parameters())
+            entry |= {"kind": built.kind, "task": built.task, "how": built.how}
+            entry["parameters"] = sum(p.numel() for p in built.module.parameters())
         except NotBuilt as error:
-            return found | {"state": "not built", "reason": str(error)}
+            return entry | {"state": "not built", "reason": str(error)}
         except Exception as error:
-            return found | {"state": "not built", "reason": said(error)}
-        return judged(built, found, say, plans)
+            return entry | {"state": "not built", "reason": said(error)}
+        return judged(built, entry, say, plans)
 
 
 @contextmanager
-def phase(found: Found, name: str, say: Say) -> Iterator[None]:
-    found["phase"] = name
-    say(found)
+def phase(entry: Found, name: str, say: Say) -> Iterator[None]:
+    entry["phase"] = name
+    say(entry)
     begin = time.process_time()
     try:
         yield
     finally:
-        found["seconds"][name] = round(time.process_time() - begin, 2)
+        entry["seconds"][name] = round(time.process_time() - begin, 2)
 
 
-def judged(built: Built, found: Found, say: Say = lambda found: None, plans: Sequence[str] = PLANS) -> Found:
+def judged(built: Built, entry: Found, say: Say = lambda entry: None, plans: Sequence[str] = PLANS) -> Found:
     """What becomes of a model that was built."""
     try:
-        with phase(found, "reference", say):
+        with phase(entry, "reference", say):
             expected, operations = single_device(built)
     except Exception as error:
-        return found | {"state": "not built", "reason": f"it does not train: {said(error)}"}
+        return entry | {"state": "not built", "reason": f"it does not train: {said(error)}"}
     if not_finite(expected):
-        return found | {"state": "not judged", "reason": f"{not_finite(expected)} is not finite"}
-    found["operations"] = operations
+        return entry | {"state": "not judged", "reason": f"{not_finite(expected)} is not finite"}
+    entry["operations"] = operations
     try:
-        with phase(found, "capture", say), zoo.widened():
+        with phase(entry, "capture", say), zoo.widened():
             captured = capture(built.module, built.args, built.kwargs)
             graph = Graph(captured.graph_text)
     except ShardwrightError as error:
         state = "differs" if error.code == "SW0114" else "refused"
-        return found | {"state": state, "code": error.code, "reason": told(error), "reads": []}
+        return entry | {"state": state, "code": error.code, "reason": said_of_error(error), "reads": []}
     except BaseException as error:
-        return found | {"state": "fails", "reason": raised(error)}
+        return entry | {"state": "fails", "reason": raised(error)}
     if not captured.verified:
-        return found | {"state": "fails", "reason": str(captured.not_compared)}
-    found |= of_graph(graph, captured)
-    found["plans"] = {}
+        return entry | {"state": "fails", "reason": str(captured.not_compared)}
+    entry |= of_graph(graph, captured)
+    entry["plans"] = {}
     for name in plans:
-        found["plans"][name] = under(name, built, captured, graph, expected, found, say)
+        entry["plans"][name] = under(name, built, captured, graph, expected, entry, say)
     if "data" in plans:
-        found |= tried_again(built, expected, found, say)
-    return found | {"state": "tried"}
+        entry |= tried_again(built, expected, entry, say)
+    return entry | {"state": "tried"}
 
 
-def tried_again(built: Built, expected: equality.Result, found: Found, say: Say) -> Found:
+def tried_again(built: Built, expected: equality.Result, actual: Found, say: Say) -> Found:
     """In each way that the model has something for."""
     ways: Found = {}
-    if found["reads"]:
-        ways["without"] = again("without", built, expected, found, say, known_inputs=())
-    if found["opaque"]:
-        ways["discovered"] = again("discovered", built, expected, found, say, discover=True)
+    if actual["reads"]:
+        ways["without"] = again("without", built, expected, actual, say, known_inputs=())
+    if actual["opaque"]:
+        ways["discovered"] = again("discovered", built, expected, actual, say, discover=True)
     return ways
 
 
 def again(
-    how: str, built: Built, expected: equality.Result, found: Found, say: Say, **capturing: Any
+    how: str, built: Built, expected: equality.Result, actual: Found, say: Say, **capturing: Any
 ) -> Found:
     """What becomes of it under `data`, captured in another way."""
     try:
-        with phase(found, how, say), zoo.widened():
+        with phase(actual, how, say), zoo.widened():
             captured = captured_model(built.module, built.args, built.kwargs, **capturing)
             graph = Graph(captured.graph_text)
         now = of_graph(graph, captured)
-        made = under("data", built, captured, graph, expected, found | now, say)
+        made = under("data", built, captured, graph, expected, actual | now, say)
     except ShardwrightError as error:
-        return {"plans": {"data": {"outcome": "refused", "code": error.code, "reason": told(error)}}}
+        return {"plans": {"data": {"outcome": "refused", "code": error.code, "reason": said_of_error(error)}}}
     except MemoryError as error:
         return {"plans": {"data": {"outcome": "fails", "reason": str(error)}}}
     except BaseException as error:
@@ -215,35 +215,35 @@ def under(
     captured: Captured,
     graph: Graph,
     expected: equality.Result,
-    found: Found,
+    actual: Found,
     say: Say,
 ) -> Found:
     """What becomes of it under a plan."""
     made: Found = {}
-    with phase(found, name, say):
+    with phase(actual, name, say):
         try:
-            plan = plan_of(name, graph, found)
+            plan = plan_of(name, graph, actual)
             bundle, compiled = compile_plan(captured, plan)
             made |= of_plan(plan, compiled)
         except ShardwrightError as error:
             outcome = "nothing" if error.code == "SW0309" else "refused"
-            return {"outcome": outcome, "code": error.code, "reason": told(error)}
+            return {"outcome": outcome, "code": error.code, "reason": said_of_error(error)}
         except BaseException as error:  # a panic of Rust is no Exception
             return {"outcome": "fails", "reason": raised(error)}
         try:
-            ours, counted = on_ranks(built, bundle, found["coarse"])
+            ours, counted = on_ranks(built, bundle, actual["coarse"])
         except ShardwrightError as error:
             outcome = "refused" if error.code == CHANCE else "fails"
             return made | {"outcome": outcome, "code": error.code, "reason": error.what}
         except Exception as error:
             return made | {"outcome": "fails", "reason": raised(error)}
-        made["share"] = round(max(counted) / found["operations"], 4) if found["operations"] else None
-        return made | compared(built, ours, expected, found["coarse"])
+        made["share"] = round(max(counted) / actual["operations"], 4) if actual["operations"] else None
+        return made | compared(built, ours, expected, actual["coarse"])
 
 
-def plan_of(name: str, graph: Graph, found: Found) -> Plan:
+def plan_of(name: str, graph: Graph, entry: Found) -> Plan:
     if name == "random":
-        return Plan.random(graph, DEVICES, zlib.crc32(f"{found['package']} {found['name']}".encode()) % 10**6)
+        return Plan.random(graph, DEVICES, zlib.crc32(f"{entry['package']} {entry['name']}".encode()) % 10**6)
     return Plan.named(graph, name, DEVICES)
 
 
@@ -282,11 +282,11 @@ def compared(built: Built, ours: equality.Result, expected: equality.Result, coa
     if not wrong:
         return {"outcome": "equal", "zeros": zeros}
     again, _ = single_device(built, 1e-7 if coarse else 1e-14)
-    own = max((gap / size for _, gap, size in equality.gaps(again, expected) if size), default=0.0)
-    if any("other names" in said for said in wrong) or not own > limit / 2:
+    rounding = max((gap / size for _, gap, size in equality.gaps(again, expected) if size), default=0.0)
+    if any("other names" in said for said in wrong) or not rounding > limit / 2:
         return {"outcome": "wrong", "reason": "; ".join(wrong[:4])}
-    if limit < own < MOST_OWN and not equality.differences(ours, expected, own):
-        return {"outcome": "equal", "zeros": zeros, "own": own}
+    if limit < rounding < MOST_OWN and not equality.differences(ours, expected, rounding):
+        return {"outcome": "equal", "zeros": zeros, "own": rounding}
     return {"outcome": "rounding", "reason": wrong[0]}
 
 
@@ -314,7 +314,7 @@ def of_plan(plan: Plan, compiled: Compiled) -> Found:
     }
 
 
-def told(error: ShardwrightError) -> str:
+def said_of_error(error: ShardwrightError) -> str:
     return error.what + (f" ({error.place})" if error.place else "")
 
 
@@ -327,52 +327,52 @@ def raised(error: BaseException) -> str:
     return said(error)
 
 
-def is_parallelized(found: Found) -> bool:
-    return why_not_parallelized(found) is None
+def is_parallelized(entry: Found) -> bool:
+    return why_not_parallelized(entry) is None
 
 
-def as_without(found: Found) -> Found:
+def as_without(entry: Found) -> Found:
     """What becomes of it if no inputs are known: of a model that reads none, the same."""
-    if "without" not in found:
-        return found
-    made: Found = found["without"]
+    if "without" not in entry:
+        return entry
+    made: Found = entry["without"]
     if "opaque" in made:
-        return found | made | {"state": "tried"}
-    return found | made["plans"]["data"] | {"state": "refused", "plans": {}, "opaque": []}
+        return entry | made | {"state": "tried"}
+    return entry | made["plans"]["data"] | {"state": "refused", "plans": {}, "opaque": []}
 
 
-def is_equal_again(found: Found, *ways: str) -> bool:
+def is_equal_again(entry: Found, *ways: str) -> bool:
     """Compiled and equal under `data`, as it is or in one of these ways."""
-    made = [found, *(found.get(how, {}) for how in ways)]
+    made = [entry, *(entry.get(how, {}) for how in ways)]
     return any(it.get("plans", {}).get("data", {}).get("outcome") == "equal" for it in made)
 
 
-def is_parallelized_again(found: Found, *ways: str) -> bool:
+def is_parallelized_again(entry: Found, *ways: str) -> bool:
     """Where it is not as it is, in one of these ways."""
-    return is_parallelized(found) or any(how in found and why_not_again(found, how) is None for how in ways)
+    return is_parallelized(entry) or any(how in entry and why_not_again(entry, how) is None for how in ways)
 
 
-def why_not_again(found: Found, how: str) -> str | None:
+def why_not_again(entry: Found, how: str) -> str | None:
     """Of a model that is not parallelized as it is: why not in this way."""
-    made = found[how]
+    made = entry[how]
     if "opaque_share" not in made:
         return f"{AGAIN[how]}: {made['plans']['data'].get('reason')}"
-    why = why_not_parallelized(found | made | {"state": "tried"})
+    why = why_not_parallelized(entry | made | {"state": "tried"})
     said = re.findall(
         r"no rule was found: (.*?), [\d.]+% of a forward's operations", "\n".join(made["notes"])
     )
     return why and f"{why}; no rule: {said[0]}" if said else why
 
 
-def why_not_parallelized(found: Found) -> str | None:
+def why_not_parallelized(entry: Found) -> str | None:
     """None if it is, as `EVEN` and `OPAQUE` say; a model that did not come so far says why itself."""
-    if found["state"] != "tried":
-        return str(found.get("reason") or STATES[found["state"]])
-    data = found["plans"]["data"]
+    if entry["state"] != "tried":
+        return str(entry.get("reason") or STATES[entry["state"]])
+    data = entry["plans"]["data"]
     if data["outcome"] != "equal":
         return f"under `data`: {data.get('reason') or OUTCOMES[data['outcome']]}"
-    if found["opaque_share"] > OPAQUE:
-        return f"modules that run as they are have {found['opaque_share']:.0%} of a forward's operations"
+    if entry["opaque_share"] > OPAQUE:
+        return f"modules that run as they are have {entry['opaque_share']:.0%} of a forward's operations"
     if data["share"] is None:
         return "it has no products, convolutions or attention to count"
     if data["share"] > EVEN:

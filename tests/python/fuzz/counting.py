@@ -107,12 +107,12 @@ def of_pair(plan: Plan, graph: Graph, way: Way, compiled: Compiled) -> Counter[s
 @cache
 def family_of() -> dict[str, str]:
     """The family of each operator that has rules, from the generated page."""
-    found = {}
+    families = {}
     for line in operators_table().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 4 and "`" in cells[3]:
-            found |= {target.strip("` "): cells[0] for target in cells[3].split(",")}
-    return found
+            families |= {target.strip("` "): cells[0] for target in cells[3].split(",")}
+    return families
 
 
 def families() -> list[str]:

@@ -116,21 +116,21 @@ def _how(splits: Sequence[tuple[str, int]]) -> str:
 def marks(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """The dims that make shares, with the kind of these; and the words of clauses by which shares pass."""
     operands, *clauses = text.split(";")
-    found = {name: KINDS[mark] for name, mark in _MARKED.findall(operands.partition("->")[0])}
+    kinds = {name: KINDS[mark] for name, mark in _MARKED.findall(operands.partition("->")[0])}
     words = (clause.split()[0] for clause in clauses if clause.split())
-    return found, tuple(word for word in words if word in PASSING)
+    return kinds, tuple(word for word in words if word in PASSING)
 
 
 @cache
 def lines(text: str) -> tuple[tuple[list[str], list[str]], ...]:
     """Of each operator the names of its results and of its operands."""
-    found = []
+    pairs = []
     for line in text.splitlines():
         if match := _OP.match(line):
             names = [re.findall(r"%(\w+)", part) for part in (match[1], match[3])]
             if names[0]:
-                found.append((names[0], names[1]))
-    return tuple(found)
+                pairs.append((names[0], names[1]))
+    return tuple(pairs)
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:

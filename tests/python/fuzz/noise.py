@@ -52,11 +52,11 @@ class _Noise(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        found = called(func, args, kwargs)
+        results = called(func, args, kwargs)
         name = func._schema.name.removeprefix("aten::").lstrip("_")
         fresh = all(value.alias_info is None for value in func._schema.returns)
         if fresh and name.startswith(ROUNDED):
-            for x in found if isinstance(found, (tuple, list)) else [found]:
+            for x in results if isinstance(results, (tuple, list)) else [results]:
                 if isinstance(x, Tensor) and x.is_floating_point():
                     x.mul_(1 + self.size * torch.randn(x.shape, dtype=x.dtype, generator=self.generator))
-        return found
+        return results

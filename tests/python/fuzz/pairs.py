@@ -148,10 +148,10 @@ def compare(subject: Subject, way: Way) -> Compiled:
             phase = "compile"
             bundle, compiled = compile_plan(subject.captured, plan, inputs=way.inputs, outputs=way.outputs)
             phase = "run"
-            found = on_ranks(subject, bundle, way)
+            actual = on_ranks(subject, bundle, way)
         phase = "compare"
         expected = subject.reference(way.outputs, way.batches)
-        wrong = differences(found, expected, subject.program.coarse, way.outputs)
+        wrong = differences(actual, expected, subject.program.coarse, way.outputs)
     except Exception as error:
         if isinstance(error, PlanError) and phase == "plan" and not way.plan.startswith("random"):
             raise Refused(error.code, error.what) from None
@@ -347,18 +347,18 @@ def _named(outputs: Sequence[Tensor | None], step: int) -> dict[str, Tensor]:
 
 def differences(ours: Result, theirs: Result, coarse: bool, outputs: str) -> list[str]:
     """What is not equal, as the project means it; float32 inside of a program shows in all that follows."""
-    found = []
+    differing = []
     for kind, tensors in ours.kinds():
         others: Mapping[str, Tensor] = dict(theirs.kinds())[kind]
         for name in tensors.keys() & others.keys():
             a, b = tensors[name], others[name]
             if kind == "loss" and (a.shape != b.shape or a.dtype != b.dtype):
-                found.append(f"result {name}: {a.dtype}{list(a.shape)}, not {b.dtype}{list(b.shape)}")
+                differing.append(f"result {name}: {a.dtype}{list(a.shape)}, not {b.dtype}{list(b.shape)}")
     for name in ours.gradients.keys() - theirs.gradients.keys():
         # A loss that starts at some results gives the others zeros; what made an input adds a zero.
         if (outputs == "all" or name.startswith("input ")) and not ours.gradients[name].any():
             del ours.gradients[name]
-    return found or equality.differences(ours, theirs, COARSE if coarse else FINE)
+    return differing or equality.differences(ours, theirs, COARSE if coarse else FINE)
 
 
 def sensitive(subject: Subject, outputs: str, batches: int = 0) -> bool:
@@ -368,10 +368,10 @@ def sensitive(subject: Subject, outputs: str, batches: int = 0) -> bool:
     for seed in range(3):
         torch.manual_seed(seed)
         try:
-            found = subject.alone(outputs, batches, noise)
+            actual = subject.alone(outputs, batches, noise)
         except Exception:
             return True
-        if equality.differences(found, expected, limit / 2):
+        if equality.differences(actual, expected, limit / 2):
             return True
     return False
 

@@ -195,14 +195,14 @@ class Pool:
 
     def several(self, text: str, *, quiet: bool = False, count: int | None = None) -> list[Value]:
         """A line with one or several results; of several, `count` says how many the line names."""
-        found = self._run(text, quiet)
-        results = [found] if isinstance(found, Tensor) else list(found)
+        value = self._run(text, quiet)
+        results = [value] if isinstance(value, Tensor) else list(value)
         if count is not None and len(results) != count:
             raise Unfit
         for x in results:
             _require_useful(x)
         names = [f"v{len(self.made) + at}" for at in range(len(results))]
-        if len(names) == 1 and not isinstance(found, Tensor):
+        if len(names) == 1 and not isinstance(value, Tensor):
             text += "[0]"
         self.steps.append(Step(tuple(names), text, quiet))
         for name, x in zip(names, results, strict=True):

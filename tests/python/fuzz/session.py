@@ -63,19 +63,19 @@ def ways(program: Program, plans: int = PLANS) -> list[Way]:
     """The plans of a program; the first are named, the others random."""
     rng = random.Random(f"plans of {program.seed}")
     named = rng.sample(NAMED, max(plans // 4, 1))
-    found = []
+    drawn = []
     for name, devices in named:
         local = rng.random() < 0.35 and name.startswith("data")
-        found.append(Way(name, devices, _asked(rng), "local" if local else "global"))
+        drawn.append(Way(name, devices, _asked(rng), "local" if local else "global"))
     steps_are_taken = can_step(program)
     if steps_are_taken:
-        found += [Way(*rng.choice(PIPELINES), batches=rng.choice([1, 2, 3, 4])) for _ in range(plans // 4)]
-    for _ in range(plans - len(found)):
+        drawn += [Way(*rng.choice(PIPELINES), batches=rng.choice([1, 2, 3, 4])) for _ in range(plans // 4)]
+    for _ in range(plans - len(drawn)):
         kind = rng.choice(["random", "random", "shares"])
         name, devices = f"{kind}:{rng.randrange(10**6)}", rng.choice([1, 2, 2, 3, 3, 4])
         batches = rng.choice([0, 0, 1, 2, 3]) if steps_are_taken else 0
-        found.append(Way(name, devices, "loss" if batches else _asked(rng), batches=batches))
-    return found
+        drawn.append(Way(name, devices, "loss" if batches else _asked(rng), batches=batches))
+    return drawn
 
 
 def _asked(rng: random.Random) -> str:
@@ -109,8 +109,8 @@ def tried(program: Program, plans: list[Way], tell: Callable[[str], object] = la
         tally.counts["programs refused by capture"] += 1
         tally.refused[str(refusal)] += 1
         return tally
-    except Found as found:
-        _note(tally, found.finding)
+    except Found as failure:
+        _note(tally, failure.finding)
         return tally
     tally.counts.update(counting.of_subject(subject))
     tally.counts["programs"] += 1
@@ -125,9 +125,9 @@ def tried(program: Program, plans: list[Way], tell: Callable[[str], object] = la
             tally.counts["named plans that do not fit"] += 1
             tally.refused[refusal.code] += 1
             continue
-        except Found as found:
+        except Found as failure:
             tally.counts["pairs"] += 1
-            _note(tally, found.finding)
+            _note(tally, failure.finding)
             continue
         tally.counts["pairs"] += 1
         tally.counts["pairs, equal"] += 1

@@ -22,13 +22,13 @@ READS = ["value"] * 6 + ["single", "single", "replicate", "as it was"]
 def plan(graph: Graph, devices: int, seed: int) -> Plan:
     """A random plan, other decisions of which are taken where shares are made and read."""
     rng = random.Random(f"shares {seed}")
-    found = Plan.random(graph, devices, seed)
-    for name, decision in _decisions(graph, found, devices, rng):
-        found = _decided(graph, found, name, decision)
-    return found
+    drawn = Plan.random(graph, devices, seed)
+    for name, decision in _decisions(graph, drawn, devices, rng):
+        drawn = _decided(graph, drawn, name, decision)
+    return drawn
 
 
-def _decisions(graph: Graph, found: Plan, devices: int, rng: random.Random) -> Iterator[tuple[str, str]]:
+def _decisions(graph: Graph, drawn: Plan, devices: int, rng: random.Random) -> Iterator[tuple[str, str]]:
     operators = {op.name: op for op in graph.operators}
     shared: set[str] = set()
     for results, operands in crossing.lines(graph.text):
@@ -51,13 +51,13 @@ def _decisions(graph: Graph, found: Plan, devices: int, rng: random.Random) -> I
             shared.update(results)
 
 
-def _decided(graph: Graph, found: Plan, name: str, decision: str) -> Plan:
+def _decided(graph: Graph, drawn: Plan, name: str, decision: str) -> Plan:
     """With this decision for an operator; without it, if it is not legal there."""
     lines = [
         f"op %{name}: {decision}" if line.startswith(f"op %{name}:") else line
-        for line in found.text.splitlines()
+        for line in drawn.text.splitlines()
     ]
     try:
         return Plan.parse(graph, "\n".join(lines) + "\n")
     except PlanError:
-        return found
+        return drawn

@@ -32,9 +32,9 @@ def shrunk(finding: Finding, seconds: float = 60.0) -> Finding:
         for program in _smaller(best.program):
             if time.monotonic() > end:
                 break
-            found = _still(program, best)
-            if found is not None:
-                best, improved = found, True
+            smaller = _still(program, best)
+            if smaller is not None:
+                best, improved = smaller, True
                 break
     return _with_smaller_plan(best, end + seconds / 2)
 
@@ -45,20 +45,22 @@ def shrunk(finding: Finding, seconds: float = 60.0) -> Finding:
 def _still(program: Program, finding: Finding) -> Finding | None:
     try:
         subject = prepare(program)
-    except Found as found:
-        return found.finding if found.finding.coarse_key == finding.coarse_key else None
+    except Found as failure:
+        return failure.finding if failure.finding.coarse_key == finding.coarse_key else None
     except Exception:
         return None
     if finding.way is None:
         return None
-    return next((found for way in _ways(finding, subject) if (found := _fails(subject, way, finding))), None)
+    return next(
+        (failure for way in _ways(finding, subject) if (failure := _fails(subject, way, finding))), None
+    )
 
 
 def _fails(subject: Subject, way: Way, finding: Finding) -> Finding | None:
     try:
         compare(subject, way)
-    except Found as found:
-        return found.finding if found.finding.coarse_key == finding.coarse_key else None
+    except Found as failure:
+        return failure.finding if failure.finding.coarse_key == finding.coarse_key else None
     except (Refused, Unstable):
         pass
     return None
@@ -235,19 +237,19 @@ def _with_smaller_plan(finding: Finding, end: float) -> Finding:
             text = best.plan_text.replace(line, instead)
             if time.monotonic() > end:
                 return best
-            found = _fails_under(subject, replace(finding.way, plan=text), finding)
-            if found is not None:
-                best = found
+            smaller = _fails_under(subject, replace(finding.way, plan=text), finding)
+            if smaller is not None:
+                best = smaller
                 break
     return best
 
 
 def _fails_under(subject: Subject, way: Way, finding: Finding) -> Finding | None:
     try:
-        found = _fails(subject, way, finding)
+        failing = _fails(subject, way, finding)
     except Exception:
         return None
-    return found and replace(found, plan_text=way.plan)
+    return failing and replace(failing, plan_text=way.plan)
 
 
 def _simpler(line: str, devices: int) -> Iterator[str]:

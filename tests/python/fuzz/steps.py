@@ -52,11 +52,11 @@ def can_step(program: Program) -> bool:
 
 def batches_of(args: Sequence[Tensor], count: int) -> list[equality.Batch]:
     """Micro-batches that differ in a tensor of numbers, where there is one."""
-    found: list[equality.Batch] = []
+    batches: list[equality.Batch] = []
     for at in range(count):
         turned = [x.roll(at, -1) if x.dim() and x.is_floating_point() else x for x in args]
-        found.append(tuple(x.detach().clone() for x in turned))
-    return found
+        batches.append(tuple(x.detach().clone() for x in turned))
+    return batches
 
 
 def single_device(

@@ -69,7 +69,7 @@ def _run(arguments: list[str]) -> Any:
     )
 
 
-def found(folder: Path, name: str, ranks: int) -> Any:
+def outcome_of(folder: Path, name: str, ranks: int) -> Any:
     result = json.loads((folder / f"{name}-{ranks}.json").read_text())
     assert "failed" not in result, result
     return result
@@ -94,19 +94,19 @@ def close(ours: Any, theirs: Any, at: str = "", within: float = 2e-6) -> None:
 @pytest.mark.parametrize("name", [name for name in ALIKE if name != "accumulated"])
 def test_a_run_on_two_ranks_is_the_run_on_one_device(folder: Path, name: str) -> None:
     plain = "everything data" if name.startswith("everything") else name
-    close(found(folder, name, 2), found(folder, plain, 0))
+    close(outcome_of(folder, name, 2), outcome_of(folder, plain, 0))
 
 
 @pytest.mark.parametrize("name", ROUNDED)
 def test_a_precision_of_lightning_is_that_of_the_program(folder: Path, name: str) -> None:
-    ours, theirs = found(folder, name, 2)["losses"], found(folder, name, 0)["losses"]
+    ours, theirs = outcome_of(folder, name, 2)["losses"], outcome_of(folder, name, 0)["losses"]
     assert ours == pytest.approx(theirs, abs=ROUNDED[name])
-    assert theirs != pytest.approx(found(folder, "metric", 0)["losses"], abs=1e-6)
+    assert theirs != pytest.approx(outcome_of(folder, "metric", 0)["losses"], abs=1e-6)
 
 
 def test_accumulated_batches_go_through_a_pipeline_together(folder: Path) -> None:
     """The loss of a batch is known with the last of them, and is their mean; the last window is short."""
-    ours, theirs = found(folder, "accumulated", 2), found(folder, "accumulated", 0)
+    ours, theirs = outcome_of(folder, "accumulated", 2), outcome_of(folder, "accumulated", 0)
     close(ours["state"], theirs["state"])
     losses = theirs["losses"]
     for start, window in ((0, slice(0, 3)), (3, slice(3, 4)), (4, slice(4, 7)), (7, slice(7, 8))):
@@ -116,7 +116,7 @@ def test_accumulated_batches_go_through_a_pipeline_together(folder: Path) -> Non
 
 
 def test_a_run_resumes_from_lightnings_checkpoint_and_lightning_from_ours(folder: Path) -> None:
-    ours, theirs = found(folder, "resumes", 2), found(folder, "resumes", 0)
+    ours, theirs = outcome_of(folder, "resumes", 2), outcome_of(folder, "resumes", 0)
     assert ours.keys() == theirs.keys() == {"stops-0", "stops-2"}
     close(ours, {"stops-0": theirs["stops-0"], "stops-2": theirs["stops-0"]})
     close(theirs["stops-2"], theirs["stops-0"])
@@ -125,7 +125,7 @@ def test_a_run_resumes_from_lightnings_checkpoint_and_lightning_from_ours(folder
 def test_a_checkpoint_loads_in_plain_lightning(folder: Path) -> None:
     from lightning_runs import Everything
 
-    ours, theirs = found(folder, "everything megatron", 2), found(folder, "everything data", 0)
+    ours, theirs = outcome_of(folder, "everything megatron", 2), outcome_of(folder, "everything data", 0)
     one = Everything.load_from_checkpoint(ours["best"]).state_dict()
     other = Everything.load_from_checkpoint(theirs["best"]).state_dict()
     assert list(one) == list(other)
@@ -134,7 +134,7 @@ def test_a_checkpoint_loads_in_plain_lightning(folder: Path) -> None:
 
 
 def test_what_cannot_be_is_refused(folder: Path) -> None:
-    assert found(folder, "refused", 2) == {
+    assert outcome_of(folder, "refused", 2) == {
         "16-true": "SW0870",
         "sampler": "SW0874",
         "no child": "SW0877",

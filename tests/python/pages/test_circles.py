@@ -25,8 +25,8 @@ def circle(folder: Path, files: dict[str, str]) -> list[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     check = script()
-    found: list[str] = check.circle_in(check.rust_edges(folder))
-    return sorted(set(found))
+    names: list[str] = check.circle_in(check.rust_edges(folder))
+    return sorted(set(names))
 
 
 @pytest.mark.parametrize(

@@ -125,13 +125,13 @@ def test_every_dependency_has_a_reason() -> None:
 
 
 def _rust_dependencies() -> set[str]:
-    own = set(re.findall(r"^(\w+) = \{ path", (ROOT / "Cargo.toml").read_text(), re.MULTILINE))
+    workspace = set(re.findall(r"^(\w+) = \{ path", (ROOT / "Cargo.toml").read_text(), re.MULTILINE))
     section = re.compile(r"^\[[\w-]*dependencies\]\n(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
-    found: set[str] = set()
+    named: set[str] = set()
     for manifest in (ROOT / "crates").glob("*/Cargo.toml"):
         for lines in section.findall(manifest.read_text()):
-            found |= set(re.findall(r"^([\w-]+)", lines, re.MULTILINE))
-    return found - own
+            named |= set(re.findall(r"^([\w-]+)", lines, re.MULTILINE))
+    return named - workspace
 
 
 def _python_dependencies() -> set[str]:

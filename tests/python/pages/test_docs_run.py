@@ -52,7 +52,7 @@ class Block:
 
 
 def blocks_of(text: str) -> list[Block]:
-    found: list[Block] = []
+    blocks: list[Block] = []
     said = Block("", "", 0)
     for piece in PIECE.finditer(text):
         if piece["comment"] is not None:
@@ -60,9 +60,9 @@ def blocks_of(text: str) -> list[Block]:
             continue
         line = text.count("\n", 0, piece.start()) + 2
         said.language, said.code, said.line = piece["language"], piece["code"], line
-        found.append(said)
+        blocks.append(said)
         said = Block("", "", 0)
-    return found
+    return blocks
 
 
 def _note(block: Block, comment: str) -> None:
@@ -99,21 +99,21 @@ def test_yaml_on_pages_is_a_run_or_a_part_of_one() -> None:
     from shardwright.train.config import Config
 
     known = {field.name for field in fields(Config)}
-    found = [
+    yaml_blocks = [
         block.code for page in PAGES for block in blocks_of(page.read_text()) if block.language == "yaml"
     ]
-    assert found
-    for code in found:
+    assert yaml_blocks
+    for code in yaml_blocks:
         assert set(yaml.safe_load(code) or {}) <= known, code
 
 
 def pages_that_run() -> list[Any]:
-    found = []
+    params = []
     for page in PAGES:
         blocks = [block for block in blocks_of(page.read_text()) if block.language in RUN]
         if any(block.not_run is None for block in blocks):
-            found.append(pytest.param(page, blocks, id=page.name))
-    return found
+            params.append(pytest.param(page, blocks, id=page.name))
+    return params
 
 
 @pytest.mark.slow
@@ -187,12 +187,12 @@ def _shell(command: str, place: str, outputs: Path) -> None:
 
 def inline_commands() -> list[Any]:
     """`shardwright ...` in backticks, once each."""
-    found: dict[str, str] = {}
+    commands: dict[str, str] = {}
     for page in PAGES:
         text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
         for command in re.findall(r"`shardwright ([^`]+)`", text.replace("\n", " ")):
-            found.setdefault(command, page.name)
-    return [pytest.param(command, id=f"{page}: {command}") for command, page in found.items()]
+            commands.setdefault(command, page.name)
+    return [pytest.param(command, id=f"{page}: {command}") for command, page in commands.items()]
 
 
 @pytest.mark.parametrize("command", inline_commands())

@@ -46,26 +46,26 @@ def page() -> str:
 
 
 def _is_error(name: str) -> bool:
-    found = getattr(sw, name)
-    return inspect.isclass(found) and issubclass(found, Exception)
+    public = getattr(sw, name)
+    return inspect.isclass(public) and issubclass(public, Exception)
 
 
 def _entry(name: str) -> Iterator[str]:
-    found, node = getattr(sw, name), _node(name)
+    public, node = getattr(sw, name), _node(name)
     if isinstance(node, Function):
         yield f"### `sw.{name}`\n\n```text\n{_signature(node)}\n```\n\n{_documented(name)}\n"
         return
     yield f"### `sw.{name}`\n\n{_documented(name)}\n"
     if _is_error(name):
         return
-    members = [_member(found, child) for child in node.body if _is_public(child)]
+    members = [_member(public, child) for child in node.body if _is_public(child)]
     if members:
         yield "| member | what |\n| --- | --- |\n" + "\n".join(members) + "\n"
 
 
 def _node(name: str) -> Any:
-    found = inspect.unwrap(getattr(sw, name))
-    home = STUBS if found.__module__ == "shardwright._core" else Path(str(inspect.getsourcefile(found)))
+    public = inspect.unwrap(getattr(sw, name))
+    home = STUBS if public.__module__ == "shardwright._core" else Path(str(inspect.getsourcefile(public)))
     tree = ast.parse(home.read_text())
     wanted = [one for one in tree.body if isinstance(one, (Function, ast.ClassDef)) and one.name == name]
     assert wanted, f"{name} is not in {home}"
@@ -81,8 +81,8 @@ def _is_public(child: ast.stmt) -> bool:
 def _member(owner: Any, child: Any) -> str:
     if isinstance(child, ast.AnnAssign):
         return f"| `{ast.unparse(child.target)}: {_cell(ast.unparse(child.annotation))}` | |"
-    found = inspect.getattr_static(owner, child.name)
-    said = _sentence(found.__func__ if isinstance(found, staticmethod) else found)
+    attribute = inspect.getattr_static(owner, child.name)
+    said = _sentence(attribute.__func__ if isinstance(attribute, staticmethod) else attribute)
     decorators = {ast.unparse(one) for one in child.decorator_list}
     shown = f"{child.name}: {ast.unparse(child.returns)}" if "property" in decorators else _signature(child)
     return f"| `{_cell(shown)}` | {said} |"
@@ -109,8 +109,8 @@ def _paragraph(text: str) -> str:
     return text.split("\n\n")[0].replace("\n", " ")
 
 
-def _sentence(found: Any) -> str:
-    text = _paragraph(inspect.getdoc(found) or "")
+def _sentence(documented: Any) -> str:
+    text = _paragraph(inspect.getdoc(documented) or "")
     return _cell(re.split(r"(?<=\.) ", text)[0])
 
 

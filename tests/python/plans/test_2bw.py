@@ -50,8 +50,8 @@ State = dict[str, Tensor]
 
 def given(args: Sequence[Any], steps: Sequence[int] = STEPS) -> list[list[equality.Batch]]:
     """The micro-batches of each step, all of them others."""
-    found = equality.micro_batches(args, sum(steps))
-    return [[found.pop(0) for _ in range(count)] for count in steps]
+    every_batch = equality.micro_batches(args, sum(steps))
+    return [[every_batch.pop(0) for _ in range(count)] for count in steps]
 
 
 def by_hand(module: nn.Module, step: Sequence[Any]) -> Tensor:
@@ -101,9 +101,9 @@ def bundle_of(captured: Captured, plan: str, devices: int) -> Bundle:
     return Bundle(dict(made.files), made.digest, plan, devices, captured, made.proof, captured.graph_text)
 
 
-def parallel(of: Bundle, module: nn.Module, comm: Any, **options: Any) -> ParallelModule:
-    program = load_program(of.files, digest=of.digest, world=of.devices)
-    return ParallelModule(program, comm, sources(module, of.captured), of.captured, **options)
+def parallel(bundle_of: Bundle, module: nn.Module, comm: Any, **options: Any) -> ParallelModule:
+    program = load_program(bundle_of.files, digest=bundle_of.digest, world=bundle_of.devices)
+    return ParallelModule(program, comm, sources(module, bundle_of.captured), bundle_of.captured, **options)
 
 
 def gradients_of(model: ParallelModule) -> dict[Any, Tensor]:
@@ -142,16 +142,16 @@ def trained(
     return losses, gradients, model.full_state_dict()
 
 
-def assert_near(found: Tensor, expected: Tensor, what: str) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11, msg=lambda text: f"{what}: {text}")
+def assert_near(actual: Tensor, expected: Tensor, what: str) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-11, msg=lambda text: f"{what}: {text}")
 
 
 def assert_equal(ranks: Sequence[Any], expected: tuple[list[Tensor], list[State], State]) -> None:
     losses, gradients, last = expected
-    for found, own, state in ranks:
-        for at, (loss, wanted) in enumerate(zip(found, losses, strict=True)):
+    for actual, grads, state in ranks:
+        for at, (loss, wanted) in enumerate(zip(actual, losses, strict=True)):
             assert_near(loss, wanted, f"loss {at}")
-        for at, (here, wanted) in enumerate(zip(own, gradients, strict=True)):
+        for at, (here, wanted) in enumerate(zip(grads, gradients, strict=True)):
             for (tensor, region), grad in here.items():
                 # Of parts the updates tell.
                 if grad.shape == wanted[tensor].shape:
@@ -187,9 +187,9 @@ def test_it_begins_anew_after_it_has_finished() -> None:
     def rank(_: int, comm: Any) -> Any:
         model = parallel(program, module, comm)
         memory = {id(p): p.data_ptr() for p in model.parameters()}
-        found = trained(model, batches, made, pauses=(1, 2))
+        outcome = trained(model, batches, made, pauses=(1, 2))
         assert memory == {id(p): p.data_ptr() for p in model.parameters()}
-        return found
+        return outcome
 
     assert_equal(run_local(4, rank), simulated(module, batches, made, pauses=(1, 2)))
 
@@ -212,7 +212,7 @@ def test_a_model_that_is_called_between_steps_has_the_newest_version(rendezvous:
         return outputs, trained(model, batches, made, between=called)
 
     ranks = run_local(4, rank, rendezvous=rendezvous)
-    assert_equal([found for _, found in ranks], expected)
+    assert_equal([training for _, training in ranks], expected)
     for state, output in zip(newest, ranks[0][0][1:], strict=True):
         module.load_state_dict(state)
         assert_near(equality.scalars(output)[0], equality.scalars(module(*args))[0], "output")
@@ -234,17 +234,17 @@ def test_gradients_are_clipped_by_the_norm_of_their_batch() -> None:
     def rank(_: int, comm: Any) -> Any:
         model = parallel(program, module, comm)
         optimizer = sw.optimizer(model, made[0], **made[1])
-        found = []
+        clipped = []
         for step in [*batches, None]:
             optimizer.zero_grad()
             _ = model.finish() if step is None else model.train_step(step)
-            found.append(sw.clip_grad_norm_(model, 0.1))
+            clipped.append(sw.clip_grad_norm_(model, 0.1))
             optimizer.step()
-        return found, model.full_state_dict()
+        return clipped, model.full_state_dict()
 
-    for found, state in run_local(4, rank):
-        assert float(found[0]) == 0.0
-        for norm, wanted in zip(found[1:], norms, strict=True):
+    for actual, state in run_local(4, rank):
+        assert float(actual[0]) == 0.0
+        for norm, wanted in zip(actual[1:], norms, strict=True):
             assert_near(norm, wanted, "norm")
         for key, value in expected[2].items():
             assert_near(state[key], value, key)
@@ -263,11 +263,11 @@ def test_leaves_that_are_casts_have_two_versions_too() -> None:
 
     [(losses, gradients, last)] = run_local(1, one)
     program = bundle_of(captured, "stages:2 x 2bw", 2)
-    for found, own, state in run_local(
+    for actual, grads, state in run_local(
         2, lambda rank, comm: trained(parallel(program, module, comm), batches, made)
     ):
-        torch.testing.assert_close(found, losses, rtol=1e-5, atol=0)
-        for here, wanted in zip(own, gradients, strict=True):
+        torch.testing.assert_close(actual, losses, rtol=1e-5, atol=0)
+        for here, wanted in zip(grads, gradients, strict=True):
             for (tensor, _), grad in here.items():
                 torch.testing.assert_close(grad, wanted[tensor], rtol=1e-4, atol=1e-6)
         for key, value in last.items():
@@ -282,9 +282,9 @@ def test_without_what_is_kept_of_the_older_version_it_would_be_another_result(
     batches, made = given(args), OPTIMIZERS["momentum"]
     program = bundle("mlp", "stages:2 x 2bw", 2)
     monkeypatch.setattr(Versions, "keep", lambda _: None)
-    found = run_local(2, lambda rank, comm: trained(parallel(program, module, comm), batches, made))
+    actual = run_local(2, lambda rank, comm: trained(parallel(program, module, comm), batches, made))
     with pytest.raises(AssertionError):
-        assert_equal(found, simulated(module, batches, made))
+        assert_equal(actual, simulated(module, batches, made))
 
 
 def test_the_definition_is_another_one_than_that_of_steps_with_a_pause() -> None:
@@ -304,10 +304,10 @@ def test_the_definition_is_another_one_than_that_of_steps_with_a_pause() -> None
 def refused(code: str, plan: str, name: str, act: Callable[[ParallelModule, Any], Any]) -> str:
     module, args = models.MODELS[name]()
     program = bundle(name, plan, 2)
-    with pytest.raises(RuntimeFault) as found:
+    with pytest.raises(RuntimeFault) as raised:
         run_local(2, lambda rank, comm: act(parallel(program, module, comm), given(args, (8,))[0]))
-    assert found.value.code == code
-    return str(found.value)
+    assert raised.value.code == code
+    return str(raised.value)
 
 
 UNDER_WAY: dict[str, Callable[[ParallelModule], Any]] = {
@@ -332,8 +332,8 @@ def test_what_would_leave_out_a_batch_under_way_is_refused(what: str) -> None:
 
 
 def test_steps_with_too_few_micro_batches_are_refused() -> None:
-    told = refused("SW0814", "stages:2 x 2bw", "mlp", lambda model, batches: model.train_step(batches[:1]))
-    assert "a step of 1 micro-batches, on 2 stages" in told
+    refusal = refused("SW0814", "stages:2 x 2bw", "mlp", lambda model, batches: model.train_step(batches[:1]))
+    assert "a step of 1 micro-batches, on 2 stages" in refusal
 
 
 def test_hooks_and_a_scaled_loss_are_refused() -> None:
@@ -352,7 +352,7 @@ def test_hooks_and_a_scaled_loss_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "told"),
+    ("plan", "message"),
     [
         ("stages:2 x zero3:2 x 2bw", "is sharded between steps, or lives on the host"),
         ("stages:2 x zero1:2 x 2bw", "is sharded between steps, or lives on the host"),
@@ -362,20 +362,20 @@ def test_hooks_and_a_scaled_loss_are_refused() -> None:
         ("stages:4 x interlaced x 2bw", "a device has several blocks"),
     ],
 )
-def test_plans_that_steps_without_a_pause_cannot_have_are_refused(plan: str, told: str) -> None:
+def test_plans_that_steps_without_a_pause_cannot_have_are_refused(plan: str, message: str) -> None:
     graph = Graph(capture(*models.gpt(depth=8)).graph_text)
-    with pytest.raises(ShardwrightError, match=told) as found:
+    with pytest.raises(ShardwrightError, match=message) as raised:
         compile(Plan.named(graph, plan, 4))
-    assert found.value.code == "SW0423"
+    assert raised.value.code == "SW0423"
 
 
 def test_orders_by_hand_are_refused() -> None:
     graph = Graph(capture(*models.mlp()).graph_text)
     text = Plan.named(graph, "stages:2 x 2bw", 2).text
     for line, code in (("timetable 0: F0+1 B0\n", "SW0423"), ("order B0 < F0+2\n", "SW0329")):
-        with pytest.raises(ShardwrightError) as found:
+        with pytest.raises(ShardwrightError) as raised:
             compile(Plan.parse(graph, text + line))
-        assert found.value.code == code
+        assert raised.value.code == code
 
 
 def test_other_shapes_need_an_end_before_them() -> None:
@@ -405,10 +405,10 @@ def test_what_is_told_of_memory_is_what_lives(name: str, plan: str, devices: int
     module, args = made[name]()
     captured = capture(module, args)
     program = compile(Plan.named(Graph(captured.graph_text), plan, devices))
-    found = live.of_steps_without_a_pause(program, module, captured, args)
-    for rank, measured in zip(program.memory(), found, strict=True):
-        told = rank.total - rank.peak["inputs"]
-        assert abs(told - measured) <= 0.03 * measured, (rank.peak, rank.at, measured)
+    lived = live.of_steps_without_a_pause(program, module, captured, args)
+    for rank, measured in zip(program.memory(), lived, strict=True):
+        predicted = rank.total - rank.peak["inputs"]
+        assert abs(predicted - measured) <= 0.03 * measured, (rank.peak, rank.at, measured)
 
 
 def test_the_second_version_is_told() -> None:
@@ -423,8 +423,8 @@ def test_the_second_version_is_told() -> None:
 def _train(rank: int, made: Bundle, folder: str) -> None:
     module, args = models.MODELS["gpt"]()
     model = parallel(made, module, TorchComm(watch=False))
-    found = trained(model, given(args), OPTIMIZERS["adamw"], pauses=(2,))
-    torch.save(found, Path(folder, f"{rank}.pt"))
+    outcome = trained(model, given(args), OPTIMIZERS["adamw"], pauses=(2,))
+    torch.save(outcome, Path(folder, f"{rank}.pt"))
 
 
 @pytest.mark.processes

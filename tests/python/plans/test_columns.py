@@ -34,10 +34,10 @@ def test_regions() -> None:
         {"of": [1, 0], "by": [[2, 0], [2, 1]]},
     ]
     regions = Regions(listed)
-    found = [[regions.at(number, at) for at in range(4)] for number in (0, 2, 3, 4)]
+    read = [[regions.at(number, at) for at in range(4)] for number in (0, 2, 3, 4)]
     short, long = ((4, 7),), ((0, 4),)
     low, high = ((0, 2), (0, 8)), ((2, 4), (0, 8))
-    assert found == [[long] * 4, [low, low, high, high], [long, short, short, long], [short, long] * 2]
+    assert read == [[long] * 4, [low, low, high, high], [long, short, short, long], [short, long] * 2]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def cluster(folder: Path, memory: str) -> str:
     return str(path)
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+def answer_of(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     assert main((*words, "--json")) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -91,32 +91,34 @@ def captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(micro_batches, "captured_model", once)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("captured_once")
 @pytest.mark.parametrize("memory", ["1 GB", "2800 KB", "2300 KB"])
 def test_as_many_as_the_best_of_all(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path, memory: str
 ) -> None:
     on = "--cluster", cluster(tmp_path, memory)
-    rows = [row for row in told(capsys, "compare", model + "small", *on)["rows"] if row["fits"]]
+    rows = [row for row in answer_of(capsys, "compare", model + "small", *on)["rows"] if row["fits"]]
     best = min(row["seconds"] for row in rows)
-    found = told(capsys, "plan", model + "small", *on)
-    assert found["step"]["seconds"] == pytest.approx(best, rel=1e-12)
-    assert found["micro_batches"] in {row["micro_batches"] for row in rows if row["seconds"] == best}
-    assert (found["micro_batches"] == 1) == (memory == "1 GB")
+    answer = answer_of(capsys, "plan", model + "small", *on)
+    assert answer["step"]["seconds"] == pytest.approx(best, rel=1e-12)
+    assert answer["micro_batches"] in {row["micro_batches"] for row in rows if row["seconds"] == best}
+    assert (answer["micro_batches"] == 1) == (memory == "1 GB")
     assert main(("plan", model + "small", *on)) == 0
     said = capsys.readouterr().out
-    assert f"the batch of 8 in {found['micro_batches']} micro-batches of" in said
-    simulated = told(capsys, "simulate", model + "small", *on)
-    assert simulated["seconds"] == found["step"]["seconds"]
-    assert simulated["micro_batches"] == found["micro_batches"]
+    assert f"the batch of 8 in {answer['micro_batches']} micro-batches of" in said
+    simulated = answer_of(capsys, "simulate", model + "small", *on)
+    assert simulated["seconds"] == answer["step"]["seconds"]
+    assert simulated["micro_batches"] == answer["micro_batches"]
 
 
+@pytest.mark.slow
 def test_who_says_how_many_gets_so_many(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
     on = "--cluster", cluster(tmp_path, "1 GB")
     for words, many in [(("--micro-batches", "4"), 4), (("--batches", "3"), 3)]:
-        assert told(capsys, "plan", model + "small", *on, *words)["micro_batches"] == many
+        assert answer_of(capsys, "plan", model + "small", *on, *words)["micro_batches"] == many
         assert main(("plan", model + "small", *on, *words)) == 0
         assert "the batch of" not in capsys.readouterr().out
 
@@ -125,7 +127,7 @@ def test_a_batch_that_cannot_be_cut_is_whole(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
     on = "--cluster", cluster(tmp_path, "1 GB")
-    assert told(capsys, "plan", model + "uncut", *on)["micro_batches"] == 1
+    assert answer_of(capsys, "plan", model + "uncut", *on)["micro_batches"] == 1
     assert main(("plan", model + "uncut", *on)) == 0
     assert "the batch of 8 in 1 micro-batches of 8; in 4 parts it cannot be cut" in capsys.readouterr().out
 
@@ -141,10 +143,13 @@ def test_what_fits_in_no_way_is_said_of_the_smallest(
 def test_a_deadline_is_for_all_of_them(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
-    found = told(capsys, "plan", model + "small", "--cluster", cluster(tmp_path, "1 GB"), "--deadline", "0")
-    assert found["micro_batches"] >= 1 and found["step"]["seconds"] > 0
+    answer = answer_of(
+        capsys, "plan", model + "small", "--cluster", cluster(tmp_path, "1 GB"), "--deadline", "0"
+    )
+    assert answer["micro_batches"] >= 1 and answer["step"]["seconds"] > 0
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_with_as_many_as_are_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,8 +77,8 @@ def bundle_of(plan: Plan, captured: Captured) -> tuple[Bundle, Compiled]:
 def check(name: str, plan: Plan, steps: int = equality.STEPS) -> Compiled:
     module, args, captured, _ = model(name)
     bundle, compiled = bundle_of(plan, captured)
-    found = equality.run(bundle, module, args, steps)
-    equality.assert_equal(found, reference(name, steps), f"{name}, {plan!r}")
+    actual = equality.run(bundle, module, args, steps)
+    equality.assert_equal(actual, reference(name, steps), f"{name}, {plan!r}")
     return compiled
 
 
@@ -239,13 +239,13 @@ def test_keyed_dropout_is_the_same_under_every_plan(plan: str, devices: int) -> 
     module, args = models.gpt(dropout=0.2)
     captured = capture(module, args)
     graph = Graph(captured.graph_text)
-    one, found = (
+    one, actual = (
         equality.run(
             bundle_of(Plan.named(graph, name, number), captured)[0], module, args, options=lambda: {"seed": 1}
         )
         for name, number in (("data", 1), (plan, devices))
     )
-    equality.assert_equal(found, one, plan)
+    equality.assert_equal(actual, one, plan)
 
 
 def test_evaluation_is_a_program_of_its_own() -> None:

@@ -71,8 +71,8 @@ def bundle(plan: Plan) -> Bundle:
 
 def check(plan: Plan) -> None:
     module, args, _, _, expected = known()
-    found = equality.run_steps(bundle(plan), module, equality.micro_batches(args, BATCHES))
-    equality.assert_equal(found, expected, plan.name)
+    actual = equality.run_steps(bundle(plan), module, equality.micro_batches(args, BATCHES))
+    equality.assert_equal(actual, expected, plan.name)
 
 
 @pytest.mark.parametrize(("plan", "devices"), NAMED)

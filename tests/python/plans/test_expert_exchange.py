@@ -57,8 +57,8 @@ def exchanges(plan: Plan) -> list[str]:
 
 def compared(module: nn.Module, args: Any, captured: Captured, plan: str, devices: int) -> None:
     assert exchanges(Plan.named(Graph(captured.graph_text), plan, devices)), "rows are gathered"
-    found = equality.run(bundled(captured, plan, devices), module, args)
-    equality.assert_equal(found, equality.reference(module, args))
+    actual = equality.run(bundled(captured, plan, devices), module, args)
+    equality.assert_equal(actual, equality.reference(module, args))
 
 
 @pytest.mark.oldest
@@ -104,8 +104,8 @@ def test_products_exchange_rows_too(plan: str, devices: int) -> None:
 def test_what_cannot_exchange_or_should_not_gathers_tokens(plan: str, devices: int) -> None:
     module, args, captured = routed(EVEN, 2)
     assert not exchanges(Plan.named(Graph(captured.graph_text), plan, devices))
-    found = equality.run(bundled(captured, plan, devices), module, args)
-    equality.assert_equal(found, equality.reference(module, args))
+    actual = equality.run(bundled(captured, plan, devices), module, args)
+    equality.assert_equal(actual, equality.reference(module, args))
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_models_of_transformers_exchange_rows(name: str, plan: str, devices: int
     named = Plan.named(Graph(captured.graph_text), plan, devices)
     assert exchanges(named) == ["exchange t.0"] * (1 if name == "deepseek" else 2)
     with zoo.widened():
-        found = equality.run(bundled(captured, plan, devices), module, args, kwargs=kwargs)
-    equality.assert_equal(found, expected)
+        actual = equality.run(bundled(captured, plan, devices), module, args, kwargs=kwargs)
+    equality.assert_equal(actual, expected)
 
 
 @pytest.mark.parametrize("plan", ["stages:2 x expert:3", "stages:2 x expert:3 x zb-h1"])
@@ -135,9 +135,9 @@ def test_rows_are_exchanged_inside_of_stages(plan: str) -> None:
     assert exchanges(Plan.named(Graph(captured.graph_text), plan, 6))
     batches = equality.micro_batches(kwargs, 2)
     with zoo.widened():
-        found = equality.run_steps(bundled(captured, plan, 6), module, batches)
+        actual = equality.run_steps(bundled(captured, plan, 6), module, batches)
         expected = equality.steps_reference(module, batches)
-    equality.assert_equal(found, expected)
+    equality.assert_equal(actual, expected)
 
 
 def test_slices_of_a_sequence_exchange_their_rows() -> None:
@@ -150,9 +150,9 @@ def test_slices_of_a_sequence_exchange_their_rows() -> None:
         plan = "stages:2 x tokens:2 x expert:3"
         assert exchanges(Plan.named(Graph(captured.graph_text), plan, 6))
         batches = equality.micro_batches(kwargs, 2)
-        found = equality.run_steps(bundled(captured, plan, 6), module, batches)
+        actual = equality.run_steps(bundled(captured, plan, 6), module, batches)
         expected = equality.steps_reference(module, batches)
-    equality.assert_equal(found, expected)
+    equality.assert_equal(actual, expected)
 
 
 # ---- what is sent ------------------------------------------------------------------------------
@@ -208,8 +208,8 @@ def test_as_many_rows_are_sent_as_the_papers_say(
         assert sent[rank, torch.int64] == 4 * (rows + devices - 1)
     listed = compile(Plan.named(Graph(captured.graph_text), "expert", devices)).bytes
     for rank, sizes in enumerate(issued):
-        told = sum(size for what, size in listed[rank].items() if what.endswith("all_to_all"))
-        assert sum(sizes) == told == 4 * tokens // devices * slots * width * 8
+        counted = sum(size for what, size in listed[rank].items() if what.endswith("all_to_all"))
+        assert sum(sizes) == counted == 4 * tokens // devices * slots * width * 8
 
 
 @pytest.mark.parametrize("slots", [1, 2])
@@ -218,8 +218,8 @@ def test_memory_is_that_of_the_rows_that_are_expected(slots: int) -> None:
     args = (torch.randn(tokens, 64), (torch.arange(tokens)[:, None] + torch.arange(slots)) % 8)
     captured = capture(module, args)
     program = compile(Plan.named(Graph(captured.graph_text), "expert", 4))
-    found = live.of_steps(program, module, captured, args)
-    for rank, measured in zip(program.memory(), found, strict=True):
+    lived = live.of_steps(program, module, captured, args)
+    for rank, measured in zip(program.memory(), lived, strict=True):
         assert abs(rank.total - rank.peak["inputs"] - measured) <= 0.05 * measured
 
 
@@ -262,8 +262,8 @@ def test_a_plan_says_that_rows_are_exchanged(devices: int, how: str) -> None:
     assert Plan.parse(Graph(captured.graph_text), plan.folded).text == plan.text
     made = compile(plan)
     bundle = Bundle(dict(made.files), made.digest, "", devices, captured, "", "")
-    found = equality.run(bundle, module, args)
-    equality.assert_equal(found, equality.reference(module, args))
+    actual = equality.run(bundle, module, args)
+    equality.assert_equal(actual, equality.reference(module, args))
     assert "(shardwright.experts.default) along e" in plan.rewritings[0]
 
 
@@ -362,16 +362,16 @@ def test_gradients_off_and_other_sizes_exchange_rows_too() -> None:
         with torch.no_grad():
             return model(*args)
 
-    for found in run_local(3, body):
-        torch.testing.assert_close(found, module(*args))
+    for actual in run_local(3, body):
+        torch.testing.assert_close(actual, module(*args))
 
 
 def test_rows_are_listed_as_expected_and_recorded() -> None:
     module, args = Routed(EVEN), (torch.randn(12, 3, 6),)
 
     def body(rank: int, comm: Any) -> Any:
-        own = copy.deepcopy(module)
-        model = sw.parallelize(own, args, plan="expert", comm=comm, cache=False, progress=False)
+        copied = copy.deepcopy(module)
+        model = sw.parallelize(copied, args, plan="expert", comm=comm, cache=False, progress=False)
         with sw.record() as recorded:
             model.train_step(args)
         return recorded.manifest

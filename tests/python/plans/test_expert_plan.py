@@ -104,17 +104,17 @@ def test_losses_gradients_and_parameters_are_those_of_the_single_device(
 ) -> None:
     (module, args, kwargs), captured, expected = known(name)
     with zoo.widened():
-        found = equality.run(bundled(captured, plan, devices), module, args, kwargs=kwargs)
-    equality.assert_equal(found, expected)
+        actual = equality.run(bundled(captured, plan, devices), module, args, kwargs=kwargs)
+    equality.assert_equal(actual, expected)
 
 
 def test_experts_are_spread_inside_of_stages() -> None:
     (module, _, kwargs), captured, _ = known("deepseek")
     batches = equality.micro_batches(kwargs, 2)
     with zoo.widened():
-        found = equality.run_steps(bundled(captured, "stages:2 x expert:2", 4), module, batches)
+        actual = equality.run_steps(bundled(captured, "stages:2 x expert:2", 4), module, batches)
         expected = equality.steps_reference(module, batches)
-    equality.assert_equal(found, expected)
+    equality.assert_equal(actual, expected)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -153,8 +153,8 @@ def inside(plan: str, devices: int) -> tuple[Counter[tuple[str, str]], Any]:
 def test_a_mixture_gathers_tokens_and_scatters_sums() -> None:
     """Forward the tokens, the numbers of their experts and what these count come, and the sum goes; backward
     its gradient comes, and those of the tokens and of what their experts count go."""
-    found, _ = inside("expert", 2)
-    assert found == {
+    kinds, _ = inside("expert", 2)
+    assert kinds == {
         ("forward", "all_gather"): 2 * 3,
         ("forward", "reduce_scatter"): 2,
         ("backward", "all_gather"): 2,
@@ -217,8 +217,8 @@ def test_experts_of_ones_own_compute_what_the_single_device_computes(
 ) -> None:
     module, args = Mixture(4, towards, **how).double(), (torch.randn(6, 3, 6, dtype=torch.float64),)
     captured = capture(module, args)
-    found = equality.run(bundled(captured, "expert", devices), module, args)
-    equality.assert_equal(found, equality.reference(module, args))
+    actual = equality.run(bundled(captured, "expert", devices), module, args)
+    equality.assert_equal(actual, equality.reference(module, args))
 
 
 def written_out(
@@ -245,11 +245,11 @@ def test_an_expert_takes_as_many_tokens_as_it_has_room_for(capacity: float | Non
     up, down = torch.randn(4, 6, 5, dtype=torch.float64), torch.randn(4, 8, 3, dtype=torch.float64)
     chosen = torch.tensor([[0, 1], [0, 2], [0, 1], [1, 0], [0, 1], [2, 0], [0, 2]])
     leaves = [leaf.requires_grad_() for leaf in (x, weights, up, down)]
-    found = sw.experts(x, chosen, weights, up, down, capacity=capacity)
+    actual = sw.experts(x, chosen, weights, up, down, capacity=capacity)
     expected = written_out(x, chosen, weights, up, down, room)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
     for one, other in zip(
-        torch.autograd.grad(found.cos().sum(), leaves),
+        torch.autograd.grad(actual.cos().sum(), leaves),
         torch.autograd.grad(expected.cos().sum(), leaves),
         strict=True,
     ):

@@ -116,12 +116,12 @@ def test_rows_of_other_experts_are_zero(dtype: torch.dtype) -> None:
     torch.testing.assert_close(torch.stack(parts).sum(0), expected)
     assert not parts[1].any()
     assert parts[0].ne(0).any(1).tolist() == [False, True, False, False, True, False]
-    for found, wanted in zip(
+    for actual, wanted in zip(
         torch.autograd.grad(torch.stack(parts).sum(0).cos().sum(), (x, weight)),
         torch.autograd.grad(expected.cos().sum(), (x, weight)),
         strict=True,
     ):
-        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(actual, wanted)
 
 
 def test_no_experts_and_no_rows_are_fine() -> None:

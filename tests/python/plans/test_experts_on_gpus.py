@@ -54,28 +54,28 @@ class Looks(TorchDispatchMode):
 @contextmanager
 def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """`.tolist()` of a tensor is no operator: it is counted by itself."""
-    found: list[str] = []
+    reads: list[str] = []
     plain = Tensor.tolist
     with monkeypatch.context() as patch, Looks() as mode:
-        patch.setattr(Tensor, "tolist", lambda x: found.append("tolist") or plain(x))
-        yield found
-    found += list(mode.found.elements())
+        patch.setattr(Tensor, "tolist", lambda x: reads.append("tolist") or plain(x))
+        yield reads
+    reads += list(mode.found.elements())
 
 
 def test_the_host_looks_once_for_all_experts_of_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     x, chosen, weights, up, down = given()
     how: dict[str, Any] = {"activation": "relu", "gated": False, "transposed": False}
-    with looks(monkeypatch) as found:
+    with looks(monkeypatch) as reads:
         rows = dispatch(x, chosen, TOTAL, False)
         made = expert_rows(rows, up, down, **how)
         combine(made, chosen, weights, TOTAL, False).sum().backward()
-    assert found == ["tolist"]
-    with looks(monkeypatch) as found:
+    assert reads == ["tolist"]
+    with looks(monkeypatch) as reads:
         experts(x, chosen, weights, up, down, 0, TOTAL, drops=False, **how).sum().backward()
-    assert found == ["tolist"]
-    with looks(monkeypatch) as found:
+    assert reads == ["tolist"]
+    with looks(monkeypatch) as reads:
         expert_linear(x, up, chosen[:, 0], 0, TOTAL, False).sum().backward()
-    assert found == ["tolist"]
+    assert reads == ["tolist"]
 
 
 def test_rows_come_back_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,10 +175,10 @@ def test_one_product_computes_what_each_expert_does(way: str, gated: bool, group
             if not many:
                 patch.setattr(library, "_has_grouped_products", lambda device: False)
             before = len(grouped)
-            found = WAYS[way](x, chosen, weights, up, down, **how)
+            product = WAYS[way](x, chosen, weights, up, down, **how)
             assert (len(grouped) > before) is many
         learning = [x, up] if way == "linear" else [x, up, down]
-        results.append([found, *torch.autograd.grad(found.float().square().sum(), learning)])
+        results.append([product, *torch.autograd.grad(product.float().square().sum(), learning)])
     for one, other in zip(*results, strict=True):
         assert float((one - other).float().norm()) <= 2e-2 * float(other.float().norm())
 
@@ -189,9 +189,9 @@ def test_with_that_product_the_host_reads_no_sizes(
     x, chosen, _, up, down = given(torch.bfloat16)
     rows = dispatch(x, chosen, TOTAL, False)
     monkeypatch.setattr("shardwright.runtime.rows.known", Known())  # as of rows that have come from others
-    with looks(monkeypatch) as found:
+    with looks(monkeypatch) as reads:
         expert_rows(rows, up, down, "relu", False, False)
-    assert found == [] and len(grouped) == 2
+    assert reads == [] and len(grouped) == 2
 
 
 def test_where_there_is_none_each_expert_is_a_product(monkeypatch: pytest.MonkeyPatch) -> None:

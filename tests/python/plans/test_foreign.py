@@ -35,10 +35,10 @@ SAMPLE = (
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_type_of_transformers_equals_the_single_device(name: str) -> None:
-    found = trying.tried("transformers", name, plans=("data", "megatron"))
-    assert found["state"] == "tried", found
-    assert results.came_through(found), found["plans"]
-    assert trying.why_not_parallelized(found) is None
+    result = trying.tried("transformers", name, plans=("data", "megatron"))
+    assert result["state"] == "tried", result
+    assert results.came_through(result), result["plans"]
+    assert trying.why_not_parallelized(result) is None
 
 
 # ---- what the zoo finds ----------------------------------------------------------------------
@@ -63,11 +63,11 @@ def empty() -> Found:
 
 
 def test_a_model_that_comes_through_is_parallelized() -> None:
-    found = trying.judged(small(), empty())
-    assert found["state"] == "tried" and results.came_through(found)
-    assert found["plans"]["data"]["share"] == 0.5
-    assert trying.is_parallelized(found)
-    assert not figures.failures([found])
+    result = trying.judged(small(), empty())
+    assert result["state"] == "tried" and results.came_through(result)
+    assert result["plans"]["data"]["share"] == 0.5
+    assert trying.is_parallelized(result)
+    assert not figures.failures([result])
 
 
 class Otherwise(nn.Module):
@@ -84,10 +84,10 @@ class Otherwise(nn.Module):
 
 def test_a_capture_that_differs_is_a_failure() -> None:
     built = finished(Otherwise(), args=(torch.randn(4, 8, dtype=torch.float64),))
-    found = trying.judged(built, empty())
-    assert (found["state"], found["code"]) == ("differs", "SW0114")
-    assert figures.failures([found]) == [found]
-    assert not trying.is_parallelized(found)
+    result = trying.judged(built, empty())
+    assert (result["state"], result["code"]) == ("differs", "SW0114")
+    assert figures.failures([result]) == [result]
+    assert not trying.is_parallelized(result)
 
 
 @pytest.mark.parametrize("kind", ["losses", "gradients", "parameters"])
@@ -100,11 +100,11 @@ def test_a_program_that_gives_other_numbers_is_a_failure(kind: str, monkeypatch:
         return result
 
     monkeypatch.setattr(equality, "run", other)
-    found = trying.judged(small(), empty())
-    assert {made["outcome"] for made in found["plans"].values()} == {"wrong"}
-    assert figures.failures([found]) == [found]
-    assert [plan for _, plan in figures.silently_wrong([found])] == list(trying.PLANS)
-    assert f"**none small** under `data`: {kind[:4]}" in page([found])
+    entry = trying.judged(small(), empty())
+    assert {made["outcome"] for made in entry["plans"].values()} == {"wrong"}
+    assert figures.failures([entry]) == [entry]
+    assert [plan for _, plan in figures.silently_wrong([entry])] == list(trying.PLANS)
+    assert f"**none small** under `data`: {kind[:4]}" in page([entry])
 
 
 def test_gradients_of_zeros_for_none_are_told_and_no_others_are_equal() -> None:
@@ -117,8 +117,8 @@ def test_gradients_of_zeros_for_none_are_told_and_no_others_are_equal() -> None:
     ours.gradients[name].zero_()
     made = trying.compared(built, ours, expected, False)
     assert made == {"outcome": "equal", "zeros": 1}
-    found = empty() | {"state": "tried", "plans": {"data": made}}
-    assert figures.has_zeros(found) and not figures.failures([found])
+    result = empty() | {"state": "tried", "plans": {"data": made}}
+    assert figures.has_zeros(result) and not figures.failures([result])
 
 
 def test_what_draws_by_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,9 +126,9 @@ def test_what_draws_by_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeFault("SW0711", "the single device's random numbers are not known")
 
     monkeypatch.setattr(equality, "run", draws)
-    found = trying.judged(small(), empty())
-    assert {made["outcome"] for made in found["plans"].values()} == {"refused"}
-    assert not figures.failures([found])
+    result = trying.judged(small(), empty())
+    assert {made["outcome"] for made in result["plans"].values()} == {"refused"}
+    assert not figures.failures([result])
 
 
 def test_the_limit_of_memory_is_no_failure_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,13 +163,13 @@ def test_a_model_whose_results_depend_on_rounding_is_not_called_wrong(
 
 
 def test_operations_that_every_rank_repeats_are_not_parallelized() -> None:
-    found = trying.judged(small(), empty())
-    found["plans"]["data"]["share"] = 0.56
-    assert "a rank computes 56%" in str(trying.why_not_parallelized(found))
-    found["plans"]["data"]["share"] = 0.55
-    assert trying.is_parallelized(found)
-    found["opaque_share"] = 0.051
-    assert "run as they are have 5%" in str(trying.why_not_parallelized(found))
+    result = trying.judged(small(), empty())
+    result["plans"]["data"]["share"] = 0.56
+    assert "a rank computes 56%" in str(trying.why_not_parallelized(result))
+    result["plans"]["data"]["share"] = 0.55
+    assert trying.is_parallelized(result)
+    result["opaque_share"] = 0.051
+    assert "run as they are have 5%" in str(trying.why_not_parallelized(result))
 
 
 class Reading(nn.Module):
@@ -193,16 +193,17 @@ class Reading(nn.Module):
 
 def test_modules_that_run_as_they_are_are_counted() -> None:
     built = finished(Reading(), args=(torch.randn(4, 8, dtype=torch.float64),))
-    found = trying.judged(built, empty())
-    assert found["opaque"] == ["shardwright.module.default"] and found["opaque_share"] == 0.5
-    assert results.came_through(found) and not trying.is_parallelized(found)
-    assert found["plans"]["data"]["share"] == 0.8
+    result = trying.judged(built, empty())
+    assert result["opaque"] == ["shardwright.module.default"] and result["opaque_share"] == 0.5
+    assert results.came_through(result) and not trying.is_parallelized(result)
+    assert result["plans"]["data"]["share"] == 0.8
     # It decides by the sum of the batch, and no rule is right.
-    assert not trying.is_parallelized_again(found, "discovered")
-    assert "no rule: where test_foreign.py" in str(trying.why_not_again(found, "discovered"))
-    assert "| no |   |   | no: equal, 80% | modules that run as they are have 50%" in page([found])
+    assert not trying.is_parallelized_again(result, "discovered")
+    assert "no rule: where test_foreign.py" in str(trying.why_not_again(result, "discovered"))
+    assert "| no |   |   | no: equal, 80% | modules that run as they are have 50%" in page([result])
 
 
+@pytest.mark.slow
 def test_a_model_is_tried_again_with_rules_that_are_found() -> None:
     class Rows(Reading.Inner):
         def forward(self, x: Tensor) -> Tensor:
@@ -212,15 +213,15 @@ def test_a_model_is_tried_again_with_rules_that_are_found() -> None:
     torch.manual_seed(0)  # as many rows in each half
     model = Reading()
     model.inner = Rows()
-    found = trying.judged(finished(model, args=(torch.randn(4, 8, dtype=torch.float64),)), empty())
-    assert not trying.is_parallelized(found) and trying.is_parallelized_again(found, "discovered")
-    assert found["opaque_share"] > 0.3 and found["discovered"]["opaque_share"] == 0
-    assert "| no |   |   | yes: equal, 5" in page([found])
-    counts = {figure.what: figure.count for figure in figures.figures([found])}
+    result = trying.judged(finished(model, args=(torch.randn(4, 8, dtype=torch.float64),)), empty())
+    assert not trying.is_parallelized(result) and trying.is_parallelized_again(result, "discovered")
+    assert result["opaque_share"] > 0.3 and result["discovered"]["opaque_share"] == 0
+    assert "| no |   |   | yes: equal, 5" in page([result])
+    counts = {figure.what: figure.count for figure in figures.figures([result])}
     assert (counts["parallelized"], counts["parallelized, with rules that are found"]) == (0, 1)
-    found["discovered"]["plans"]["data"] = {"outcome": "wrong", "reason": "loss"}
-    assert figures.failures([found]) and not trying.is_parallelized_again(found, "discovered")
-    assert "under `data, with rules that are found`: loss" in page([found])
+    result["discovered"]["plans"]["data"] = {"outcome": "wrong", "reason": "loss"}
+    assert figures.failures([result]) and not trying.is_parallelized_again(result, "discovered")
+    assert "under `data, with rules that are found`: loss" in page([result])
 
 
 def test_a_model_that_reads_values_is_tried_again_without() -> None:
@@ -246,25 +247,25 @@ def test_a_model_that_reads_values_is_tried_again_without() -> None:
     torch.manual_seed(0)
     x, sizes = torch.randn(4, 8, dtype=torch.float64), torch.tensor([1, 3])
     built = finished(Model(), kwargs={"x": x, "sizes": sizes, "input_ids": torch.tensor([1, 2, 3, 4])})
-    found = trying.judged(built, empty())
-    assert found["opaque_share"] == 0 and found["reads"] == ["kwargs['sizes']"]
-    assert found["plans"]["data"]["outcome"] == "equal" and figures.under_rules(found)
-    before = trying.as_without(found)
+    result = trying.judged(built, empty())
+    assert result["opaque_share"] == 0 and result["reads"] == ["kwargs['sizes']"]
+    assert result["plans"]["data"]["outcome"] == "equal" and figures.under_rules(result)
+    before = trying.as_without(result)
     assert before["opaque_share"] > 0.3 and before["plans"]["data"]["outcome"] == "equal"
     assert not trying.is_parallelized(before) and not figures.under_rules(before)
-    counts = {figure.what: figure.count for figure in figures.figures([found])}
+    counts = {figure.what: figure.count for figure in figures.figures([result])}
     whole = "captured whole", "captured whole, with `known_inputs=()`"
     assert [counts[what] for what in whole] == [1, 0]
-    assert "| `kwargs['sizes']` | no: equal, " in page([found])
+    assert "| `kwargs['sizes']` | no: equal, " in page([result])
 
 
 def test_a_model_that_is_refused_without_is_told_so() -> None:
     refused = {"outcome": "refused", "code": "SW0102", "reason": "it reads"}
-    found = {"package": "none", "name": "one", "state": "tried", **came_through(), "reads": ["x"]}
-    before = trying.as_without(found | {"without": {"plans": {"data": refused}}})
-    assert trying.is_parallelized(found) and trying.why_not_parallelized(before) == "it reads"
+    result = {"package": "none", "name": "one", "state": "tried", **came_through(), "reads": ["x"]}
+    before = trying.as_without(result | {"without": {"plans": {"data": refused}}})
+    assert trying.is_parallelized(result) and trying.why_not_parallelized(before) == "it reads"
     assert not figures.is_whole(before) and not figures.is_equal(before, "data")
-    assert trying.as_without(found) is found
+    assert trying.as_without(result) is result
 
 
 def test_operators_of_ours_that_have_rules_do_not_run_as_they_are() -> None:
@@ -274,11 +275,12 @@ def test_operators_of_ours_that_have_rules_do_not_run_as_they_are() -> None:
         for name, rule in [*targets.items(), ("function", "b -> b")]
     ]
     captured: Any = SimpleNamespace(notes=[], graph_text="", known_names=[])
-    found = trying.of_graph(SimpleNamespace(operators=operators), captured)  # type: ignore[arg-type]
-    assert found["opaque"] == ["shardwright.module.default", "shardwright.function.default"]
-    assert found["without_rule"] == {}
+    result = trying.of_graph(SimpleNamespace(operators=operators), captured)  # type: ignore[arg-type]
+    assert result["opaque"] == ["shardwright.module.default", "shardwright.function.default"]
+    assert result["without_rule"] == {}
 
 
+@pytest.mark.slow
 def test_float32_inside_of_what_runs_as_it_is_is_widened() -> None:
     class Asks(Reading.Inner):
         def forward(self, x: Tensor) -> Tensor:
@@ -292,8 +294,8 @@ def test_float32_inside_of_what_runs_as_it_is_is_widened() -> None:
     assert captured.verified and not trying.is_coarse(captured)
     graph = trying.Graph(captured.graph_text)
     assert graph.operators
-    found = trying.judged(built, empty())
-    assert found["state"] == "tried" and results.came_through(found)
+    result = trying.judged(built, empty())
+    assert result["state"] == "tried" and results.came_through(result)
 
 
 def test_what_does_not_train_is_not_built() -> None:
@@ -306,30 +308,30 @@ def test_what_does_not_train_is_not_built() -> None:
 # ---- a run goes on ---------------------------------------------------------------------------
 
 
-def told(package: str, name: str, say: Any) -> Found:
+def fake_trial(package: str, name: str, say: Any) -> Found:
     """In place of a model: what its name says."""
-    found: Found = {"package": package, "name": name, "state": "too slow", "phase": "capture"}
-    say(found)
+    entry: Found = {"package": package, "name": name, "state": "too slow", "phase": "capture"}
+    say(entry)
     if name == "hangs":
         while True:
             pass
     if name == "sleeps":
         time.sleep(600)
     if name == "looks":
-        say(found | {"phase": "discovered", "plans": {}})
+        say(entry | {"phase": "discovered", "plans": {}})
         os.kill(os.getpid(), signal.SIGKILL)
     if name == "dies":
         raise MemoryError("no more")
     if name == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    return found | {"state": "tried", "plans": {plan: {"outcome": "equal"} for plan in trying.PLANS}}
+    return entry | {"state": "tried", "plans": {plan: {"outcome": "equal"} for plan in trying.PLANS}}
 
 
 def test_children_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "WAITING", 2)
     keys = [("none", name) for name in ("good", "hangs", "sleeps", "dies", "killed", "looks", "good-too")]
-    found = {one["name"]: one for one in children.run(keys, told, 3, 1.0)}
-    states = {name: one["state"] for name, one in found.items()}
+    by_name = {one["name"]: one for one in children.run(keys, fake_trial, 3, 1.0)}
+    states = {name: one["state"] for name, one in by_name.items()}
     assert states == {
         "good": "tried",
         "good-too": "tried",
@@ -339,9 +341,9 @@ def test_children_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         "killed": "died",
         "looks": "tried",
     }
-    assert found["looks"]["discovered"]["plans"]["data"]["outcome"] == "fails"
-    assert found["hangs"]["reason"].endswith("were over in capture")
-    assert found["dies"]["reason"] == "MemoryError: no more"
+    assert by_name["looks"]["discovered"]["plans"]["data"]["outcome"] == "fails"
+    assert by_name["hangs"]["reason"].endswith("were over in capture")
+    assert by_name["dies"]["reason"] == "MemoryError: no more"
 
 
 def test_a_run_goes_on_where_it_was_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,16 +386,16 @@ def came_through() -> Found:
 
 
 def test_what_was_found_before_inputs_were_noticed_is_tried_again() -> None:
-    found = {"package": "none", "name": "one", "state": "tried", **came_through()}
-    old = {key: value for key, value in found.items() if key != "reads"}
+    result = {"package": "none", "name": "one", "state": "tried", **came_through()}
+    old = {key: value for key, value in result.items() if key != "reads"}
     refused: Found = {"package": "none", "name": "one", "state": "refused", "code": "SW0102"}
-    again = [old | {"opaque": ["shardwright.module.default"]}, refused, found | {"plans": {}}]
+    again = [old | {"opaque": ["shardwright.module.default"]}, refused, result | {"plans": {}}]
     for one in again:
         assert results.left([("none", "one")], {("none", "one"): one})
-        assert table.OF_BEFORE.format(1) in page([one | {"reason": "it reads", "plans": found["plans"]}]) or (
-            one is again[2]
-        )
-    for one in (found, old, refused | {"reads": []}):
+        assert table.OF_BEFORE.format(1) in page(
+            [one | {"reason": "it reads", "plans": result["plans"]}]
+        ) or (one is again[2])
+    for one in (result, old, refused | {"reads": []}):
         assert not results.left([("none", "one")], {("none", "one"): one})
 
 
@@ -410,8 +412,8 @@ def test_a_line_that_was_cut_off_is_tried_again(tmp_path: Path) -> None:
     assert results.read(file)["none", "one"]["state"] == "died"
 
 
-def page(found: list[Found]) -> str:
-    return table.page(found, {"none": 2}, "none 1.0", "2000-01-01")
+def page(entry: list[Found]) -> str:
+    return table.page(entry, {"none": 2}, "none 1.0", "2000-01-01")
 
 
 def test_the_page_tells_what_is_wrong_first_and_what_was_not_tried() -> None:
@@ -444,10 +446,10 @@ def test_the_page_tells_what_is_wrong_first_and_what_was_not_tried() -> None:
     ],
 )
 def test_a_program_that_does_not_run_or_is_not_proved_is_a_failure(made: Found, fails: bool) -> None:
-    found = {"package": "none", "name": "one", "state": "tried", **came_through()}
-    found["plans"] = {**found["plans"], "random": made}
-    assert bool(figures.failures([found])) == fails
-    assert not results.came_through(found) or made["outcome"] == "nothing"
-    assert [code for code, _ in figures.codes([found])] == (
+    result = {"package": "none", "name": "one", "state": "tried", **came_through()}
+    result["plans"] = {**result["plans"], "random": made}
+    assert bool(figures.failures([result])) == fails
+    assert not results.came_through(result) or made["outcome"] == "nothing"
+    assert [code for code, _ in figures.codes([result])] == (
         [made["code"]] if made.get("code", "SW0309") != "SW0309" else []
     )

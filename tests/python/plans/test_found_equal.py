@@ -46,22 +46,22 @@ def searched(graph: Graph, cluster: str, memory: int | None = None) -> Found:
     return Choice(cluster, batches=BATCHES, memory=memory).search(graph, WORLD, every=True)
 
 
-def found(graph: Graph, cluster: str) -> Iterator[Plan]:
+def found_plans(graph: Graph, cluster: str) -> Iterator[Plan]:
     """Those that have no name, and one whose order was searched, also where only half of the memory is there
     that the quickest needs."""
     free = searched(graph, cluster)
     _, needed, _ = free.rows[0]["memory"]
-    for of in (free, searched(graph, cluster, needed // 2)):
-        at = [at for at, row in enumerate(of.rows) if row["plan"].startswith(("auto", "found"))]
-        ordered = [at for at, row in enumerate(of.rows) if row["order"] is not None]
-        yield from map(of.plan, {*at[:2], *ordered[:1]})
+    for each in (free, searched(graph, cluster, needed // 2)):
+        at = [at for at, row in enumerate(each.rows) if row["plan"].startswith(("auto", "found"))]
+        ordered = [at for at, row in enumerate(each.rows) if row["order"] is not None]
+        yield from map(each.plan, {*at[:2], *ordered[:1]})
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_found_is_equal_to_the_single_device(name: str, cluster: str) -> None:
     module, batches, captured, graph, expected = known(name)
-    plans = {plan.text: plan for plan in found(graph, cluster)}.values()
+    plans = {plan.text: plan for plan in found_plans(graph, cluster)}.values()
     assert len(plans) > 1
     for plan in plans:
         assert {device for _, _, devices in plan.decisions for device in devices} == set(range(WORLD))

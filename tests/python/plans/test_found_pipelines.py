@@ -21,9 +21,9 @@ def _found(graph: Graph) -> Found:
 
 
 def _plans(graph: Graph) -> list[Plan]:
-    found = _found(graph)
-    plans = [found.plan(at) for at, row in enumerate(found.rows) if row["plan"].startswith("found, ")]
-    assert found.pipelines is not None and found.pipelines[2] > 0
+    search = _found(graph)
+    plans = [search.plan(at) for at, row in enumerate(search.rows) if row["plan"].startswith("found, ")]
+    assert search.pipelines is not None and search.pipelines[2] > 0
     assert len(plans) > 2
     return plans
 
@@ -56,10 +56,10 @@ def test_a_program_that_leaves_a_message_out_is_refused() -> None:
 
 def test_of_an_order_that_was_searched_it_is_told_what_none_can_beat() -> None:
     graph = Graph(capture(*MODELS["gpt"]()).graph_text)
-    found = Choice("cpu:4", batches=8).search(graph, piped.WORLD)
-    first = found.rows[0]
-    assert first["plan"].endswith(", in an order of its own") and "\ntimetable 0" in found.plan(0).text
+    search = Choice("cpu:4", batches=8).search(graph, piped.WORLD)
+    first = search.rows[0]
+    assert first["plan"].endswith(", in an order of its own") and "\ntimetable 0" in search.plan(0).text
     assert 0.5 * first["seconds"] < first["order"] <= first["seconds"]
-    assert any(line.startswith("its schedule was searched: with blocks") for line in lines_of(found))
-    others = [row for row in found.rows if not row["plan"].endswith(", in an order of its own")]
+    assert any(line.startswith("its schedule was searched: with blocks") for line in lines_of(search))
+    others = [row for row in search.rows if not row["plan"].endswith(", in an order of its own")]
     assert all(row["order"] is None for row in others)

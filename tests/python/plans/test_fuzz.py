@@ -25,8 +25,8 @@ def findings(case: Mended) -> list[Finding]:
     program = Program("", pasted=case.source)
     try:
         compare(prepare(program), Way(case.plan, case.devices, case.outputs, batches=case.batches))
-    except Found as found:
-        return [found.finding]
+    except Found as failure:
+        return [failure.finding]
     return []
 
 
@@ -40,16 +40,16 @@ def test_random_programs_equal_the_single_device(start: int) -> None:
 
 @pytest.mark.parametrize("case", MENDED, ids=lambda case: case.name)
 def test_what_was_mended_holds(case: Mended) -> None:
-    found = findings(case)
-    assert not found, shrinking.snippet(found[0])
+    failures = findings(case)
+    assert not failures, shrinking.snippet(failures[0])
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.example.name)
 def test_what_is_known_to_go_wrong_still_does(known: Known) -> None:
     """One that holds now leaves `known.py` for `mended.py`."""
-    found = findings(known.example)
-    assert found, "this holds now"
-    assert session.is_known(found[0]) == known.example.name
+    failures = findings(known.example)
+    assert failures, "this holds now"
+    assert session.is_known(failures[0]) == known.example.name
 
 
 def test_the_same_seed_gives_the_same_programs_and_plans() -> None:

@@ -53,8 +53,8 @@ def bundle(name: str, plan: Plan) -> tuple[Bundle, Compiled]:
 def check(name: str, plan: Plan) -> Compiled:
     (module, _, kwargs), _, _, expected = known(name)
     made, compiled = bundle(name, plan)
-    found = equality.run_steps(made, module, equality.micro_batches(kwargs, BATCHES))
-    equality.assert_equal(found, expected, f"{name}, {plan.name}")
+    actual = equality.run_steps(made, module, equality.micro_batches(kwargs, BATCHES))
+    equality.assert_equal(actual, expected, f"{name}, {plan.name}")
     return compiled
 
 
@@ -90,8 +90,8 @@ def test_stages_are_even_without_what_is_taken_out() -> None:
     graph = known("gpt2")[2]
     whole, apart = (Plan.named(graph, f"stages:2{more}", 2).text for more in ("", " x interlaced"))
     assert "%loss" in whole and whole != apart
-    found = [line for line in apart.splitlines() if line.startswith("block")]
-    assert len(found) == 4
+    block_lines = [line for line in apart.splitlines() if line.startswith("block")]
+    assert len(block_lines) == 4
 
 
 def test_a_plan_by_hand() -> None:

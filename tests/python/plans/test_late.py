@@ -150,12 +150,12 @@ def _run(name: str, plan: str, devices: int, joined: int | None = None) -> None:
     kinds: set[str] = set()
     bundle = program(name, plan, devices)
     batches = equality.micro_batches(kwargs or args, 4 if "stages" in plan else 2)
-    found = equality.run_steps(
+    actual = equality.run_steps(
         bundle, module, batches, 1, functools.partial(dict, seed=1), local=late(kinds=kinds, joined=joined)
     )
     assert kinds, "nothing has been waited for"
     alike = equality.run_steps(bundle, module, batches, 1, functools.partial(dict, seed=1))
-    equality.assert_equal(found, alike)
+    equality.assert_equal(actual, alike)
 
 
 def test_all_models_are_there() -> None:

@@ -57,8 +57,10 @@ def printed(made: Bundle) -> str:
 )
 def test_which_messages_overlap(plan: str, kinds: set[str]) -> None:
     text = printed(bundle(gpt()[2], plan))
-    found = [match["kind"] for match in BESIDE.finditer(text)]
-    assert set(found) == kinds and len(found) == text.count("async_op=True") == text.count("grad_inputs(")
+    overlapping = [match["kind"] for match in BESIDE.finditer(text)]
+    assert set(overlapping) == kinds and len(overlapping) == text.count("async_op=True") == text.count(
+        "grad_inputs("
+    )
 
 
 def test_large_messages_overlap_where_a_plan_says_nothing() -> None:
@@ -86,9 +88,9 @@ def test_parameters_learn_while_a_message_is_in_flight(monkeypatch: pytest.Monke
         original(self)
 
     monkeypatch.setattr(Left, "backward", backward)
-    found = steps(module, args, bundle(captured, "megatron x overlap"), local=late())
+    actual = steps(module, args, bundle(captured, "megatron x overlap"), local=late())
     assert set(under_way) == {1}
-    equality.assert_equal(found, steps(module, args, bundle(captured, "megatron")))
+    equality.assert_equal(actual, steps(module, args, bundle(captured, "megatron")))
 
 
 def test_a_message_that_nobody_waits_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,9 +109,9 @@ def test_what_is_compiled_computes_all_gradients_at_once(monkeypatch: pytest.Mon
         return {"seed": 1, "local": LocalCode(Progress(False), "eager")}
 
     monkeypatch.setattr(Left, "backward", lambda self: split.append(1))
-    found = [steps(module, args, made, options=compiled) for made in plans.values()]
+    actual = [steps(module, args, made, options=compiled) for made in plans.values()]
     assert not split
-    equality.assert_equal(found[0], found[1])
+    equality.assert_equal(actual[0], actual[1])
 
 
 def test_a_plan_file_says_from_which_size_on() -> None:

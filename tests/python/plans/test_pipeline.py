@@ -99,8 +99,8 @@ def assert_equal(
     expected = EXPECTED.setdefault(module, {})
     if (count, steps) not in expected:
         expected[count, steps] = equality.steps_reference(module, batches, steps)
-    found = equality.run_steps(bundle(plan, captured), module, batches, steps)
-    equality.assert_equal(found, expected[count, steps], f"{plan.name}, {count} batches")
+    actual = equality.run_steps(bundle(plan, captured), module, batches, steps)
+    equality.assert_equal(actual, expected[count, steps], f"{plan.name}, {count} batches")
 
 
 @pytest.mark.parametrize("name", ["mlp", "gpt", "resnet"])
@@ -136,8 +136,8 @@ def test_models_of_transformers_equal_the_single_device(name: str) -> None:
         ("stages:4 x gpipe", 4),
         ("stages:2 x zb-h1", 2),
     ]:
-        found = equality.run_steps(bundle(Plan.named(graph, plan, devices), captured), module, batches)
-        equality.assert_equal(found, expected, plan)
+        actual = equality.run_steps(bundle(Plan.named(graph, plan, devices), captured), module, batches)
+        equality.assert_equal(actual, expected, plan)
 
 
 # ---- what a block is ---------------------------------------------------------------------------
@@ -262,8 +262,8 @@ def test_masks_are_those_of_the_single_device(more: str) -> None:
     batches = equality.micro_batches(args, 3)
     torch.manual_seed(7)
     expected = equality.steps_reference(module, batches, 1)
-    found = equality.run_steps(bundle(plan, captured), module, batches, 1, options=equality.single_device(7))
-    equality.assert_equal(found, expected, "dropout")
+    actual = equality.run_steps(bundle(plan, captured), module, batches, 1, options=equality.single_device(7))
+    equality.assert_equal(actual, expected, "dropout")
 
 
 # ---- what it looks like ------------------------------------------------------------------------
@@ -283,14 +283,14 @@ def step_of(text: str) -> list[str]:
 
 
 def test_a_stage_runs_as_many_forwards_ahead_as_stages_follow() -> None:
-    found = files("stages:3", 3)
-    assert step_of(found["rank_0.py"])[:4] == [
+    program = files("stages:3", 3)
+    assert step_of(program["rank_0.py"])[:4] == [
         AHEAD,
         "for b in range(-2, batches):",
         "yield forward_0, b + 2",
         "yield backward_0, b, scale, b == batches - 1",
     ]
-    assert step_of(found["rank_2.py"])[:3] == [
+    assert step_of(program["rank_2.py"])[:3] == [
         "for b in range(batches):",
         "yield forward_2, b",
         "yield backward_2, b, scale, b == batches - 1",
@@ -298,8 +298,8 @@ def test_a_stage_runs_as_many_forwards_ahead_as_stages_follow() -> None:
 
 
 def test_interleaved_stages_run_several_micro_batches_of_a_block_together() -> None:
-    found = files("stages:2 x interleaved:2", 2)
-    assert step_of(found["rank_1.py"])[:10] == [
+    program = files("stages:2 x interleaved:2", 2)
+    assert step_of(program["rank_1.py"])[:10] == [
         AHEAD,
         "for b in range(-2, batches, 2):",
         "yield forward_3, b",
@@ -314,8 +314,8 @@ def test_interleaved_stages_run_several_micro_batches_of_a_block_together() -> N
 
 
 def test_the_first_micro_batches_of_a_v_run_in_loops_of_their_own() -> None:
-    found = files("stages:3 x zb-v", 3)
-    assert step_of(found["rank_1.py"]) == [
+    program = files("stages:3 x zb-v", 3)
+    assert step_of(program["rank_1.py"]) == [
         EARLY,
         "for b in range(4):",
         "yield forward_1, b",
@@ -363,8 +363,8 @@ def test_a_beginning_that_updates_buffers_in_another_order_is_refused() -> None:
 
 
 def test_gpipe_runs_all_forwards_first() -> None:
-    found = files("stages:2 x gpipe", 2)
-    assert step_of(found["rank_0.py"])[:4] == [
+    program = files("stages:2 x gpipe", 2)
+    assert step_of(program["rank_0.py"])[:4] == [
         "for b in range(batches):",
         "yield forward_0, b",
         "for b in range(batches):",
@@ -506,8 +506,8 @@ def test_norms_are_those_of_the_single_device() -> None:
     for batch in batches:
         (module(*batch)[1] / 3).backward()
     expected = nn.utils.clip_grad_norm_(module.parameters(), 0.5)
-    for found in on_all(plan, captured, module, norm):
-        assert torch.allclose(found, expected, rtol=1e-9)
+    for actual in on_all(plan, captured, module, norm):
+        assert torch.allclose(actual, expected, rtol=1e-9)
 
 
 def test_a_hook_on_one_stage_sees_the_gradient_of_each_batch() -> None:
@@ -516,14 +516,14 @@ def test_a_hook_on_one_stage_sees_the_gradient_of_each_batch() -> None:
     batches = equality.micro_batches(args, 3)
 
     def seen(model: ParallelModule) -> list[Tensor]:
-        found: list[Tensor] = []
+        hooked: list[Tensor] = []
         held = [s.data for s in model.shards.held if s.tensor.names[0] == "b.weight"]
         for weight in held:
-            weight.register_hook(lambda gradient: found.append(gradient.clone()))
+            weight.register_hook(lambda gradient: hooked.append(gradient.clone()))
         model.train_step(batches)
-        return found
+        return hooked
 
-    gradients = [found for found in on_all(plan, captured, module, seen) if found]
+    gradients = [hooked for hooked in on_all(plan, captured, module, seen) if hooked]
     assert len(gradients) == 1 and len(gradients[0]) == 3
     for gradient, batch in zip(gradients[0], batches, strict=True):
         module.zero_grad()
@@ -543,13 +543,13 @@ def test_micro_batches_of_several_shapes_are_pipelines_in_turn() -> None:
         parameters = [s for s in model.shards.held if s.data.grad is not None]
         return [(s.tensor.names[0], s.data.grad) for s in parameters if s.data.grad is not None]
 
-    found = run_local(2, gradient)
+    actual = run_local(2, gradient)
     for batch in batches:
         (module(*batch)[1] / 3).backward()
     expected = {name: p.grad for name, p in module.named_parameters()}
-    for name, grad in (pair for row in found for pair in row):
-        own = expected[name]
-        assert own is not None and torch.allclose(grad, own, rtol=1e-8, atol=1e-12), name
+    for name, grad in (pair for row in actual for pair in row):
+        wanted = expected[name]
+        assert wanted is not None and torch.allclose(grad, wanted, rtol=1e-8, atol=1e-12), name
 
 
 def test_a_batch_is_cut_for_the_stages() -> None:
@@ -563,14 +563,14 @@ def test_a_batch_is_cut_for_the_stages() -> None:
         model.train_step(whole)
         return [(s.tensor.names[0], s.data.grad) for s in model.shards.held]
 
-    found = run_local(2, gradient)
+    actual = run_local(2, gradient)
     module(*whole)[1].backward()
     expected = {name: p.grad for name, p in module.named_parameters()}
-    seen = {name: grad for row in found for name, grad in row if grad is not None}
+    seen = {name: grad for row in actual for name, grad in row if grad is not None}
     assert seen.keys() == expected.keys()
     for name, grad in seen.items():
-        own = expected[name]
-        assert own is not None and torch.allclose(grad, own, rtol=1e-8, atol=1e-12), name
+        wanted = expected[name]
+        assert wanted is not None and torch.allclose(grad, wanted, rtol=1e-8, atol=1e-12), name
 
 
 # ---- what is refused ---------------------------------------------------------------------------

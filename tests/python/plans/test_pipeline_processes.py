@@ -100,9 +100,9 @@ def test_a_run_goes_on_under_other_stages(tmp_path: Path) -> None:
         for batch in batches:
             (equality.scalars(equality.called(module, batch))[0] / 3).backward()
         adamw.step()
-    found = torch.load(tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt")
     for name, value in module.state_dict().items():
-        assert torch.allclose(found[name], value, rtol=1e-8, atol=1e-10), name
+        assert torch.allclose(state[name], value, rtol=1e-8, atol=1e-10), name
 
 
 def _die(rank: int, folder: str) -> None:

@@ -78,7 +78,7 @@ def test_the_rows_of_a_token_are_summed_before_ranks_sum(plan: str, devices: int
     for phase, expected in EXPERTS.items():
         if plan != "coshard:4":
             expected = expected[:1]  # all of a phase in one message, which has the name of its first part
-        mlp = [found for found in compiled.communications if found[0] == phase and ".mlp" in found[2]]
+        mlp = [listed for listed in compiled.communications if listed[0] == phase and ".mlp" in listed[2]]
         assert [(kind, name) for _, kind, _, name in mlp] == [("all_reduce", name) for name, _ in expected]
 
 
@@ -86,12 +86,12 @@ def test_bytes_of_the_experts_do_not_grow_with_how_many_are_chosen() -> None:
     module, args, kwargs = zoo.mixtral(layers=1)
     with zoo.widened():
         graph = Graph(capture(module, args, kwargs).graph_text)
-    found = compile(Plan.named(graph, "megatron", 2)).bytes[0]
+    sent = compile(Plan.named(graph, "megatron", 2)).bytes[0]
     row = TOKENS * WIDTH * BYTES
     # The embedding, the attention, the experts; three values of each token for the loss.
-    assert found["forward all_reduce"] == 3 * row + 3 * TOKENS * BYTES
+    assert sent["forward all_reduce"] == 3 * row + 3 * TOKENS * BYTES
     # What the head, the attention and the experts read; the weights of the chosen experts.
-    assert found["backward all_reduce"] == 3 * row + TOKENS * CHOSEN * BYTES
+    assert sent["backward all_reduce"] == 3 * row + TOKENS * CHOSEN * BYTES
 
 
 # ---- what is left whole ----------------------------------------------------------------------
@@ -161,9 +161,9 @@ def test_what_a_plan_foresees_is_what_the_program_computes() -> None:
     for name, devices in [("data", 3), ("data:2 x megatron:2", 4), ("megatron x recompute", 2)]:
         plan = Plan.named(graph, name, devices)
         _, foreseen, again, _ = plan.work
-        for found, a, b in zip(compile(plan).computed, foreseen, again, strict=True):
-            assert found[0] == pytest.approx(a, rel=0.01), name
-            assert found[1] == pytest.approx(b, rel=0.01), name
+        for computed, a, b in zip(compile(plan).computed, foreseen, again, strict=True):
+            assert computed[0] == pytest.approx(a, rel=0.01), name
+            assert computed[1] == pytest.approx(b, rel=0.01), name
 
 
 def test_shardwright_plan_says_it_behind_a_plan_that_is_a_plan_file(

@@ -60,8 +60,8 @@ def bundle(compiled: Compiled, plan: Plan, captured: Captured) -> Bundle:
 def check(name: str, plan: Plan, **options: Any) -> Compiled:
     module, args, captured, _ = model(name)
     compiled = compile(plan)
-    found = equality.run(bundle(compiled, plan, captured), module, args, **options)
-    equality.assert_equal(found, equality.reference(module, args), f"{name}, {plan!r}")
+    actual = equality.run(bundle(compiled, plan, captured), module, args, **options)
+    equality.assert_equal(actual, equality.reference(module, args), f"{name}, {plan!r}")
     return compiled
 
 
@@ -87,12 +87,12 @@ def test_buffers_are_updated_once(lines: str, use: str) -> None:
 @pytest.mark.parametrize(("name", "devices"), NAMED)
 def test_masks_are_the_same_when_they_are_drawn_again(name: str, devices: int) -> None:
     module, args, captured, graph = model("gpt", dropout=0.2)
-    found = Plan.named(graph, name, devices)
-    compiled = compile(found)
+    plan = Plan.named(graph, name, devices)
+    compiled = compile(plan)
     torch.manual_seed(11)
     expected = equality.reference(module, args)
 
-    given = bundle(compiled, found, captured)
+    given = bundle(compiled, plan, captured)
     equality.assert_equal(
         equality.run(given, module, args, options=equality.single_device(11)), expected, name
     )
@@ -117,8 +117,8 @@ def test_communications_are_made_again_where_their_results_are_needed() -> None:
 
 def test_nothing_is_computed_more_often_than_it_is_in_spans() -> None:
     """Of spans inside of each other the last is computed again at once, others once more for each around."""
-    found, again = spans_of_deep('recompute "h"\nrecompute "h.*"'), spans_of_deep('recompute "h.*"')
-    (_, nested), (_, once) = found.computed[0], again.computed[0]
+    plan, again = spans_of_deep('recompute "h"\nrecompute "h.*"'), spans_of_deep('recompute "h.*"')
+    (_, nested), (_, once) = plan.computed[0], again.computed[0]
     assert 1.6 * once < nested < 2 * once
 
 
@@ -175,8 +175,8 @@ def test_less_is_kept() -> None:
     module, args, captured, graph = model("gpt")
     sizes = []
     for name in ("replicate", "recompute"):
-        found = Plan.named(graph, name, 1)
-        sizes.append(saved(bundle(compile(found), found, captured), module, args))
+        plan = Plan.named(graph, name, 1)
+        sizes.append(saved(bundle(compile(plan), plan, captured), module, args))
     plain, recomputed = sizes
     assert recomputed < plain / 2, sizes
 
@@ -204,10 +204,13 @@ def test_a_function_says_it_too() -> None:
 
 @pytest.mark.parametrize("lines", LINES.values(), ids=LINES)
 def test_a_plan_that_is_printed_is_the_plan(lines: str) -> None:
-    graph, found = model("gpt")[3], plan("gpt", lines)
-    for text in (found.text, found.folded):
-        assert Plan.parse(graph, text).text == found.text
-    assert found.text.count("\nrecompute ") == found.folded.count("\nrecompute ") or "h.*" in found.folded
+    graph, made_plan = model("gpt")[3], plan("gpt", lines)
+    for text in (made_plan.text, made_plan.folded):
+        assert Plan.parse(graph, text).text == made_plan.text
+    assert (
+        made_plan.text.count("\nrecompute ") == made_plan.folded.count("\nrecompute ")
+        or "h.*" in made_plan.folded
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,8 +241,8 @@ def test_the_command_says_what_is_computed_again(tmp_path: Path, capsys: pytest.
     main(["plan", f"{source}:gpt", "--devices", "2", "--plan", "data x recompute", "--text"])
     assert 'recompute "h.*"\n' in capsys.readouterr().out
     main(["plan", f"{source}:gpt", "--devices", "2", "--diff", "data", "data x recompute", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["operators"] == found["a"]["recompute"] == []
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["operators"] == answer["a"]["recompute"] == []
     operators = model("gpt")[3].operators
     layers = [[op.name for op in operators if op.path.startswith(f"h.{layer}")] for layer in range(2)]
-    assert found["b"]["recompute"] == layers
+    assert answer["b"]["recompute"] == layers

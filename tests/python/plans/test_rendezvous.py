@@ -45,9 +45,9 @@ rendezvous = functools.partial(run_local, rendezvous=True)
 def assert_equal(plan: Plan, captured: Any, model: models.Model, count: int) -> None:
     module, args = model
     batches = equality.micro_batches(args, count)
-    found = equality.run_steps(bundle(plan, captured), module, batches, 2, local=rendezvous)
+    actual = equality.run_steps(bundle(plan, captured), module, batches, 2, local=rendezvous)
     equality.assert_equal(
-        found, equality.steps_reference(module, batches, 2), f"{plan.name}, {count} batches"
+        actual, equality.steps_reference(module, batches, 2), f"{plan.name}, {count} batches"
     )
 
 
@@ -103,8 +103,8 @@ def test_ranks_that_send_each_other_the_same_have_a_line_for_each_way(monkeypatc
     with pytest.raises(RuntimeFault, match="SW0717"):
         assert_equal(plan, captured, model, 3)
     # Where messages are on their way meanwhile, nobody sees that.
-    found = equality.run_steps(bundle(plan, captured), model[0], [model[1]])
-    equality.assert_equal(found, equality.steps_reference(model[0], [model[1]]))
+    actual = equality.run_steps(bundle(plan, captured), model[0], [model[1]])
+    equality.assert_equal(actual, equality.steps_reference(model[0], [model[1]]))
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,10 @@ def test_a_message_that_nobody_comes_for_is_found() -> None:
 
 def test_exchanges_move_both_ways_at_once() -> None:
     def body(rank: int, comm: LocalComm) -> list[float]:
-        found = torch.zeros(2)
+        received = torch.zeros(2)
         for turn in range(3):
-            comm.exchange({1 - rank: torch.full((2,), 1.0 + rank + turn)}, {1 - rank: found})
-        return found.tolist()
+            comm.exchange({1 - rank: torch.full((2,), 1.0 + rank + turn)}, {1 - rank: received})
+        return received.tolist()
 
     assert rendezvous(2, body) == [[4.0, 4.0], [3.0, 3.0]]
 
@@ -254,8 +254,8 @@ def test_lines_are_used_once_before_they_are_needed(plan: str, devices: int, mon
     files = bundle(Plan.named(Graph(captured.graph_text), plan, devices), captured)
     batches = equality.micro_batches(args, 4)
     lazy = functools.partial(run_local, rendezvous=True, lazy=True)
-    found = equality.run_steps(files, module, batches, 2, local=lazy)
-    equality.assert_equal(found, equality.steps_reference(module, batches, 2), plan)
+    actual = equality.run_steps(files, module, batches, 2, local=lazy)
+    equality.assert_equal(actual, equality.steps_reference(module, batches, 2), plan)
     monkeypatch.setattr(local, "first_uses", lambda lines, rank: ())
     if plan.endswith("bidirectional"):
         with pytest.raises(RuntimeFault, match="waits in the first use of line"):

@@ -124,8 +124,8 @@ def check(name: str, plan: Plan) -> Compiled:
     module, args, captured, _ = model(name)
     compiled = compile(plan)
     bundle = Bundle(dict(compiled.files), compiled.digest, plan.name, plan.devices, captured, "", "")
-    found = equality.run(bundle, module, args)
-    equality.assert_equal(found, equality.reference(module, args), f"{name}, {plan!r}")
+    actual = equality.run(bundle, module, args)
+    equality.assert_equal(actual, equality.reference(module, args), f"{name}, {plan!r}")
     return compiled
 
 
@@ -136,18 +136,18 @@ def code(compiled: Compiled) -> str:
 @pytest.mark.parametrize(("plan", "devices"), NAMED)
 @pytest.mark.parametrize("name", MODELS)
 def test_programs_equal_the_single_device(name: str, plan: str, devices: int) -> None:
-    found = Plan.named(model(name)[3], plan, devices)
-    spans = found.recompute or found.offload
+    named_plan = Plan.named(model(name)[3], plan, devices)
+    spans = named_plan.recompute or named_plan.offload
     assert spans and all(spans)
-    again = code(check(name, found))
-    assert not found.recompute or "recompute=True" in again or "forget=True" in again
+    again = code(check(name, named_plan))
+    assert not named_plan.recompute or "recompute=True" in again or "forget=True" in again
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_pipelines_are_proved(name: str) -> None:
     """Of a segment over two stages each computes its own operators again."""
-    found = Plan.named(model(name)[3], "stages:2 x 1f1b x recompute", 2)
-    assert all("recompute=True" in text for file, text in compile(found).files.items() if "rank_0" in file)
+    plan = Plan.named(model(name)[3], "stages:2 x 1f1b x recompute", 2)
+    assert all("recompute=True" in text for file, text in compile(plan).files.items() if "rank_0" in file)
 
 
 @pytest.mark.parametrize("plan", ["replicate", "data:2", "zero3:2"])
@@ -155,12 +155,12 @@ def test_pipelines_are_proved(name: str) -> None:
 def test_less_is_there_at_a_time(name: str, plan: str) -> None:
     devices = 1 if plan == "replicate" else 2
     module, args, captured, graph = model(name)
-    told, seen = [], []
+    predicted, seen = [], []
     for each in (plan, f"{plan} x recompute"):
         compiled = compile(Plan.named(graph, each, devices))
-        told.append(max(memory.total for memory in compiled.memory("none")))
+        predicted.append(max(memory.total for memory in compiled.memory("none")))
         seen.append(live.peak(compiled, module, captured, lambda it: it(*args).sum().backward()))
-    assert told[1] < told[0], told
+    assert predicted[1] < predicted[0], predicted
     assert seen[1] <= seen[0], seen
 
 
@@ -177,19 +177,19 @@ def test_segments_are_apart_and_leave_the_last_operators_out() -> None:
 def test_a_plan_that_is_printed_is_the_plan() -> None:
     for name in MODELS:
         graph = model(name)[3]
-        found = Plan.named(graph, "data x recompute", 2)
-        for text in (found.text, found.folded):
-            assert Plan.parse(graph, text).text == found.text
-        assert "..%" in found.text
+        plan = Plan.named(graph, "data x recompute", 2)
+        for text in (plan.text, plan.folded):
+            assert Plan.parse(graph, text).text == plan.text
+        assert "..%" in plan.text
 
 
 def test_what_is_named_from_one_to_another_is_one_span() -> None:
     graph = model("flat")[3]
     text = 'shardwright-plan 1\nname "mine"\ndevices 2\nuse "data"\nrecompute %{}..%{}\n'
     first, last = graph.operators[0].name, graph.operators[5].name
-    found = Plan.parse(graph, text.format(first, last))
-    assert [len(span) for span in found.recompute] == [6]
-    check("flat", found)
+    plan = Plan.parse(graph, text.format(first, last))
+    assert [len(span) for span in plan.recompute] == [6]
+    check("flat", plan)
     with pytest.raises(sw.ShardwrightError, match=rf"SW0301.*%{last}\.\.%{first} names no operators"):
         Plan.parse(graph, text.format(last, first))
 

@@ -73,6 +73,7 @@ def test_little_is_computed_again() -> None:
     assert none == 0 and 0 < selective < 0.01 and whole > 0.2, shares
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_between_all_and_nothing() -> None:
     module, args, captured, _ = deep()
     step = lambda it: it(*args)[1].backward()  # noqa: E731

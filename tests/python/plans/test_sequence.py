@@ -101,8 +101,8 @@ def bundle(plan: Plan, captured: Captured) -> Bundle:
 def test_a_divided_sequence_equals_the_whole(name: str, plan: str, devices: int) -> None:
     (module, args, kwargs), captured, graph, expected = known(name)
     made = bundle(Plan.named(graph, plan, devices), captured)
-    found = equality.run(made, module, args, kwargs=kwargs)
-    equality.assert_equal(found, expected, f"{name}, {plan}")
+    actual = equality.run(made, module, args, kwargs=kwargs)
+    equality.assert_equal(actual, expected, f"{name}, {plan}")
 
 
 @pytest.mark.parametrize("plan", ["sequence", "zigzag", "ulysses"])
@@ -126,8 +126,8 @@ def test_masks_of_a_part_are_those_of_the_single_device(plan: str, causal: bool)
         expected = equality.reference(module, args, kwargs=kwargs)
     made = bundle(Plan.named(Graph(captured.graph_text), plan, 2), captured)
     options = equality.single_device(7)
-    found = equality.run(made, module, args, options=options, kwargs=kwargs)
-    equality.assert_equal(found, expected, plan)
+    actual = equality.run(made, module, args, options=options, kwargs=kwargs)
+    equality.assert_equal(actual, expected, plan)
 
 
 # ---- what is communicated -------------------------------------------------------------------
@@ -137,12 +137,12 @@ LAYER = re.compile(r"(?:layers|h|layer)\.(\d+)\b")
 
 def inside(name: str, plan: str, devices: int) -> dict[str, set[tuple[tuple[str, int], ...]]]:
     """For each phase the communications inside of a layer, of all layers."""
-    found: dict[tuple[str, str], Counter[str]] = {}
+    by_layer: dict[tuple[str, str], Counter[str]] = {}
     for phase, kind, path, _ in compile(Plan.named(known(name)[2], plan, devices)).communications:
         if layer := LAYER.search(path):
-            found.setdefault((phase, layer[1]), Counter())[kind] += 1
+            by_layer.setdefault((phase, layer[1]), Counter())[kind] += 1
     phases: dict[str, set[tuple[tuple[str, int], ...]]] = {}
-    for (phase, _), counts in found.items():
+    for (phase, _), counts in by_layer.items():
         phases.setdefault(phase, set()).add(tuple(sorted(counts.items())))
     return phases
 
@@ -172,8 +172,8 @@ def handed_over(name: str, plan: str, phase: str, devices: int) -> list[float]:
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 @pytest.mark.parametrize("name", ["gpt", "llama"])
 def test_parts_from_both_ends_send_as_many_bytes_as_parts_in_a_row(name: str, phase: str) -> None:
-    found = handed_over(name, "zigzag", phase, 4)
-    assert found == handed_over(name, "sequence", phase, 4) and found[0] > 0
+    sent = handed_over(name, "zigzag", phase, 4)
+    assert sent == handed_over(name, "sequence", phase, 4) and sent[0] > 0
 
 
 @pytest.mark.parametrize("plan", ["sequence", "zigzag", "ulysses"])

@@ -55,8 +55,8 @@ def check(forward: Forward, batch: int = 4, seeds: int = SEEDS) -> None:
         compiled = compile(plan)
         files = dict(compiled.files)
         bundle = Bundle(files, compiled.digest, plan.name, plan.devices, captured, "", "")
-        found = equality.run(bundle, module, args, options=equality.single_device(11))
-        equality.assert_equal(found, expected, repr(plan))
+        actual = equality.run(bundle, module, args, options=equality.single_device(11))
+        equality.assert_equal(actual, expected, repr(plan))
 
 
 def fits(graph: Graph, name: str) -> bool:

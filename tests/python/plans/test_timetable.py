@@ -43,14 +43,14 @@ def code(steps: str) -> Code:
 
 def words(codes: list[Code], alone: bool = False) -> str:
     """`F0`: the forward of the first micro-batch. `B1!`: backward of the second, the last of its program."""
-    found = []
+    written = []
     for task in tasks(codes, 0.5, alone=alone):
         if isinstance(task, Forward):
-            found.append(f"F{task.batch}")
+            written.append(f"F{task.batch}")
         elif not isinstance(task, End):
             assert isinstance(task, Backward) and task.scale == 0.5
-            found.append(f"B{task.batch}" + "!" * task.last)
-    return " ".join(found)
+            written.append(f"B{task.batch}" + "!" * task.last)
+    return " ".join(written)
 
 
 def test_one_program_follows_its_timetable() -> None:

@@ -62,8 +62,8 @@ def bundle(plan: Plan, captured: Captured) -> Bundle:
 def assert_equal(plan: Plan, captured: Captured, model: models.Model, count: int) -> None:
     module, args = model
     batches = equality.micro_batches(args, count)
-    found = equality.run_steps(bundle(plan, captured), module, batches)
-    equality.assert_equal(found, equality.steps_reference(module, batches), f"{plan.name}, {count} batches")
+    actual = equality.run_steps(bundle(plan, captured), module, batches)
+    equality.assert_equal(actual, equality.steps_reference(module, batches), f"{plan.name}, {count} batches")
 
 
 @functools.cache
@@ -170,8 +170,8 @@ def test_the_single_device_s_masks_are_not_those_of_slices() -> None:
     module, args = models.gpt(dropout=0.2)
     captured = capture(module, args)
     made = bundle(Plan.named(Graph(captured.graph_text), "stages:2 x tokens:2", 2), captured)
-    found = equality.run_steps(made, module, equality.micro_batches(args, 2), 1)
-    assert all(torch.isfinite(gradient).all() for gradient in found.gradients.values())
+    actual = equality.run_steps(made, module, equality.micro_batches(args, 2), 1)
+    assert all(torch.isfinite(gradient).all() for gradient in actual.gradients.values())
     with pytest.raises(RuntimeFault, match="not known for slices of the sequence"):
         equality.run_steps(made, module, [args], 1, options=equality.single_device(7))
 

@@ -74,13 +74,13 @@ def held(plan: Plan, it: Case) -> dict[str, Any]:
 
     compiled = compile(plan, "all")
     program = load_program(dict(compiled.files), digest=compiled.digest, world=plan.devices)
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for rank, table in enumerate(program.ranks):
         for number, region in table.shards:
             tensor = program.tensors[number]
             if tensor.kind == "param":
-                found.setdefault(f"{rank} {tensor.names[0]}", []).append((tensor.factors, region))
-    return found
+                parts.setdefault(f"{rank} {tensor.names[0]}", []).append((tensor.factors, region))
+    return parts
 
 
 @pytest.mark.parametrize("plan", ["data", "megatron", "data:2 x megatron:2"])
@@ -94,7 +94,7 @@ def test_weights_stay_where_they_are(plan: str) -> None:
 def test_a_short_batch_is_split_as_far_as_it_goes() -> None:
     there, here = gpt(4, 16), gpt(3, 16)
     carried = Plan.named(there[3], "data", 4).transferred(here[3])
-    splits = {op.name: found for op, found, _ in carried.decisions}
+    splits = {op.name: split for op, split, _ in carried.decisions}
     assert splits["linear"] == [("b", 2), ("replicate", 2)]
     assert any("`b` is split 2 ways and not 4" in note for note in carried.notes)
 
@@ -135,9 +135,9 @@ def test_evaluation_without_labels(plan: str, devices: int) -> None:
         with torch.no_grad():
             return ParallelModule(program, comm, sources(module, captured), captured, training=False)(x)
 
-    found = [y for y in run_local(devices, run) if isinstance(y, Tensor)]
-    assert found
-    assert all(torch.allclose(y, expected, rtol=1e-12, atol=1e-14) for y in found)
+    actual = [y for y in run_local(devices, run) if isinstance(y, Tensor)]
+    assert actual
+    assert all(torch.allclose(y, expected, rtol=1e-12, atol=1e-14) for y in actual)
     # The softmax was not there before.
     assert any("the plan does not mention it" in note for note in carried.notes)
 
@@ -146,9 +146,9 @@ def test_a_new_operator_is_split_as_its_neighbours() -> None:
     module, (x, label) = WithoutLabels().double(), (torch.randn(8, 16).double(), torch.randint(8, (8,)))
     made = Plan.named(case(module, (x, label))[3], "data", 4)
     carried = made.transferred(case(module.eval(), (x,))[3])
-    splits = {op.target: found for op, found, _ in carried.decisions}
+    splits = {op.target: split for op, split, _ in carried.decisions}
     assert [parts for _, parts in splits["aten.softmax.int"]] == [4]
-    assert all("replicate" not in dict(found) for found in splits.values())
+    assert all("replicate" not in dict(split) for split in splits.values())
 
 
 @pytest.mark.parametrize(

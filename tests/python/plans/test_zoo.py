@@ -149,10 +149,10 @@ def test_checkpointing_in_the_model_is_a_mark() -> None:
     module, args, kwargs = zoo.llama()
     plain = capture(module, args, kwargs)
     module.gradient_checkpointing_enable()
-    found = capture(module, args, kwargs)
-    assert found.verified
-    assert operators(found.graph_text) == operators(plain.graph_text)
-    assert " span [1]" in found.graph_text and " span [" not in plain.graph_text
+    captured = capture(module, args, kwargs)
+    assert captured.verified
+    assert operators(captured.graph_text) == operators(plain.graph_text)
+    assert " span [1]" in captured.graph_text and " span [" not in plain.graph_text
 
 
 def operators(text: str) -> list[str]:
@@ -175,8 +175,8 @@ def test_a_call_without_labels_has_no_loss(training: bool) -> None:
         model = equality.ParallelModule(program, comm, values, captured, training=training)
         return model(input_ids=kwargs["input_ids"]).logits.detach()
 
-    for found in equality.run_local(2, rank):
-        torch.testing.assert_close(found, logits.detach(), rtol=1e-10, atol=1e-12)
+    for actual in equality.run_local(2, rank):
+        torch.testing.assert_close(actual, logits.detach(), rtol=1e-10, atol=1e-12)
 
 
 def without_loss(captured: Captured) -> tuple[Bundle, Compiled]:
@@ -191,12 +191,12 @@ def test_a_model_that_computes_partly_in_float32() -> None:
     assert captured.verified and "f32[" in captured.graph_text
     compiled = compile(Plan.named(Graph(captured.graph_text), "data:2 x megatron:2", 4))
     bundle = Bundle(dict(compiled.files), compiled.digest, "mixed", 4, captured, "", "")
-    found = equality.run(bundle, module, args, 1, kwargs=kwargs)
+    actual = equality.run(bundle, module, args, 1, kwargs=kwargs)
     expected = equality.reference(module, args, 1, kwargs)
     for name, loss in expected.losses.items():
-        torch.testing.assert_close(found.losses[name], loss, rtol=1e-5, atol=0)
+        torch.testing.assert_close(actual.losses[name], loss, rtol=1e-5, atol=0)
     for name, gradient in expected.gradients.items():
-        gap = float((found.gradients[name] - gradient).norm())
+        gap = float((actual.gradients[name] - gradient).norm())
         assert gap <= 1e-5 * max(float(gradient.norm()), 1e-3), name
 
 
@@ -230,5 +230,5 @@ def test_paths_are_left_out_as_on_the_single_device(plan: str, devices: int) -> 
     with zoo.widened():
         expected = equality.reference(module, args, kwargs=kwargs)
 
-    found = equality.run(bundle, module, args, options=equality.single_device(11), kwargs=kwargs)
-    equality.assert_equal(found, expected, plan)
+    actual = equality.run(bundle, module, args, options=equality.single_device(11), kwargs=kwargs)
+    equality.assert_equal(actual, expected, plan)

@@ -34,19 +34,19 @@ def compiled(name: str, plan: str, devices: int) -> Compiled:
     return compile(Plan.named(known(name).graph, plan, devices))
 
 
-def counts(found: Compiled, phase: str) -> dict[str, int]:
+def counts(program: Compiled, phase: str) -> dict[str, int]:
     return {
-        kind.removeprefix(f"{phase} "): n for kind, n in found.counts[0].items() if kind.startswith(phase)
+        kind.removeprefix(f"{phase} "): n for kind, n in program.counts[0].items() if kind.startswith(phase)
     }
 
 
 def inside_layers(made: Compiled, layers: str) -> Counter[tuple[str, str, str]]:
     """Communications inside layers, by phase, layer and kind."""
-    found: Counter[tuple[str, str, str]] = Counter()
+    counter: Counter[tuple[str, str, str]] = Counter()
     for phase, kind, module, _ in made.communications:
         if module.startswith(layers):
-            found[phase, module.removeprefix(layers).split(".")[0], kind] += 1
-    return found
+            counter[phase, module.removeprefix(layers).split(".")[0], kind] += 1
+    return counter
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def inside_layers(made: Compiled, layers: str) -> Counter[tuple[str, str, str]]:
 )
 def test_megatron_has_two_all_reduces_a_layer_each_way(name: str, layers: str) -> None:
     made = compiled(name, "megatron", 2)
-    found = inside_layers(made, layers)
+    inside = inside_layers(made, layers)
     forward = {("forward", layer, "all_reduce"): 2 for layer in "01"}
-    assert {key: count for key, count in found.items() if key[0] == "forward"} == forward
+    assert {key: count for key, count in inside.items() if key[0] == "forward"} == forward
     # The gradient of what a layer reads belongs to the operator before it, which may be another module's.
     backward = [kind for phase, kind, _, _ in made.communications if phase == "backward"]
     assert backward == ["all_reduce"] * 5
@@ -99,10 +99,10 @@ def test_data_copies_only_what_has_no_batch(name: str) -> None:
 )
 def test_megatron_has_one_all_reduce_for_each_pair(name: str, layers: str, each: int) -> None:
     """Self-attention, attention to the encoder, and what is between two linears; nothing else."""
-    found = inside_layers(compiled(name, "megatron", 2), layers)
-    forward = {layer: n for (phase, layer, kind), n in found.items() if phase == "forward"}
+    inside = inside_layers(compiled(name, "megatron", 2), layers)
+    forward = {layer: n for (phase, layer, kind), n in inside.items() if phase == "forward"}
     assert forward == {"0": each, "1": each}
-    assert {kind for _, _, kind in found} == {"all_reduce"}
+    assert {kind for _, _, kind in inside} == {"all_reduce"}
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_megatron_has_one_all_reduce_for_each_pair(name: str, layers: str, each:
 def test_megatron_communicates_nothing_else(name: str, forward: int, backward: int) -> None:
     """Backward: what each pair reads, the encoder's result, which all decoder layers read, with that of the
     last of them; of Mixtral the weights of the experts, in the same messages."""
-    found = compiled(name, "megatron", 2)
-    assert counts(found, "forward") == {"all_reduce": forward}
-    assert counts(found, "backward") == {"all_reduce": backward}
+    program = compiled(name, "megatron", 2)
+    assert counts(program, "forward") == {"all_reduce": forward}
+    assert counts(program, "backward") == {"all_reduce": backward}
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_megatron_communicates_nothing_else(name: str, forward: int, backward: i
 def test_data_communicates_what_tables_and_experts_need_besides(name: str, forward: int, tables: int) -> None:
     """T5 adds a table of positions in every layer: all that they give to it is a part of the table's
     gradient. Mixtral counts the tokens of each expert, and their probabilities, in each of its layers."""
-    found = compiled(name, "data", 4)
-    assert counts(found, "forward") == {"all_reduce": forward}
-    backward = counts(found, "backward")
+    program = compiled(name, "data", 4)
+    assert counts(program, "forward") == {"all_reduce": forward}
+    backward = counts(program, "backward")
     assert backward.pop("all_reduce", 0) == tables
     assert backward == {"reduce_gradients": 1}
 
@@ -153,9 +153,9 @@ PRODUCTS = [
 def test_named_plans_send_nothing_region_by_region(name: str) -> None:
     for plan, devices in PRODUCTS:
         try:
-            found = Plan.named(known(name).graph, plan, devices)
+            named_plan = Plan.named(known(name).graph, plan, devices)
         except sw.ShardwrightError as error:
             assert "finds no" in str(error), plan
             continue
-        for sent in compile(found).bytes:
+        for sent in compile(named_plan).bytes:
             assert not {kind: size for kind, size in sent.items() if "exchange" in kind and size}, plan

@@ -38,9 +38,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     before = signal.getsignal(signal.SIGTERM)
 
     def ended(command: list[str], log: Path, most: int) -> tuple[int, str]:
-        found = forked.script(Path(command[1]), *command[2:], folder=log.parent)
-        log.write_text(found.out + found.error)
-        return found.code, ""
+        ended = forked.script(Path(command[1]), *command[2:], folder=log.parent)
+        log.write_text(ended.out + ended.error)
+        return ended.code, ""
 
     def run(part: str, out: Path, *flags: str) -> Ran:
         monkeypatch.setattr(script, "_ended", ended)
@@ -69,19 +69,19 @@ def test_no_part_is_left_out():
 
 @pytest.mark.parametrize("part", PARTS)
 def test_each_part_runs_as_a_whole(part: str, tmp_path: Path, run: Callable[..., Ran]):
-    code, found, said = run(part, tmp_path)
-    assert not found["failures"], said
+    code, written, said = run(part, tmp_path)
+    assert not written["failures"], said
     assert code == 0, said
-    assert any(table["rows"] for table in found["tables"]), said
+    assert any(table["rows"] for table in written["tables"]), said
     assert f"## {part.capitalize()}" in (tmp_path / "gpu.md").read_text()
 
 
 @pytest.mark.parametrize("part", QUICK)
 def test_each_part_finds_the_fault_that_it_plants(part: str, tmp_path: Path, run: Callable[..., Ran]):
-    code, found, said = run(part, tmp_path, "--planted")
-    assert found["failures"], said
+    code, written, said = run(part, tmp_path, "--planted")
+    assert written["failures"], said
     # It was found by looking, and nothing else went wrong.
-    assert not [why for why in found["failures"] if "ended with" in why or "not done after" in why], said
+    assert not [why for why in written["failures"] if "ended with" in why or "not done after" in why], said
     assert code == 0, said
 
 

@@ -161,13 +161,14 @@ hidden = 1.0
 """
 
 
+@pytest.mark.slow
 def test_what_a_step_takes_besides_is_found() -> None:
     """Of steps that take known times besides what is told of them."""
 
     def text(besides: Overhead) -> str:
         return _KNOWN.format(**{name: 1e6 * getattr(besides, name) for name in ("step", "call", "wake")})
 
-    def told(plan: str, depth: int, size: tuple[int, int], updated_by: str, besides: Overhead) -> float:
+    def seconds_of(plan: str, depth: int, size: tuple[int, int], updated_by: str, besides: Overhead) -> float:
         module, batch = overhead.probe(depth, size)
         made = Plan.named(Graph(capture(module, batch).graph_text), plan, 2)
         return simulate_step(made, compile(made), "here", text(besides), optimizer=updated_by).seconds
@@ -175,14 +176,16 @@ def test_what_a_step_takes_besides_is_found() -> None:
     real = Overhead(1e-3, 4e-5, 2e-4, 1.25)
     small = overhead.SMALL
     steps = [
-        told(plan, depth, small, "none", real) for plan in overhead.plans_for(2) for depth in overhead.DEPTHS
+        seconds_of(plan, depth, small, "none", real)
+        for plan in overhead.plans_for(2)
+        for depth in overhead.DEPTHS
     ]
     large = "data:2", overhead.LAYERS, overhead.LARGE, overhead.OPTIMIZER
-    alone = told(*large, Overhead())
-    steps.append(told(*large, real) + (real.slower - 1) * alone)
-    found = overhead.of_steps(2, steps, text)
+    alone = seconds_of(*large, Overhead())
+    steps.append(seconds_of(*large, real) + (real.slower - 1) * alone)
+    actual = overhead.of_steps(2, steps, text)
     for name in ("step", "call", "wake", "slower"):
-        assert getattr(found, name) == pytest.approx(getattr(real, name), rel=1e-3), name
+        assert getattr(actual, name) == pytest.approx(getattr(real, name), rel=1e-3), name
     # Steps quicker than what is told are no reason to tell less, nor is one that takes ages one to tell ages.
     assert overhead.of_steps(2, [*steps[:-1], alone / 2], text).slower == 1.0
     assert overhead.of_steps(2, [*steps[:-1], 9 * alone], text).slower == overhead.MOST
@@ -245,9 +248,9 @@ def test_a_profile_of_elsewhere_is_not_for_runs_here(
         if said is None:
             run_local(2, run)
             continue
-        with pytest.raises(sw.ClusterError, match=said) as found:
+        with pytest.raises(sw.ClusterError, match=said) as raised:
             run_local(2, run)
-        assert found.value.code == "SW0917"
+        assert raised.value.code == "SW0917"
 
 
 def test_what_is_simulated_may_be_anywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

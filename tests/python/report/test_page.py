@@ -24,16 +24,16 @@ SIZES = ((1440, 900), (1024, 700), (420, 800))
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+def answer_of(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     capsys.readouterr()
     assert main([*words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def data_of(page: Path) -> Any:
-    found = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
-    assert found
-    return json.loads(found[1])
+    match = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
+    assert match
+    return json.loads(match[1])
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,8 @@ def show(browser: Browser, view: str) -> None:
 
 
 def test_its_numbers_are_those_of_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    data = told(capsys, "report", *PLAN)
-    step, manifest = told(capsys, "simulate", *PLAN), told(capsys, "manifest", *PLAN)
+    data = answer_of(capsys, "report", *PLAN)
+    step, manifest = answer_of(capsys, "simulate", *PLAN), answer_of(capsys, "manifest", *PLAN)
     overview = data["overview"]
     assert (overview["seconds"], overview["utilisation"]) == (step["seconds"], step["utilisation"])
     most = max(step["memory"], key=lambda rank: rank["needed"])
@@ -75,10 +75,10 @@ def test_its_numbers_are_those_of_other_commands(capsys: pytest.CaptureFixture[s
         }
     rows = {row["rank"]: number for number, row in enumerate(data["tracks"])}
     for role in manifest["roles"]:
-        own = [it for it in data["communication"]["entries"] if it["track"] == rows[role["rank"]]]
-        assert sum(it["count"] for it in own) == len(role["communications"])
+        entries = [it for it in data["communication"]["entries"] if it["track"] == rows[role["rank"]]]
+        assert sum(it["count"] for it in entries) == len(role["communications"])
         bytes = sum(it["bytes"] for it in role["communications"])
-        assert sum(it["count"] * it["bytes"] for it in own) == bytes
+        assert sum(it["count"] * it["bytes"] for it in entries) == bytes
 
 
 def test_it_is_one_file_and_says_what_makes_it_again(page: Path, data: Any) -> None:
@@ -204,10 +204,10 @@ def test_a_table_sorts_and_filters(browser: Browser, data: Any) -> None:
     show(browser, "communication")
 
     def column(number: int) -> list[str]:
-        found = browser.ask(
+        texts = browser.ask(
             f"[...document.querySelectorAll('#entries tbody tr')].map((it) => it.cells[{number}].innerText)"
         )
-        return [str(text) for text in found]
+        return [str(text) for text in texts]
 
     entries = data["communication"]["entries"]
     assert column(0) == [it["kind"] for it in entries]
@@ -356,13 +356,13 @@ def test_an_operator_has_the_other_ways_of_the_compared_plans(browser: Browser, 
     rows = browser.ask("[...document.querySelectorAll('#alternatives tbody tr')].map((it) => it.innerText)")
     assert len(rows) > 1 and any("batch 4" in row for row in rows), rows
 
-    def told(node: Any) -> Iterator[Any]:
+    def ways_below(node: Any) -> Iterator[Any]:
         yield from node["operators"]
         for inner in node["inner"]:
-            yield from told(inner)
+            yield from ways_below(inner)
 
     plans = data["compare"]["plans"]
-    for one in told(data["model"]["tree"]):
+    for one in ways_below(data["model"]["tree"]):
         numbers = [number for _, number in one["alternatives"]]
         assert numbers == sorted(numbers) and numbers[0] == 0, "the quickest plan first"
         assert len({way for way, _ in one["alternatives"]}) == len(numbers)

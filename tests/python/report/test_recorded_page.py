@@ -58,16 +58,16 @@ def test_what_ranks_measured_is_in_the_page(steps: Path, capsys: pytest.CaptureF
     command = *HERE, "--plan", PLAN, "--batches", "4", "--recorded", str(steps), "--json"
     assert main(command) == 0
     data, recording = json.loads(capsys.readouterr().out), json.loads(steps.read_text())
-    told = data["recorded"]
-    assert told["steps"] == 2 and [rank["rank"] for rank in told["ranks"]] == [0, 1, 2, 3]
-    assert told["seconds"] == max(max(role["measured_step_seconds"]) for role in recording["roles"])
-    for rank, role in zip(told["ranks"], recording["roles"], strict=True):
+    recorded = data["recorded"]
+    assert recorded["steps"] == 2 and [rank["rank"] for rank in recorded["ranks"]] == [0, 1, 2, 3]
+    assert recorded["seconds"] == max(max(role["measured_step_seconds"]) for role in recording["roles"])
+    for rank, role in zip(recorded["ranks"], recording["roles"], strict=True):
         assert len(rank["parts"]) == 7 * len(role["communications"])
         ticks = data["timeline"]["ticks_per_second"]
         begun = [start / ticks for start in rank["parts"][3::7]]
         listed = [max(it["measured"]["start_seconds"]) for it in role["communications"]]
         assert begun == pytest.approx(listed, abs=2 / ticks)
-    assert "were predicted" in told["words"][0] and "the largest difference" in told["words"][1]
+    assert "were predicted" in recorded["words"][0] and "the largest difference" in recorded["words"][1]
 
 
 @pytest.mark.parametrize(

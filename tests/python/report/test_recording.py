@@ -73,25 +73,25 @@ def test_every_row_is_measured_on_every_rank(name: str, plan: Any, batches: int)
             model.train_step(given)
         return recorded.manifest, issued, time.perf_counter() - begin
 
-    found = run_local(4, rank)
-    manifest = found[0][0]
-    assert all(other == manifest for other, _, _ in found)
+    of_ranks = run_local(4, rank)
+    manifest = of_ranks[0][0]
+    assert all(other == manifest for other, _, _ in of_ranks)
     expected = _simulated(name, plan, batches)
     assert manifest["step_seconds"] == expected["step_seconds"]
-    assert [told["rank"] for told in manifest["roles"]] == [0, 1, 2, 3]
-    firsts = {told["rank"]: told for told in expected["roles"]}
-    for told, (_, issued, wall) in zip(manifest["roles"], found, strict=True):
-        assert len(told["measured_step_seconds"]) == 2 and sum(told["measured_step_seconds"]) < wall
-        rows = told["communications"]
+    assert [one_role["rank"] for one_role in manifest["roles"]] == [0, 1, 2, 3]
+    firsts = {one_role["rank"]: one_role for one_role in expected["roles"]}
+    for role, (_, issued, wall) in zip(manifest["roles"], of_ranks, strict=True):
+        assert len(role["measured_step_seconds"]) == 2 and sum(role["measured_step_seconds"]) < wall
+        rows = role["communications"]
         for row in rows:
-            _compare(row, told["measured_step_seconds"])
+            _compare(row, role["measured_step_seconds"])
         counted = Counter(row["kind"] for row in rows if row["kind"] not in ("send", "receive"))
         # Of groups of one there is nothing to measure.
         assert counted <= issued
-        if told["rank"] in firsts:
+        if role["rank"] in firsts:
             without = [{key: row[key] for key in row if key != "measured"} for row in rows]
-            assert without == firsts[told["rank"]]["communications"]
-    assert sum(len(told["communications"]) for told in manifest["roles"]) > 0
+            assert without == firsts[role["rank"]]["communications"]
+    assert sum(len(one_role["communications"]) for one_role in manifest["roles"]) > 0
 
 
 def _simulated(name: str, plan: Any, batches: int) -> Any:
@@ -122,9 +122,9 @@ def test_without_a_cluster_nothing_is_expected(tmp_path: Path) -> None:
 
     run_local(2, rank)
     assert [path.name for path in tmp_path.iterdir()] == ["0.json"]
-    found = json.loads((tmp_path / "0.json").read_text())
-    assert (found["cluster"], found["step_seconds"], found["micro_batches"]) == (None, None, 1)
-    row = found["roles"][1]["communications"][0]
+    answer = json.loads((tmp_path / "0.json").read_text())
+    assert (answer["cluster"], answer["step_seconds"], answer["micro_batches"]) == (None, None, 1)
+    row = answer["roles"][1]["communications"][0]
     assert set(row) == {
         *("kind", "group", "bytes", "dtype", "pass", "block", "micro_batch", "instruction", "operator"),
         *("order", "link", "bytes_expected", "measured"),
@@ -154,15 +154,15 @@ def _another_kind(run: Run, x: Any, group: int, op: str = "sum") -> Any:
 
 
 def _unnoted(run: Run, x: Any, group: int, op: str = "sum") -> Any:
-    found = ALL_REDUCE(run, x, group, op)
+    reduced = ALL_REDUCE(run, x, group, op)
     run.issued.noted.pop()  # type: ignore[attr-defined]
-    return found
+    return reduced
 
 
 def _other_bytes(run: Run, x: Any, group: int, op: str = "sum") -> Any:
-    found = ALL_REDUCE(run, x, group, op)
+    reduced = ALL_REDUCE(run, x, group, op)
     run.issued.noted[-1].size += 1  # type: ignore[attr-defined]
-    return found
+    return reduced
 
 
 ALL_REDUCE = Run.all_reduce
@@ -175,9 +175,9 @@ def test_what_is_not_in_the_manifest_is_an_error(fault: Any) -> None:
         with sw.record():
             model.train_step(args)
 
-    with mock.patch.object(Run, "all_reduce", fault), pytest.raises(sw.RuntimeFault) as found:
+    with mock.patch.object(Run, "all_reduce", fault), pytest.raises(sw.RuntimeFault) as raised:
         run_local(2, rank)
-    assert found.value.code == "SW0860"
+    assert raised.value.code == "SW0860"
 
 
 def _forward(model: Any, args: Any) -> None:
@@ -218,9 +218,9 @@ def test_what_is_no_step_is_refused(block: Any, code: str) -> None:
         with sw.record():
             block(model, args)
 
-    with pytest.raises(sw.RuntimeFault) as found:
+    with pytest.raises(sw.RuntimeFault) as raised:
         run_local(2, rank)
-    assert found.value.code == code
+    assert raised.value.code == code
 
 
 def test_steps_that_go_on_are_refused() -> None:
@@ -253,9 +253,9 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
             model.train_step(args)
         recorded.save(tmp_path / "nowhere" / "steps.json")
 
-    with pytest.raises(sw.RuntimeFault) as found:
+    with pytest.raises(sw.RuntimeFault) as raised:
         run_local(2, rank)
-    assert found.value.code == "SW0863"
+    assert raised.value.code == "SW0863"
 
 
 SLEEP = 0.2
@@ -283,11 +283,11 @@ def test_processes_on_gloo(tmp_path: Path) -> None:
     sw.launch(_late, 2, (str(path),), timeout=300)
     first, second = json.loads(path.read_text())["roles"]
     waited = [
-        sum(row["measured"]["waited_seconds"][0] for row in told["communications"])
-        for told in (first, second)
+        sum(row["measured"]["waited_seconds"][0] for row in role["communications"])
+        for role in (first, second)
     ]
     assert waited[0] > 1.5 * SLEEP > waited[1] + SLEEP
-    assert all(told["measured_step_seconds"][0] > 2 * SLEEP for told in (first, second))
+    assert all(role["measured_step_seconds"][0] > 2 * SLEEP for role in (first, second))
 
 
 class Stream:

@@ -50,10 +50,10 @@ def test_it_is_one_picture_and_the_same_each_time(command: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("command", ["schedule", "plan"])
 def test_it_is_as_it_was(command: str, tmp_path: Path) -> None:
-    found, golden = picture(command, tmp_path / "new.svg"), GOLDEN / f"{command}.svg"
+    drawn, golden = picture(command, tmp_path / "new.svg"), GOLDEN / f"{command}.svg"
     if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(found, encoding="utf-8")
-    assert found == golden.read_text(encoding="utf-8")
+        golden.write_text(drawn, encoding="utf-8")
+    assert drawn == golden.read_text(encoding="utf-8")
 
 
 def test_it_says_what_it_shows(tmp_path: Path) -> None:

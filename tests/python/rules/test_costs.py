@@ -100,8 +100,8 @@ def execute(cost: Cost, written_out: bool = False) -> Seen:
     forward, backward = FlopCounterMode(display=False), FlopCounterMode(display=False)
     keeping = Keeping()
     with keeping, forward, torch.backends.mkldnn.flags(enabled=not written_out):
-        found = eval(cost.call, scope)
-    results = list(found) if isinstance(found, (list, tuple)) else [found]
+        returned = eval(cost.call, scope)
+    results = list(returned) if isinstance(returned, (list, tuple)) else [returned]
     with backward:
         teaching = [r for r in results if r is not None and r.requires_grad]
         if teaching:
@@ -167,8 +167,10 @@ def costs_of(case: Case) -> Iterator[tuple[str, Cost]]:
     for what, graph in graphs.items():
         for splits in [()] if what else choices(case):
             for operator in graph.operators:
-                own = any(f"{dim}@" in (operator.rule or "") for dim, _ in splits)
-                if operator.path != "body" or own:  # Of the second, the operators of its rewriting are cases.
+                is_own = any(f"{dim}@" in (operator.rule or "") for dim, _ in splits)
+                if (
+                    operator.path != "body" or is_own
+                ):  # Of the second, the operators of its rewriting are cases.
                     continue
                 for cost in split_up(case, graph, splits).costs(operator):
                     key = f"{cost.call} {cost.inputs} {cost.outputs}"
@@ -210,9 +212,9 @@ def assert_about(cost: Cost, seen: Seen, what: str) -> None:
     def kept(inputs: list[int], outputs: list[int], more: int) -> int:
         return sum(shards[at] for at in inputs) + sum(shards[len(cost.inputs) + at] for at in outputs) + more
 
-    told, found = kept(*cost.kept), kept(seen.inputs, seen.outputs, seen.more)
+    predicted, measured = kept(*cost.kept), kept(seen.inputs, seen.outputs, seen.more)
     slack = 2 * max(shards) + 64
-    assert found / 3 - slack <= told <= 3 * found + slack, (what, told, found)
+    assert measured / 3 - slack <= predicted <= 3 * measured + slack, (what, predicted, measured)
 
 
 @pytest.mark.parametrize(
@@ -260,9 +262,14 @@ def test_what_lives_meanwhile_and_whose_memory_gradients_share(case: Case) -> No
         forward, backward, passes = lived(cost)
         largest = max(shard_bytes(x) for x in [*cost.inputs, *cost.outputs] if x is not None)
         if "frozen" not in what:
-            told, seen = cost.meanwhile, (forward, backward)
-            assert all(abs(a - b) <= largest / 2 + 64 for a, b in zip(told, seen, strict=True)), (what, seen)
-        learning = [told for told, (*_, learns) in zip(cost.passes, cost.inputs, strict=True) if learns]
+            predicted, seen = cost.meanwhile, (forward, backward)
+            assert all(abs(a - b) <= largest / 2 + 64 for a, b in zip(predicted, seen, strict=True)), (
+                what,
+                seen,
+            )
+        learning = [
+            one_pass for one_pass, (*_, learns) in zip(cost.passes, cost.inputs, strict=True) if learns
+        ]
         # Gradients of a tensor that is given twice are added; the runtime's mean divides a number first.
         apart = len({name for name, *_ in cost.inputs}) == len(cost.inputs) and "ops.mean" not in cost.call
         assert learning == passes or not apart, what
@@ -275,9 +282,9 @@ def lived(cost: Cost) -> tuple[int, int, list[bool]]:
     scope = {**SCOPE, **{f"x{at}": x for at, x in enumerate(operands)}}
     forward, backward = live.Live(), live.Live()
     with forward:
-        found = eval(cost.call, scope)
+        returned = eval(cost.call, scope)
     besides = forward.peak - forward.bytes
-    results = list(found) if isinstance(found, (list, tuple)) else [found]
+    results = list(returned) if isinstance(returned, (list, tuple)) else [returned]
     teaching = [r for r in results if r is not None and r.requires_grad]
     learning = [x for x in operands if x.requires_grad]
     if not teaching or not learning:

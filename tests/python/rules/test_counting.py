@@ -36,7 +36,7 @@ KINDS = [
 def draw(kind: Any, *sizes: int, region: Region | None = None, key: int = 1, device: Any = CPU) -> Tensor:
     region = region or tuple((0, size) for size in sizes)
     shape = [high - low for low, high in region]
-    return drawn(*kind, shape, keys_of(key), Places.of(sizes, region), device)
+    return drawn(*kind, shape, keys_of(key), Places.from_region(sizes, region), device)
 
 
 # ---- what it is --------------------------------------------------------------------------------
@@ -46,22 +46,24 @@ def test_the_numbers_are_these() -> None:
     """Another one of them would be another run after an update."""
     assert [draw(kind, 3, 2).flatten().tolist() for kind in KINDS[:2]] == GOLDEN[:2]
     for kind, expected in zip(KINDS[2:], GOLDEN[2:], strict=True):
-        found = draw(kind, 3, 2).flatten().tolist()
+        numbers = draw(kind, 3, 2).flatten().tolist()
         if kind[0] in ("uniform", "integers"):
-            assert found == expected
+            assert numbers == expected
         else:
-            assert found == pytest.approx(expected, rel=1e-3 if kind[2] == torch.float16 else 1e-6)
+            assert numbers == pytest.approx(expected, rel=1e-3 if kind[2] == torch.float16 else 1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_parts_draw_what_the_whole_draws(kind: Any) -> None:
     factors = [[2, 3], [4], [], [5, 2]]
-    everything = drawn(*kind, shape_of(factors), keys_of(3), Places.of([2, 3, 4, 5, 2], whole(factors)), CPU)
+    everything = drawn(
+        *kind, shape_of(factors), keys_of(3), Places.from_region([2, 3, 4, 5, 2], whole(factors)), CPU
+    )
     chance = random.Random(0)
     for _ in range(40):
         region = tuple(tuple(sorted(chance.choices(range(size + 1), k=2))) for size in (2, 3, 4, 5, 2))
         shape = shape_of(local_factors(region, factors))
-        part = drawn(*kind, shape, keys_of(3), Places.of([2, 3, 4, 5, 2], region), CPU)
+        part = drawn(*kind, shape, keys_of(3), Places.from_region([2, 3, 4, 5, 2], region), CPU)
         assert torch.equal(part, cut(everything, factors, region))
 
 
@@ -70,8 +72,8 @@ def test_it_does_not_matter_how_many_are_made_at_a_time(most: int, monkeypatch: 
     given = [((0, 6), (0, 11)), ((1, 5), (2, 9)), ((2, 3), (0, 11))]
     expected = [draw(kind, 6, 11, region=region) for kind in KINDS for region in given]
     monkeypatch.setattr(counting, "ON_CPU", most)
-    found = [draw(kind, 6, 11, region=region) for kind in KINDS for region in given]
-    assert all(map(torch.equal, found, expected))
+    drawn_parts = [draw(kind, 6, 11, region=region) for kind in KINDS for region in given]
+    assert all(map(torch.equal, drawn_parts, expected))
 
 
 def test_a_scalar_and_nothing() -> None:
@@ -84,9 +86,9 @@ def test_places_beyond_32_bits_have_numbers_of_their_own(monkeypatch: Any) -> No
     side = 1 << 17
     kind = ("integers", 2.0**31, torch.int64)
     region = ((32_766, 32_770), (side - 500, side))
-    found = draw(kind, side, side, region=region)
+    numbers = draw(kind, side, side, region=region)
     again = [draw(kind, side, side, region=((row, row + 1), region[1])) for row in range(32_766, 32_770)]
-    assert torch.equal(found, torch.cat(again))
+    assert torch.equal(numbers, torch.cat(again))
     # The lower 32 bits of these places are the same.
     rows = [draw(kind, side, side, region=((row, row + 1), (0, 500))) for row in (0, 1 << 15, 1 << 16)]
     assert not any(torch.isin(a, b).any() for a, b in itertools.combinations(rows, 2))
@@ -100,7 +102,7 @@ def test_places_beyond_32_bits_have_numbers_of_their_own(monkeypatch: Any) -> No
 
 def test_neighbours_are_one_axis() -> None:
     def axes(sizes: Sequence[int], *region: tuple[int, int]) -> list[tuple[int, int, int]]:
-        return [(axis.low, axis.high, axis.stride) for axis in Places.of(sizes, region).axes]
+        return [(axis.low, axis.high, axis.stride) for axis in Places.from_region(sizes, region).axes]
 
     assert axes([4, 5, 6], (0, 4), (0, 5), (0, 6)) == [(0, 120, 1)]
     assert axes([4, 5, 6], (1, 3), (0, 5), (0, 6)) == [(30, 90, 1)]
@@ -122,7 +124,7 @@ def test_it_is_made_of_plain_operators(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_compiled_draw_is_the_same(kind: Any) -> None:
-    keys, places = keys_of(1), Places.of([6, 4], ((1, 3), (0, 4)))
+    keys, places = keys_of(1), Places.from_region([6, 4], ((1, 3), (0, 4)))
     torch._dynamo.reset()
     compiled = torch.compile(drawn, backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(*kind, [2, 4], keys, places, CPU), drawn(*kind, [2, 4], keys, places, CPU))
@@ -133,9 +135,9 @@ def test_a_compiled_draw_is_the_same(kind: Any) -> None:
 MANY = 1 << 18
 
 
-def within(found: float, expected: float, deviation: float) -> None:
+def within(actual: float, expected: float, deviation: float) -> None:
     """Five deviations: keys are fixed, so it holds or it does not."""
-    assert abs(found - expected) < 5 * deviation, (found, expected, deviation)
+    assert abs(actual - expected) < 5 * deviation, (actual, expected, deviation)
 
 
 @pytest.mark.parametrize("key", [0, 1, 2**64 - 1])
@@ -157,6 +159,7 @@ def test_uniform_numbers(key: int, dtype: torch.dtype) -> None:
     within(((counts - 128) ** 2 / 128).sum().item(), 1023, math.sqrt(2 * 1023))
 
 
+@pytest.mark.slow
 def test_each_bit_is_one_in_half_of_all_words_and_changes_with_each_bit_of_the_key() -> None:
     def bits(key: int) -> Tensor:
         words = draw(("integers", 2.0**62, torch.int64), MANY, key=key)

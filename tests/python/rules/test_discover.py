@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 FILE = Path(discovering_examples.__file__)
 
 
-def found(name: str) -> Discovered:
+def discovered(name: str) -> Discovered:
     function, args, *kwargs = getattr(discovering_examples, name)()
     return discover(function, args if isinstance(args, tuple) else (args,), *kwargs)
 
@@ -32,9 +32,9 @@ def found(name: str) -> Discovered:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_written_by_hand_is_found_again(name: str) -> None:
     one = rediscovered(name)
-    assert one.in_full == (name not in PART), f"{one.written}: {one.found.rule}, without {one.missing}"
+    assert one.in_full == (name not in PART), f"{one.written}: {one.discovered.rule}, without {one.missing}"
     # What is found beyond the written rule has been read.
-    assert (one.found.rule if one.more else None) == MORE.get(name)
+    assert (one.discovered.rule if one.more else None) == MORE.get(name)
 
 
 def test_most_are_found_in_full() -> None:
@@ -56,7 +56,7 @@ def test_dims_are_compared_by_their_places() -> None:
 
 
 def test_heads_and_their_argument_are_found() -> None:
-    one = found("attend")
+    one = discovered("attend")
     assert one.text == (
         '@sw.register_op("a b (c d^), a e^ (c d^), a e^ (c f) -> a b (c f) ; linear 2", sizes={"c": "heads"})'
     )
@@ -64,12 +64,12 @@ def test_heads_and_their_argument_are_found() -> None:
 
 
 def test_operators_of_libraries_are_registered_by_a_call() -> None:
-    one = found("swish")
+    one = discovered("swish")
     assert one.text == 'sw.register_op("a b -> a b, a b")(torch.ops.registering.swish.default)'
 
 
 def test_factors_are_found_where_they_lie() -> None:
-    assert found("of_halves").rule == "a (b c^) -> a (c^ b) ; linear 0 ; size c=2"
+    assert discovered("of_halves").rule == "a (b c^) -> a (c^ b) ; linear 0 ; size c=2"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_factors_are_found_where_they_lie() -> None:
     ],
 )
 def test_what_does_not_hold_stays_whole(name: str, rule: str) -> None:
-    assert found(name).rule == rule
+    assert discovered(name).rule == rule
 
 
 def test_dims_of_one_element_are_named_as_not_tried() -> None:
@@ -94,13 +94,13 @@ def test_dims_of_one_element_are_named_as_not_tried() -> None:
 # ---- The command -------------------------------------------------------------------------------
 
 
-def told(capsys: pytest.CaptureFixture[str], name: str, *words: str) -> str:
+def printed(capsys: pytest.CaptureFixture[str], name: str, *words: str) -> str:
     assert main(["ops", "discover", f"{FILE}:{name}", *words]) == 0
     return capsys.readouterr().out
 
 
 def test_the_command_says_what_to_register_and_how_sure_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    said = told(capsys, "largest")
+    said = printed(capsys, "largest")
     assert '@sw.register_op("a b> -> a")' in said
     assert "b    6     dim 1 of tensor 0  are the maximum" in said
     assert "compared" in said and "on tensors of [4, 6]; " in said
@@ -116,10 +116,10 @@ def test_the_command_takes_modules_that_python_finds(
 
 
 def test_operators_of_a_model_that_have_no_rule_are_tried(capsys: pytest.CaptureFixture[str]) -> None:
-    said = told(capsys, "net")
+    said = printed(capsys, "net")
     assert "wrong_rules:Mixing" in said and '@sw.register_op("a^ b -> a^ b ; linear 0")' in said
     assert "calls of Net have no rule: one was found for" in said
-    rows: list[dict[str, Any]] = json.loads(told(capsys, "net", "--json"))["functions"]
+    rows: list[dict[str, Any]] = json.loads(printed(capsys, "net", "--json"))["functions"]
     assert [row["rule"] for row in rows if row["name"] == "wrong_rules:Mixing"] == ["a^ b -> a^ b ; linear 0"]
 
 
@@ -142,7 +142,7 @@ def test_operators_of_a_model_that_have_no_rule_are_tried(capsys: pytest.Capture
 )
 def test_what_cannot_be_tried_is_refused(name: str, why: str) -> None:
     with pytest.raises(sw.CaptureError) as error:
-        found(name)
+        discovered(name)
     assert error.value.code == "SW0142"
     assert why in str(error.value.why)
     assert error.value.fix

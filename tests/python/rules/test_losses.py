@@ -134,8 +134,8 @@ def margins() -> Iterator[Loss]:
         yield f"multi_margin {p}", loss(F.multi_margin_loss, p=p, margin=0.7), (normal(4, 6), ints(6, 4))
         for swap in (False, True):
             yield f"triplet {p} swap {swap}", loss(F.triplet_margin_loss, margin=0.7, p=p, swap=swap), three
-    own = loss(F.triplet_margin_with_distance_loss, distance_function=largest)
-    yield "triplet with a distance", own, three
+    with_distance = loss(F.triplet_margin_with_distance_loss, distance_function=largest)
+    yield "triplet with a distance", with_distance, three
     weighted = loss(F.multi_margin_loss, "weight")
     yield "multi_margin weight", weighted, (normal(4, 6), ints(6, 4), positive(6))
     yield (
@@ -195,8 +195,8 @@ def dims(operator: Operator, parts: int) -> list[str]:
 def split_all(graph: Graph, number: int, parts: int) -> Plan:
     draft = Draft(graph, "split", parts)
     for operator in graph.operators:
-        found = dims(operator, parts)
-        draft.trans(operator, found[number % len(found)] if found else "replicate", parts)
+        names = dims(operator, parts)
+        draft.trans(operator, names[number % len(names)] if names else "replicate", parts)
         draft.place(operator, list(range(parts)))
     return draft.finish()
 

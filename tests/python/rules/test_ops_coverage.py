@@ -81,8 +81,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def covered(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert main(["ops", "coverage", *words, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    coverage: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return coverage
 
 
 @pytest.mark.usefixtures("folder")
@@ -109,11 +109,11 @@ def test_each_lack_is_told_with_what_splitting_takes(capsys: pytest.CaptureFixtu
 
 @pytest.mark.usefixtures("folder")
 def test_shares_are_those_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
-    found = covered(capsys, "net.py:net", "--plan", "megatron", "--devices", "2")
-    whole, ruled, rows = found["model"], found["with_rule"], found["without_rule"]
+    coverage = covered(capsys, "net.py:net", "--plan", "megatron", "--devices", "2")
+    whole, ruled, rows = coverage["model"], coverage["with_rule"], coverage["without_rule"]
     for what in ("operators", "operations", "activations"):
         assert ruled[what] + sum(row[what] for row in rows) == pytest.approx(whole[what])
-        ways = sum(found["plan"][way][what] for way in ("split", "replicated", "single"))
+        ways = sum(coverage["plan"][way][what] for way in ("split", "replicated", "single"))
         assert ways == pytest.approx(whole[what])
     [module] = (row for row in rows if row["lack"] == "module")
     # A router has one linear of a layer's nine of that size.
@@ -121,7 +121,7 @@ def test_shares_are_those_of_the_model(capsys: pytest.CaptureFixture[str]) -> No
     assert module["parameters"] == 2 * (16 * 16 + 16) * 4
     assert whole["parameters"] == 2 * (9 * 16 * 16 + 64 + 16 + 16) * 4
     # The linears of the MLP are all that it splits; they have nearly all of the rest.
-    split = found["plan"]["split"]
+    split = coverage["plan"]["split"]
     assert split["operators"] >= 6 and 0.8 < split["operations"] / whole["operations"] < 8 / 9
 
 

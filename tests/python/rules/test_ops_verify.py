@@ -46,8 +46,8 @@ def model(tmp_path: Path) -> str:
 
 def verified(capsys: pytest.CaptureFixture[str], *words: str, fails: bool = False) -> list[dict[str, Any]]:
     assert main(["ops", "verify", *words, "--json"]) == int(fails)
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["calls"]
-    return found
+    calls: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["calls"]
+    return calls
 
 
 def splits_of(one: dict[str, Any]) -> list[str]:
@@ -61,16 +61,16 @@ def test_every_operator_of_a_model_is_split_along_each_dim_of_its_rule(
     [without_rule] = [one for one in every if one["rule"] is None]
     assert without_rule["target"] == "aten.embedding.default", "with scaled gradients"
     assert without_rule["skipped"] == "the call has no rule: every device computes it whole"
-    found = {one["target"]: one for one in every if one["rule"] is not None}
-    assert len(found) > 10
-    assert all(tried["problem"] is None for one in found.values() for tried in one["splits"])
+    ruled = {one["target"]: one for one in every if one["rule"] is not None}
+    assert len(ruled) > 10
+    assert all(tried["problem"] is None for one in ruled.values() for tried in one["splits"])
     embedding = "vocab:2 vocab:3 width:2 width:3 a:2 a:3 a:2 vocab:2 value:2 value:3"
-    assert " ".join(splits_of(found["aten.embedding.default"])) == embedding
-    assert [tried["partial"] for tried in found["aten.cat.default"]["splits"][-2:]] == [[0, 1], [0, 1]]
-    assert "value:2" not in splits_of(found["aten.sqrt.default"])
-    batch_norm = next(one for target, one in found.items() if "batch_norm" in target)
+    assert " ".join(splits_of(ruled["aten.embedding.default"])) == embedding
+    assert [tried["partial"] for tried in ruled["aten.cat.default"]["splits"][-2:]] == [[0, 1], [0, 1]]
+    assert "value:2" not in splits_of(ruled["aten.sqrt.default"])
+    batch_norm = next(one for target, one in ruled.items() if "batch_norm" in target)
     assert "a:2" in splits_of(batch_norm)
-    assert found["aten.rand.default"]["skipped"] == "nothing of it is split"
+    assert ruled["aten.rand.default"]["skipped"] == "nothing of it is split"
 
 
 BROKEN: dict[str, Callable[..., Any]] = {

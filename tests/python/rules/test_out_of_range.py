@@ -82,8 +82,8 @@ def plans(graph: Graph) -> dict[str, Plan]:
 def split_all(graph: Graph, number: int) -> Plan:
     draft = Draft(graph, "split", 2)
     for operator in graph.operators:
-        found = [name for name, size in operator.dims.items() if size > 1]
-        draft.trans(operator, found[number % len(found)] if found else "replicate", 2)
+        names = [name for name, size in operator.dims.items() if size > 1]
+        draft.trans(operator, names[number % len(names)] if names else "replicate", 2)
         draft.place(operator, [0, 1])
     return draft.finish()
 
@@ -105,8 +105,8 @@ def test_a_number_out_of_range_is_what_it_is_for_the_model(name: str) -> None:
 
         for wrong, wanted in expected.items():
             bad = with_wrong(wrong)
-            found = outcome(lambda bad=bad: run_local(2, lambda r, comm: rank(r, comm, bad))[0])
-            assert same(found, wanted), f"{title}, {wrong}: {found!r} is not {wanted!r}\n{plan.text}"
+            actual = outcome(lambda bad=bad: run_local(2, lambda r, comm: rank(r, comm, bad))[0])
+            assert same(actual, wanted), f"{title}, {wrong}: {actual!r} is not {wanted!r}\n{plan.text}"
 
 
 @pytest.mark.processes
@@ -135,7 +135,7 @@ def outcome(run: Callable[[], float]) -> Any:
         return error
 
 
-def same(found: Any, expected: Any) -> bool:
+def same(actual: Any, expected: Any) -> bool:
     if isinstance(expected, Exception):
-        return type(found) is type(expected) and str(found).split("\n")[0] == str(expected).split("\n")[0]
-    return isinstance(found, float) and abs(found - expected) <= 1e-9 * abs(expected)
+        return type(actual) is type(expected) and str(actual).split("\n")[0] == str(expected).split("\n")[0]
+    return isinstance(actual, float) and abs(actual - expected) <= 1e-9 * abs(expected)

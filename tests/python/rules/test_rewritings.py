@@ -55,14 +55,14 @@ def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def own(operator: Operator) -> list[str]:
+def own_dims(operator: Operator) -> list[str]:
     """The dims that it is rewritten for, and that can be divided."""
     return [dim for dim in dict.fromkeys(OWN.findall(operator.rule or "")) if operator.dims.get(dim, 1) > 1]
 
 
 def choices(graph: Graph) -> Iterator[list[str]]:
     """Every choice among the dims that operators are rewritten for."""
-    dims = list(dict.fromkeys(dim for operator in graph.operators for dim in own(operator)))
+    dims = list(dict.fromkeys(dim for operator in graph.operators for dim in own_dims(operator)))
     for count in range(1, len(dims) + 1):
         yield from map(list, combinations(dims, count))
 
@@ -72,7 +72,7 @@ def split(graph: Graph, dims: Sequence[str]) -> Plan:
     draft = Draft(graph, "split", 1)
     for operator in graph.operators:
         draft.single(operator)
-        parts = [draft.trans(operator, dim, 2) for dim in dims if dim in own(operator)]
+        parts = [draft.trans(operator, dim, 2) for dim in dims if dim in own_dims(operator)]
         draft.place(operator, [0] * 2 ** len(parts))
     return draft.finish()
 
@@ -80,7 +80,7 @@ def split(graph: Graph, dims: Sequence[str]) -> Plan:
 def computes(module: Whole, text: str) -> None:
     """Raises unless the graph computes what the module computes."""
     call = Call(module, inspect.signature(module.forward).bind(*module.inputs), Casting(module))
-    plain = re.sub(r"%([\w.]+)", lambda found: "%" + found[1].replace(".", "__"), text)
+    plain = re.sub(r"%([\w.]+)", lambda name: "%" + name[1].replace(".", "__"), text)
     verify_capture(call, plain, {})
 
 
@@ -88,14 +88,14 @@ def compared(it: Case) -> int:
     """Compares all rewritings of a case, and says how many there are."""
     module = Whole(it)
     graph = Graph(capture(module, tuple(module.inputs), verify=False).graph_text)
-    found = 0
+    count = 0
     for dims in choices(graph):
         plan = split(graph, dims)
         assert plan.rewritings, dims
         assert plan.rewritten.text != graph.text
         computes(module, plan.rewritten.text)
-        found += 1
-    return found
+        count += 1
+    return count
 
 
 NAMES = {

@@ -72,8 +72,8 @@ class Whole(nn.Module):
         operands = [
             next(given) if kind == "input" else self.operand(at) for at, kind in enumerate(self.kinds)
         ]
-        found = self.body(*operands)
-        return list(found) if isinstance(found, (list, tuple)) else [found]
+        results = self.body(*operands)
+        return list(results) if isinstance(results, (list, tuple)) else [results]
 
     def operand(self, at: int) -> Tensor:
         held = getattr(self, f"p{at}")
@@ -186,23 +186,23 @@ def run(case: Case, it: Prepared, plan: Plan) -> Result:
         ]
         return [[result.detach() for result in results]], held
 
-    found = assemble(run_local(plan.devices, rank))
-    found.losses = {name.removeprefix("0."): value for name, value in found.losses.items()}
-    found.parameters = {}
-    return found
+    assembled = assemble(run_local(plan.devices, rank))
+    assembled.losses = {name.removeprefix("0."): value for name, value in assembled.losses.items()}
+    assembled.parameters = {}
+    return assembled
 
 
 def choices(case: Case) -> list[Splits]:
     """In one piece, each dim in two and three parts, two dims at once, by value, and both."""
     dims = list(case.dims.items())
     counts = {dim: [parts for parts in case.parts if parts <= size] or [2] for dim, size in dims}
-    found: list[Splits] = [(), *(((dim, parts),) for dim, _ in dims for parts in counts[dim])]
+    every_choice: list[Splits] = [(), *(((dim, parts),) for dim, _ in dims for parts in counts[dim])]
     if len(dims) > 1:
-        found.append(((dims[-1][0], 2), (dims[0][0], 2)))
+        every_choice.append(((dims[-1][0], 2), (dims[0][0], 2)))
     if case.made:
-        found += [(("value", parts),) for parts in case.parts]
-        found += [(("value", 2), (dims[0][0], 2))] if dims else []
-    return found
+        every_choice += [(("value", parts),) for parts in case.parts]
+        every_choice += [(("value", 2), (dims[0][0], 2))] if dims else []
+    return every_choice
 
 
 def name_of(splits: Splits) -> str:
@@ -210,11 +210,11 @@ def name_of(splits: Splits) -> str:
 
 
 def splits_of_all() -> list[Any]:
-    found = []
+    params = []
     for case in CASES:
         for splits in choices(case):
-            found.append(pytest.param(case, splits, id=f"{case.name}[{name_of(splits)}]"))
-    return found
+            params.append(pytest.param(case, splits, id=f"{case.name}[{name_of(splits)}]"))
+    return params
 
 
 @pytest.mark.parametrize("case, splits", splits_of_all())
@@ -222,18 +222,18 @@ def test_the_split_operator_equals_the_whole_one(case: Case, splits: Splits) -> 
     it = prepared(case)
     assert_allowed(case, it.graph)
     plan = split_up(case, it.graph, splits)
-    found = run(case, it, plan)
-    shapes = {name: (value.shape, value.dtype) for name, value in found.losses.items()}
+    actual = run(case, it, plan)
+    shapes = {name: (value.shape, value.dtype) for name, value in actual.losses.items()}
     assert shapes == {name: (value.shape, value.dtype) for name, value in it.expected.losses.items()}
-    assert_equal(found, it.expected, plan.text)
+    assert_equal(actual, it.expected, plan.text)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_shares_pass_where_the_rule_says_so(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """All clauses of all operators that a case has; its dims are tried above."""
     monkeypatch.setattr(verifying, "_choices", lambda dims: iter(()))
-    found = verifying.verify_rules(prepared(case).graph)
-    assert [f"{one.operator.target}: {one.problem}" for one in found if one.problem] == []
+    outcomes = verifying.verify_rules(prepared(case).graph)
+    assert [f"{one.operator.target}: {one.problem}" for one in outcomes if one.problem] == []
 
 
 def assert_allowed(case: Case, graph: Graph) -> None:

@@ -114,11 +114,11 @@ def test_what_is_said_to_pass_shares_does_so_on_tensors(name: str) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return OPERATORS[name](x)
 
-    found = list(
+    captured = list(
         verify_rules(Graph(capture(Applied(), (torch.randn(4, 3, dtype=torch.float64),)).graph_text))
     )
-    assert [str(one.problem) for one in found if one.problem] == []
-    passing = [one for one in found if _passes(one.operator)]
+    assert [str(one.problem) for one in captured if one.problem] == []
+    passing = [one for one in captured if _passes(one.operator)]
     assert passing
     # Under a maximum and a minimum, in two and three parts.
     extremes = [sum(tried.partial != () for tried in one.tried) for one in passing]

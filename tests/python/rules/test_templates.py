@@ -145,7 +145,7 @@ NAMED = {"alpha": 2, "mode": "floor", "dtype": torch.float32, "scale": 0.3}
 
 
 def cases() -> list[Any]:
-    found = []
+    params = []
     for operator, python in rows():
         target = operator.split("(")[0]
         rest = re.search(r"[(, ]\*(\d)", operator)
@@ -153,8 +153,8 @@ def cases() -> list[Any]:
         for number in _counts(rest, operator, count):
             for named in (False, True) if "**" in operator else (False,):
                 name = f"{operator}-{number}{'-named' if named else ''}"
-                found.append(pytest.param(target, operator, python, number, named, id=name))
-    return found
+                params.append(pytest.param(target, operator, python, number, named, id=name))
+    return params
 
 
 def _counts(rest: re.Match[str] | None, operator: str, count: int) -> list[int]:
@@ -179,8 +179,8 @@ def _fill(template: str, args: list[Any], count: int, named: dict[str, Any]) -> 
     """The text with a variable in each place, and the variables."""
     scope: dict[str, Any] = {"torch": torch, "F": F}
 
-    def place(found: re.Match[str]) -> str:
-        splat, key, _ = found.groups()
+    def place(match: re.Match[str]) -> str:
+        splat, key, _ = match.groups()
         name = f"v_{key}"
         scope[name] = args[int(key)] if key.isdigit() else NAMED[key]
         return splat + name
@@ -211,25 +211,25 @@ def test_template(target: str, operator: str, python: str, count: int, named: bo
 
 def test_operators_that_give_lists_are_those_whose_signatures_say_so() -> None:
     """Those of PyTorch's newest version: an older one may lack some."""
-    found = {
+    giving_lists = {
         name
         for name, schema in _schemas()
         if [str(value.type) for value in schema.returns] == ["List[Tensor]"]
         and not name.startswith("_foreach")
     }
-    assert found <= _listed("lists")
+    assert giving_lists <= _listed("lists")
 
 
 def test_operators_that_are_told_the_device_are_those_that_make_a_tensor_of_numbers() -> None:
     """Of those whose bounds are tensors these do not say where the result is."""
-    found = set()
+    creating = set()
     for name, schema in _schemas():
         tensors = [argument for argument in schema.arguments if "Tensor" in str(argument.type)]
         of_numbers = not tensors or name.startswith(("linspace.", "logspace."))
         made = any("Tensor" in str(value.type) for value in schema.returns)
         if made and of_numbers and any(argument.name == "device" for argument in schema.arguments):
-            found.add(name)
-    assert found <= _listed("created")
+            creating.add(name)
+    assert creating <= _listed("created")
 
 
 def _schemas() -> Iterator[tuple[str, Any]]:

@@ -35,9 +35,9 @@ class Calls(nn.Module):
 def captured(wrong: Wrong) -> str:
     torch.manual_seed(1)
     x = torch.rand(wrong.shapes[0], dtype=torch.float64, requires_grad=wrong.learns)
-    found = captured_model(Calls(wrong), (x,))
-    assert not found.notes
-    return found.graph_text
+    captured = captured_model(Calls(wrong), (x,))
+    assert not captured.notes
+    return captured.graph_text
 
 
 def verified(graph: str, folder: Path) -> int:
@@ -62,8 +62,8 @@ def test_it_is_caught(
     sw.register_op(wrong.right, **wrong.options)(wrong.function)
     graph = captured(wrong)
     assert verified(graph, tmp_path) == 0
-    told = json.loads(capsys.readouterr().out)["calls"]
-    assert told[0]["splits"] and not any(tried["problem"] for tried in told[0]["splits"])
+    calls = json.loads(capsys.readouterr().out)["calls"]
+    assert calls[0]["splits"] and not any(tried["problem"] for tried in calls[0]["splits"])
 
     sw.register_op(wrong.wrong, **wrong.options)(wrong.function)
     with pytest.raises(sw.CaptureError, match=said) as error:

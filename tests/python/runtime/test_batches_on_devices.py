@@ -39,9 +39,9 @@ def test_all_micro_batches_are_under_way_before_the_first_forward(plan: str, mon
         made.train_step([(torch.ones(4, 4), torch.ones(4, 4))] * 3)
 
     def moved(x: Tensor, device: torch.device) -> Tensor:
-        found = move(x, device)
+        tensor = move(x, device)
         happened[rank_here()].append("moved")
-        return found
+        return tensor
 
     def forwarded(run: Run, *given: Any) -> Any:
         happened[rank_here()].append("forward")

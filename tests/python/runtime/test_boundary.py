@@ -116,13 +116,13 @@ def gradients(model: nn.Module, prefix: str = "") -> Found:
             prefix + tensor.names[0]: gather(model.shards, model.comm, tensor, _gradient)
             for tensor in model.program.parameters()
         }
-    found = {}
+    by_name = {}
     for name, parameter in model.named_parameters(recurse=False):
         assert parameter.grad is not None, name
-        found[prefix + name] = parameter.grad.clone()
+        by_name[prefix + name] = parameter.grad.clone()
     for name, child in model.named_children():
-        found |= gradients(child, f"{prefix}{name}.")
-    return found
+        by_name |= gradients(child, f"{prefix}{name}.")
+    return by_name
 
 
 def _gradient(shard: Any) -> Tensor:
@@ -216,8 +216,8 @@ def _around_in_a_process(rank: int) -> list[Found]:
 
 @pytest.mark.processes
 def test_a_part_of_a_model_in_real_processes() -> None:
-    found = sw.launch(_around_in_a_process, devices=2, timeout=200)
-    compare(around_alone(), [found], "megatron")
+    actual = sw.launch(_around_in_a_process, devices=2, timeout=200)
+    compare(around_alone(), [actual], "megatron")
 
 
 def test_what_is_not_asked_for_says_so() -> None:
@@ -258,23 +258,23 @@ def check_local(plan: PlanLike, devices: int) -> None:
     def rank(_: int, comm: Any) -> tuple[Any, ...]:
         model = on(comm)
         parts = [part_given(model, 0), part_given(model, 1)]
-        own = [
+        leaves_given = [
             (torch.zeros(0) if part is None else part.of(whole)).detach().double().requires_grad_()
             for part, whole in zip(parts, wholes, strict=True)
         ]
-        out, leaves = model(*own)["y"], model.output_regions()["y"]
+        out, leaves = model(*leaves_given)["y"], model.output_regions()["y"]
         assert leaves is not None
         (out * leaves.of(weight)).sum().backward()
-        return gradients(model), leaves, out, list(zip(parts, own, strict=True))
+        return gradients(model), leaves, out, list(zip(parts, leaves_given, strict=True))
 
     y = module(*wholes)["y"]
     (y * weight).sum().backward()
     expected = gradients(module)
-    for found, leaves, out, given in run_local(devices, rank):
-        assert_same(found, expected, f"{plan!r}")
+    for actual, leaves, out, given in run_local(devices, rank):
+        assert_same(actual, expected, f"{plan!r}")
         assert torch.allclose(out, leaves.of(y), rtol=1e-10, atol=1e-12)
-        for (part, own), whole in zip(given, wholes, strict=True):
-            assert torch.allclose(own.grad, part.of(whole.grad), rtol=1e-9, atol=1e-12)
+        for (part, leaf_given), whole in zip(given, wholes, strict=True):
+            assert torch.allclose(leaf_given.grad, part.of(whole.grad), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("plan", "devices"), PLANS)
@@ -355,8 +355,8 @@ def test_a_loss_outside_from_local_outputs(plan: str, devices: int) -> None:
     for step, expected in enumerate(tagger_alone()):
         total = {rows.start: losses[step] for _, rows, losses in ranks}
         loss = torch.stack(list(total.values())).sum()
-        for found, _, _ in ranks:
-            assert_same(found[step] | {"loss": loss}, expected, f"{plan}, step {step}")
+        for actual, _, _ in ranks:
+            assert_same(actual[step] | {"loss": loss}, expected, f"{plan}, step {step}")
 
 
 @pytest.mark.parametrize(("plan", "devices"), PLANS)
@@ -388,23 +388,23 @@ def check_parts(plan: PlanLike, devices: int) -> None:
     def rank(_: int, comm: Any) -> tuple[Found, dict[str, OutputPart | None], dict[str, Tensor]]:
         model = on(comm)
         ours, parts = model(*args), model.output_regions()
-        found = {"logits": ours["logits"], "hidden_states.1": ours["hidden_states"][1]}
+        outputs = {"logits": ours["logits"], "hidden_states.1": ours["hidden_states"][1]}
         loss = ours["loss"]
         for name, weight in weights.items():
             part = parts[name]
             if part is not None:
-                loss = loss + (found[name] * part.of(weight)).sum()
+                loss = loss + (outputs[name] * part.of(weight)).sum()
         loss.backward()
-        return gradients(model), parts, found
+        return gradients(model), parts, outputs
 
     covered = {name: torch.zeros(weight.shape) for name, weight in weights.items()}
-    for grads, parts, found in run_local(devices, rank):
+    for grads, parts, outputs in run_local(devices, rank):
         assert_same(grads, expected, f"{plan!r}")
         for name, whole in wholes.items():
             part = parts[name]
-            assert (part is None) == (found[name] is None)
+            assert (part is None) == (outputs[name] is None)
             if part is not None:
-                assert torch.allclose(found[name], part.of(whole), rtol=1e-10, atol=1e-12)
+                assert torch.allclose(outputs[name], part.of(whole), rtol=1e-10, atol=1e-12)
                 covered[name][part.slices] = 1
     assert all(seen.all() for seen in covered.values())
 
@@ -425,8 +425,8 @@ def test_a_step_of_training_makes_only_the_loss_whole() -> None:
         loss = model.train_step(args)
         return gradients(model) | {"loss": loss}, asked, [kind for kind, _, _ in model.issued]
 
-    for found, asked, stepped in run_local(2, rank):
-        assert_same(found, expected)
+    for actual, asked, stepped in run_local(2, rank):
+        assert_same(actual, expected)
         assert asked.count("all_gather") == 4
         assert "all_gather" not in stepped
 

@@ -91,8 +91,8 @@ def test_a_model_around_parallelized_ones_is_clipped_as_one() -> None:
         return {p: sw.clip_grad_norm_(outer, INF, p) for p in (0, 2, INF)}
 
     for name in ("megatron", "data"):
-        for found in on_ranks(name, body):
-            for p, norm in found.items():
+        for norms in on_ranks(name, body):
+            for p, norm in norms.items():
                 close(norm, expected[p])
 
 
@@ -139,8 +139,8 @@ def test_plain_norms_of_a_parallelized_model_are_caught() -> None:
             norm()
         clip_grad_value_(model.parameters(), 1e-3)
         plainly = [p.grad.as_subclass(Tensor) for p in model.parameters()]  # type: ignore[union-attr]
-        found = [float(grad.abs().max()) for grad in plainly]
-        assert functools.reduce(operator.ior, [x == 1e-3 for x in found])
-        assert max(found) <= 1e-3
+        largest = [float(grad.abs().max()) for grad in plainly]
+        assert functools.reduce(operator.ior, [x == 1e-3 for x in largest])
+        assert max(largest) <= 1e-3
 
     on_ranks("megatron", body)

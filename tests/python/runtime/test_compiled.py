@@ -72,16 +72,17 @@ def ran(name: str, plan: str, backend: str) -> tuple[equality.Result, list[Local
         made.append(LocalCode(Progress(False), backend))
         return {**equality.single_device(11)(), "local": made[-1]}
 
-    found = equality.run(bundle_of(name, plan), module, args, kwargs=kwargs, options=options)
-    return found, made
+    actual = equality.run(bundle_of(name, plan), module, args, kwargs=kwargs, options=options)
+    return actual, made
 
 
 def check(name: str, plan: str, backend: str) -> None:
-    found, made = ran(name, plan, backend)
+    actual, made = ran(name, plan, backend)
     assert all(local.as_emitted == {} and local._begun for local in made)
-    equality.assert_equal(found, known(name)[2], f"{name}, {plan}")
+    equality.assert_equal(actual, known(name)[2], f"{name}, {plan}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "plan"), PAIRS)
 def test_the_result_is_the_same(name: str, plan: str) -> None:
     check(name, plan, "aot_eager")
@@ -92,10 +93,10 @@ def test_in_a_pipeline_too(plan: str) -> None:
     """Of a backward in two halves, too, of which the first one does what is compiled."""
     module, args = models.gpt()
     batches, made = equality.micro_batches(args, 3), bundle_of("gpt", plan)
-    found = equality.run_steps(
+    actual = equality.run_steps(
         made, module, batches, options=lambda: {"local": LocalCode(Progress(False), "aot_eager")}
     )
-    equality.assert_equal(found, equality.steps_reference(module, batches), plan)
+    equality.assert_equal(actual, equality.steps_reference(module, batches), plan)
 
 
 @pytest.mark.slow
@@ -104,6 +105,7 @@ def test_the_result_is_the_same_in_earnest(name: str, plan: str) -> None:
     check(name, plan, "inductor")
 
 
+@pytest.mark.slow
 def test_layers_share_what_is_compiled() -> None:
     """Also where their random operators have other numbers."""
     module, args = models.gpt(depth=8, dropout=0.1)
@@ -154,9 +156,9 @@ def test_what_cannot_be_compiled_runs_as_it_was_emitted(monkeypatch: pytest.Monk
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", refuse)
     model = parallel(module, x, compile=True)
     refusal = "`small` .* cannot be compiled, .* this machine has no compiler"
-    with pytest.warns(UserWarning, match=refusal) as told:
+    with pytest.warns(UserWarning, match=refusal) as warned:
         torch.testing.assert_close(model(x), expected)
-    assert len(told) == 1
+    assert len(warned) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model(x).backward()
@@ -179,6 +181,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> list[LocalCode]:
     return made
 
 
+@pytest.mark.slow
 def test_other_modes_shapes_and_micro_batches(quickly: list[LocalCode]) -> None:
     """With keyed random numbers, which are others in each step."""
     module, (idx, targets) = models.gpt(dropout=0.2, depth=1)
@@ -186,18 +189,18 @@ def test_other_modes_shapes_and_micro_batches(quickly: list[LocalCode]) -> None:
     def losses(compile: bool) -> list[Tensor]:
         model = parallel(module, idx, targets, compile=compile, outputs="all")
         adamw = sw.optimizer(model, torch.optim.AdamW, lr=1e-2)
-        found = []
+        values = []
         for _ in range(2):
             loss = model(idx, targets)[1]
             loss.backward()
             adamw.step()
-            found.append(loss.detach())
+            values.append(loss.detach())
         model.eval()
         with torch.no_grad():
-            found += [model(idx, targets)[0], model(idx[:3], targets[:3])[1]]
+            values += [model(idx, targets)[0], model(idx[:3], targets[:3])[1]]
         model.train()
-        found += [model(idx, targets)[1].detach()]
-        return found
+        values += [model(idx, targets)[1].detach()]
+        return values
 
     torch.testing.assert_close(losses(True), losses(False), rtol=1e-9, atol=1e-12)
     assert len(quickly) == 3 and all(local._begun and not local.as_emitted for local in quickly)
@@ -226,6 +229,7 @@ def test_torch_compile_of_a_compiled_model(quickly: list[LocalCode]) -> None:
     model(x).backward()
 
 
+@pytest.mark.slow
 def test_an_error_of_the_model_is_its_own() -> None:
     """And the function stays compiled."""
     _, args = models.gpt()
@@ -249,6 +253,6 @@ def test_it_is_told_what_is_compiled() -> None:
     local = LocalCode(Progress(True, said), "aot_eager")
     double = lambda x: x * 2  # noqa: E731
     for _ in range(2):
-        assert local.of(double)(torch.ones(2)).tolist() == [2, 2]
+        assert local.compiled(double)(torch.ones(2)).tolist() == [2, 2]
     [line] = said.getvalue().splitlines()
     assert line.startswith("shardwright: `<lambda>` compiled by torch.compile in ")

@@ -107,27 +107,27 @@ def adapted() -> nn.Module:
     config = peft.LoraConfig(
         task_type="CAUSAL_LM", r=4, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]
     )
-    found: nn.Module = peft.get_peft_model(module, config)
+    with_adapters: nn.Module = peft.get_peft_model(module, config)
     generator = torch.Generator().manual_seed(3)
-    for name, value in found.named_parameters():
+    for name, value in with_adapters.named_parameters():
         if "lora_B" in name:  # zeros at first, under which half of the gradients are zero
             value.data = 0.1 * torch.randn(value.shape, generator=generator, dtype=torch.float64)
-    return found.double()
+    return with_adapters.double()
 
 
 def trained(
     model: Any, optimizer: Any, loss_of: Callable[[], float], clip: Callable[..., Any]
 ) -> list[tuple[float, float]]:
     """Losses and norms of three steps whose gradients are all clipped."""
-    found = []
+    steps = []
     for _ in range(3):
         loss = loss_of()
         norm = float(clip(model))
         assert norm > 0.05
-        found.append((loss, norm))
+        steps.append((loss, norm))
         optimizer.step()
         optimizer.zero_grad()
-    return found
+    return steps
 
 
 @pytest.mark.parametrize("plan", ["megatron:2", "zero3:2", "zero2:2 x megatron:2", "zero3:2 x megatron:2"])
@@ -205,8 +205,8 @@ def test_log_probabilities_do_not_depend_on_how_inference_is_divided() -> None:
             return model(input_ids=ids)
 
     for plan in ("data:2", "megatron:2", "zero3:2", "sequence:2"):
-        for found in on_ranks(module, {"input_ids": ids}, plan, 2, body):
-            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12, msg=plan)
+        for actual in on_ranks(module, {"input_ids": ids}, plan, 2, body):
+            torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12, msg=plan)
 
 
 # ---- stages and devices that are not alike -------------------------------------------------
@@ -264,10 +264,10 @@ def test_unequal_gpus_are_given_unequal_work() -> None:
         return simulate_step(plan, compile(plan), "cluster.toml", text, batches=8).seconds
 
     assert evenly(UNEQUAL) == pytest.approx(evenly(UNEQUAL.replace("h100", "v100")), rel=0.01)
-    found = search_plan(graph, 2, "cluster.toml", UNEQUAL, batches=8)
-    fast, slow = shares_of(found.plan(0))
+    search = search_plan(graph, 2, "cluster.toml", UNEQUAL, batches=8)
+    fast, slow = shares_of(search.plan(0))
     assert fast > 0.7 > 0.3 > slow
-    assert found.rows[0]["seconds"] < 0.6 * evenly(UNEQUAL)
+    assert search.rows[0]["seconds"] < 0.6 * evenly(UNEQUAL)
 
 
 # ---- the page ------------------------------------------------------------------------------

@@ -93,9 +93,9 @@ def test_slurm_says_who_it_is_and_where_the_first_is(monkeypatch: pytest.MonkeyP
     given = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
     assert [env[name] for name in given] == ["5", "11", "1", "4", "gpu003-a"]
     assert 20_000 <= int(env["MASTER_PORT"]) < 30_000
-    own = SLURM | {"MASTER_ADDR": "here", "MASTER_PORT": "7"}
-    places._hand_on(Place(5, 11, 1, 4), own)
-    assert (own["MASTER_ADDR"], own["MASTER_PORT"]) == ("here", "7")
+    environment = SLURM | {"MASTER_ADDR": "here", "MASTER_PORT": "7"}
+    places._hand_on(Place(5, 11, 1, 4), environment)
+    assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == ("here", "7")
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_slurm_without_nodes_is_refused() -> None:
 @pytest.mark.parametrize("config", [None, NCCL, BOTH, "cpu:gloo,cuda:another"])
 def test_gpus_that_are_there_are_used(config: str | None, gpus: Gpus, monkeypatch: Any) -> None:
     gpus(4)
-    found = devices.take(None, Place(5, 8, 1, 4), backends(config, monkeypatch))
-    assert found == torch.device("cuda", 1)
+    taken = devices.take(None, Place(5, 8, 1, 4), backends(config, monkeypatch))
+    assert taken == torch.device("cuda", 1)
     assert torch.cuda.current_device() == 1
 
 
@@ -243,8 +243,8 @@ def test_a_group_is_made_for_the_device(
     made: list[Any] = []
     monkeypatch.setattr(dist, "init_process_group", lambda *args, **options: made.append((args, options)))
     joining._start(Place(5, 8, 1, 4), device, timedelta(seconds=7))
-    own = {} if backend == "gloo" else {"device_id": torch.device("cuda", 1)}
-    assert made == [((backend,), own | {"timeout": timedelta(seconds=7)})]
+    given_options = {} if backend == "gloo" else {"device_id": torch.device("cuda", 1)}
+    assert made == [((backend,), given_options | {"timeout": timedelta(seconds=7)})]
 
 
 @pytest.mark.parametrize(
@@ -263,9 +263,9 @@ def test_what_launch_starts(
     number: int, backend: str | None, device: str | None, wanted: tuple[str, str], gpus: Gpus
 ) -> None:
     gpus(number)
-    found, own = launch._backend(Place(1, 2, 1, 2), backend, device)
-    assert (found, own.type) == wanted
-    assert own.index == (1 if own.type == "cuda" else None)
+    chosen_backend, taken = launch._backend(Place(1, 2, 1, 2), backend, device)
+    assert (chosen_backend, taken.type) == wanted
+    assert taken.index == (1 if taken.type == "cuda" else None)
 
 
 def test_launch_refuses_gpus_that_are_not_there(gpus: Gpus) -> None:
@@ -338,22 +338,22 @@ RECORDER = {
 def test_a_process_on_a_gpu_lets_segments_grow_and_notes_communications(
     gpus: Gpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(torch._C, gpu_settings._TELLS[0], told.append, raising=False)
+    messages: list[str] = []
+    monkeypatch.setattr(torch._C, gpu_settings._TELLS[0], messages.append, raising=False)
     devices.take("cpu")
-    assert settings() == {} and not told
+    assert settings() == {} and not messages
     gpus(2)
     devices.take(None, Place(1, 2, 1, 2))
     assert settings() == {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **RECORDER}
-    assert told == ["expandable_segments:True"]
+    assert messages == ["expandable_segments:True"]
 
 
 def test_it_is_told_before_a_process_group_is_made(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(1)
-    found: list[dict[str, str]] = []
-    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: found.append(settings()))
+    noted: list[dict[str, str]] = []
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: noted.append(settings()))
     joining._start(Place(0, 1, 0, 1), None, None)
-    assert len(found[0]) == 4
+    assert len(noted[0]) == 4
 
 
 @pytest.mark.parametrize("name", gpu_settings.ALLOCATOR)

@@ -107,8 +107,8 @@ def captured(name: str, precision: str | None) -> tuple[Batch, Captured]:
 
 
 def compiled(name: str, plan: str, devices: int, precision: str | None = None) -> tuple[Batch, Bundle]:
-    batch, found = captured(name, precision)
-    bundle, _ = compile_plan(found, Plan.named(Graph(found.graph_text), plan, devices))
+    batch, of_model = captured(name, precision)
+    bundle, _ = compile_plan(of_model, Plan.named(Graph(of_model.graph_text), plan, devices))
     return batch, bundle
 
 
@@ -132,8 +132,8 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., s
         if not select.select([process.stdout], [], [], TIMEOUT)[0]:
             process.kill()
             pytest.fail("the steps hang")
-        found: str | None = json.loads(process.stdout.readline())  # type: ignore[union-attr]
-        return found
+        answer: str | None = json.loads(process.stdout.readline())  # type: ignore[union-attr]
+        return answer
 
     yield run
     process.stdin.close()
@@ -173,8 +173,8 @@ CASES: list[tuple[str, str, int, int]] = [
 def test_a_step_reads_no_value_and_mixes_no_devices(
     device: Callable[..., str | None], model: str, plan: str, devices: int, micro_batches: int
 ) -> None:
-    if (found := device(*compiled(model, plan, devices), micro_batches)) is not None:
-        pytest.fail(found)
+    if (fault := device(*compiled(model, plan, devices), micro_batches)) is not None:
+        pytest.fail(fault)
 
 
 # What reads values, by name, and why.
@@ -192,8 +192,8 @@ READS = {
 def test_what_cannot_do_without_values(
     device: Callable[..., str | None], model: str, plan: str, precision: str | None
 ) -> None:
-    found = device(*compiled(model, plan, 2, precision))
-    assert found is None or not any(error in found for error in READING), found
+    fault = device(*compiled(model, plan, 2, precision))
+    assert fault is None or not any(error in fault for error in READING), fault
 
 
 FAULTS = {
@@ -211,5 +211,5 @@ def test_a_fault_is_found(device: Callable[..., str | None], fault: str) -> None
         for name, text in bundle.files.items()
     }
     assert files != bundle.files
-    found = device(batch, replace(bundle, files=files))
-    assert found is not None and error in found
+    reported = device(batch, replace(bundle, files=files))
+    assert reported is not None and error in reported

@@ -220,7 +220,7 @@ def halves(graph: sw.Graph, draft: sw.Draft) -> None:
 
 
 @functools.cache
-def of(kind: type[nn.Module], plan: object, devices: int) -> sw.Bundle:
+def made_bundle(kind: type[nn.Module], plan: object, devices: int) -> sw.Bundle:
     torch.manual_seed(0)
     x = torch.randn(4, 8, WIDTH, dtype=torch.float64)
     second = torch.tensor([3, 8, 5, 6]) if kind is Packed else torch.randn_like(x)
@@ -228,7 +228,7 @@ def of(kind: type[nn.Module], plan: object, devices: int) -> sw.Bundle:
 
 
 def test_graphguard_bug_missing_switchmlp_allreduce() -> None:
-    bundle = of(Switch, "data:2 x megatron:2", 4)
+    bundle = made_bundle(Switch, "data:2 x megatron:2", 4)
     error = refusal(
         bundle,
         ("    z_2 = run.all_reduce(z_part, 0)", "    #"),
@@ -239,7 +239,7 @@ def test_graphguard_bug_missing_switchmlp_allreduce() -> None:
 
 def test_graphguard_an_auxiliary_loss_that_each_rank_computes_of_its_own_tokens() -> None:
     error = refusal(
-        of(Switch, "data:2 x megatron:2", 4),
+        made_bundle(Switch, "data:2 x megatron:2", 4),
         (
             "    mean, mse_loss = run.all_reduce([mean_part, mse_loss_part], 1)",
             "    mse_loss = run.all_reduce(mse_loss_part, 1)",
@@ -251,7 +251,7 @@ def test_graphguard_an_auxiliary_loss_that_each_rank_computes_of_its_own_tokens(
 
 def test_graphguard_an_auxiliary_loss_with_another_divisor() -> None:
     """That of a rank's own tokens, where those of all ranks are summed."""
-    bundle = of(Switch, "data:2 x megatron:2", 4)
+    bundle = made_bundle(Switch, "data:2 x megatron:2", 4)
     error = refusal(
         bundle, ("ops.mean(p_1, (0, 1), False, 32, None)", "ops.mean(p_1, (0, 1), False, 16, None)")
     )
@@ -271,7 +271,7 @@ def test_graphguard_fill_and_cut_that_do_not_fit_each_other() -> None:
 
 def test_pytorch_144359_a_row_parallel_product_without_its_sum() -> None:
     error = refusal(
-        of(Biased, "megatron", 2),
+        made_bundle(Biased, "megatron", 2),
         ("    down = run.all_reduce(down_part, 0)", "    #"),
         ("p, down, y)\n    return mse", "p, down_part, y)\n    return mse"),
     )
@@ -281,7 +281,7 @@ def test_pytorch_144359_a_row_parallel_product_without_its_sum() -> None:
 def test_pytorch_144359_an_activation_of_what_is_yet_to_be_summed() -> None:
     """The activation moved behind the product, before its sum."""
     error = refusal(
-        of(Biased, "megatron", 2),
+        made_bundle(Biased, "megatron", 2),
         (
             "    gelu = F.gelu(up)\n    down = F.linear(gelu, p.down.weight)",
             "    gelu = F.linear(up, p.down.weight)\n    down = F.gelu(gelu)",
@@ -301,7 +301,7 @@ def test_pytorch_144359_a_column_parallel_product_whose_gathering_is_left_out() 
 
 def test_megatron_4092_a_stage_that_was_not_given_where_sequences_end() -> None:
     """Both stages need the mask: the second is sent it, or makes it of an input that it is given."""
-    bundle = of(Packed, halves, 2)
+    bundle = made_bundle(Packed, halves, 2)
     lacking = refusal(bundle, ("    run.send(1, inside)  # to rank 1\n", ""))
     assert lacking.code == "SW0506"
     assert refusal(bundle, ("    mul = b * inside", "    mul = b * b")).code == "SW0504"
@@ -349,7 +349,7 @@ def test_megatron_7452_a_partial_gradient_of_a_weight_that_all_ranks_hold() -> N
 
 def test_torchtitan_4245_a_bias_that_each_rank_adds_before_the_sum() -> None:
     error = refusal(
-        of(Biased, "megatron", 2),
+        made_bundle(Biased, "megatron", 2),
         ("F.linear(gelu, p.down.weight)", "F.linear(gelu, p.down.weight, p.down.bias)"),
     )
     assert error.code == "SW0504"

@@ -63,9 +63,9 @@ def both(module: nn.Module, loop: Loop, plan: str, world: int = 2) -> None:
         loop(model, comm)
         return model.full_state_dict()
 
-    for found in run_local(world, rank):
+    for actual in run_local(world, rank):
         for name, value in plain.state_dict().items():
-            torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(actual[name], value, rtol=1e-9, atol=1e-12)
 
 
 def sgd(model: nn.Module, rate: float = 0.1) -> torch.optim.Optimizer:
@@ -158,8 +158,8 @@ def test_megatron_1754_words_that_cannot_be_divided_and_7452_other_counts_of_lab
 
 
 def test_megatron_6660_gradients_of_micro_batches_in_groups_of_one() -> None:
-    found = sw.verify(*llama(), plan="zero3", devices=1, micro_batches=4, dtypes=FINE)
-    assert found.raise_if_different()
+    comparison = sw.verify(*llama(), plan="zero3", devices=1, micro_batches=4, dtypes=FINE)
+    assert comparison.raise_if_different()
 
 
 # TrainCheck.
@@ -266,11 +266,11 @@ def test_pytorch_84803_pytorch_96600_and_baichuan2_86_data_that_links_lose(
     monkeypatch.setattr(
         ranks,
         "run_local",
-        lambda world, fn: plain(world, lambda rank, comm: fn(rank, Losing(comm._meeting, rank))),
+        lambda world, fn: plain(world, lambda rank, comm: fn(rank, Losing(comm._shared, rank))),
     )
-    found = sw.verify(*llama(), plan="megatron", devices=2, dtypes=FINE)
-    assert not found.equal and found.first is not None and found.first.ranks == (1,)
-    assert found.first.operator == "aten.linear.default" and found.first.path == "layers.0.mlp.down"
+    comparison = sw.verify(*llama(), plan="megatron", devices=2, dtypes=FINE)
+    assert not comparison.equal and comparison.first is not None and comparison.first.ranks == (1,)
+    assert comparison.first.operator == "aten.linear.default" and comparison.first.path == "layers.0.mlp.down"
 
 
 def test_pytorch_115607_steps_without_gradients_do_not_count() -> None:
@@ -297,8 +297,8 @@ def test_pytorch_forum_84911_and_stackoverflow_60335387_what_is_frozen_stays(pla
     module = Net()
     for parameter in (*module.up.parameters(), *module.down.parameters()):
         parameter.requires_grad_(False)
-    found = sw.verify(module, rows(), plan=plan, devices=2, dtypes=FINE).raise_if_different()
-    assert {row.name for row in found.rows if row.kind == "gradient"} == {"norm.weight", "norm.bias"}
+    comparison = sw.verify(module, rows(), plan=plan, devices=2, dtypes=FINE).raise_if_different()
+    assert {row.name for row in comparison.rows if row.kind == "gradient"} == {"norm.weight", "norm.bias"}
 
 
 class FreezesInTrain(Net):
@@ -315,7 +315,7 @@ def test_mmpretrain_702_stages_that_are_frozen_by_train() -> None:
     after = sw.verify(
         FreezesInTrain().train(), rows(), plan="data", devices=2, dtypes=FINE
     ).raise_if_different()
-    names = [{row.name for row in found.rows if row.kind == "gradient"} for found in (before, after)]
+    names = [{row.name for row in compared.rows if row.kind == "gradient"} for compared in (before, after)]
     assert names[0] - names[1] == {"up.weight", "up.bias"}
 
 
@@ -326,7 +326,7 @@ def test_transformers_33844_what_drops_in_evaluation_too_does_so_here() -> None:
     still = sw.verify(
         Net(lambda x: F.dropout(x, 0.5, training=False)).eval(), rows(), plan="data", devices=2, dtypes=FINE
     )
-    losses = [x for found in (still,) for x in found.rows if x.kind == "loss"]
+    losses = [x for compared in (still,) for x in compared.rows if x.kind == "loss"]
     assert still.equal and len(losses) == 1
 
 
@@ -336,23 +336,23 @@ def halved(x: Tensor) -> Tensor:
 
 
 def test_lightning_thunder_725_functions_that_are_called_in_autocast_are_cast() -> None:
-    found = sw.verify(
+    comparison = sw.verify(
         Net(halved).float(), tuple(x.float() for x in rows()), plan="data", devices=2, dtypes=["model"]
     )
-    assert found.raise_if_different()
+    assert comparison.raise_if_different()
 
 
 def test_transformers_17877_a_model_is_initialised_once_and_as_ever() -> None:
     deferred, plain = sw.deferred(Net), Net()
     model = sw.verify(deferred, rows(), plan="data", devices=2, dtypes=FINE).raise_if_different()
     assert len(model.rows) == 13
-    found = run_local(
+    actual = run_local(
         1,
         lambda _, comm: sw.parallelize(
             deferred, rows(), plan="replicate", comm=comm, cache=False, progress=False
         ).full_state_dict(),
     )[0]
-    assert all(torch.equal(found[name], value) for name, value in plain.state_dict().items())
+    assert all(torch.equal(actual[name], value) for name, value in plain.state_dict().items())
 
 
 def test_stackoverflow_67180955_ranks_read_other_rows() -> None:

@@ -74,8 +74,8 @@ def test_micro_batches_add_up_as_on_the_single_device(name: str, count: int) -> 
     plan = Plan.parse(graph, "\n".join(['shardwright-plan 1\nname "mine"\ndevices 1', *lines, ""]))
     made = compile(plan, "loss")
     bundle = Bundle(dict(made.files), made.digest, plan.name, plan.devices, captured, "", "")
-    found = on_ranks(kind(), bundle, BATCHES[:count], 3, False)
-    assert equality.differences(found, single_device(kind(), BATCHES[:count], 3)) == []
+    actual = on_ranks(kind(), bundle, BATCHES[:count], 3, False)
+    assert equality.differences(actual, single_device(kind(), BATCHES[:count], 3)) == []
 
 
 class Added(nn.Module):
@@ -97,5 +97,5 @@ def test_two_parameters_that_are_added_have_gradients_of_their_own() -> None:
         model(*x).backward()
         return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
-    for found in run_local(1, lambda rank, comm: gradients(rank)):
-        assert [grad.flatten().tolist() for grad in found] == [[0.0, 2.0, 4.0, 6.0]] * 2
+    for actual in run_local(1, lambda rank, comm: gradients(rank)):
+        assert [grad.flatten().tolist() for grad in actual] == [[0.0, 2.0, 4.0, 6.0]] * 2

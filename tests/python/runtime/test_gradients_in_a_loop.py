@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import shardwright as sw
 from a_loop import BATCHES, PLANS, Net, assert_equal_training, on_ranks, refused, train
+from capturing import captured_once  # noqa: F401
 from shardwright.runtime import ParallelModule
 from shardwright.runtime.programs.regions import cut
 
@@ -28,10 +29,10 @@ def test_autograd_grad_gives_the_gradients_of_this_ranks_parts(plan: str) -> Non
     expected = dict(zip(dict(plain.named_parameters()), grads, strict=True))
 
     def body(model: Any, _: nn.Module) -> None:
-        found = torch.autograd.grad(model(*BATCHES[0])["loss"], [*model.parameters()])
+        gradients = torch.autograd.grad(model(*BATCHES[0])["loss"], [*model.parameters()])
         assert all(p.grad is None for p in model.parameters())
         shards = {id(shard.data): shard for shard in model.shards.held}
-        for parameter, grad in zip(model.parameters(), found, strict=True):
+        for parameter, grad in zip(model.parameters(), gradients, strict=True):
             shard = shards[id(parameter)]
             part = cut(expected[shard.tensor.names[0]], shard.tensor.factors, shard.region)
             torch.testing.assert_close(grad, part)
@@ -174,5 +175,5 @@ def test_optimizers_that_look_at_whole_tensors_are_refused_at_their_step(name: s
 
 def test_elementwise_optimizers_may_be_made_by_their_constructor() -> None:
     expected = train(Net(), optimizer=None)
-    found = on_ranks(lambda m, _: train(m, optimizer=torch.optim.SGD(m.parameters(), lr=0.1)))
-    assert_equal_training(found, expected)
+    actual = on_ranks(lambda m, _: train(m, optimizer=torch.optim.SGD(m.parameters(), lr=0.1)))
+    assert_equal_training(actual, expected)

@@ -40,8 +40,8 @@ LINES = {(0, True): ((0, 1), (1, 2)), (0, False): ((1, 0),), (3, True): ((0, 2),
 
 def values(rank: int, dtype: torch.dtype, *shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(rank)
-    found = torch.randint(0, 9, shape, generator=generator)
-    return (found % 2).bool() if dtype == torch.bool else found.to(dtype)
+    numbers = torch.randint(0, 9, shape, generator=generator)
+    return (numbers % 2).bool() if dtype == torch.bool else numbers.to(dtype)
 
 
 def total(parts: list[Tensor]) -> Tensor:
@@ -80,30 +80,30 @@ class Sent:
 
 def check(comm: TorchComm, dtype: torch.dtype, ranks: tuple[int, ...]) -> Iterator[bool]:
     everyone = [values(rank, dtype, WORLD, 4) for rank in ranks]
-    own = ranks.index(comm.rank)
-    x = everyone[own].clone()
+    place = ranks.index(comm.rank)
+    x = everyone[place].clone()
     comm.all_reduce(x, ranks, "sum").wait()
     yield torch.equal(x, total(everyone))
     if not dtype.is_complex:
-        x = everyone[own].clone()
+        x = everyone[place].clone()
         comm.all_reduce(x, ranks, "max").wait()
         yield torch.equal(x, torch.stack(everyone).amax(0))
-    rows = everyone[own].new_empty(WORLD, 4 * WORLD)
-    comm.all_gather(rows, everyone[own].view(-1), ranks).wait()
+    rows = everyone[place].new_empty(WORLD, 4 * WORLD)
+    comm.all_gather(rows, everyone[place].view(-1), ranks).wait()
     yield torch.equal(rows, torch.stack(everyone).view(WORLD, -1))
-    out = everyone[own].new_empty(4)
-    comm.reduce_scatter(out, everyone[own].clone(), ranks).wait()
-    yield torch.equal(out, total([x[own] for x in everyone]))
-    taken = [everyone[own].new_empty(4) for _ in ranks]
-    comm.all_to_all(taken, list(everyone[own]), ranks)
-    yield all(torch.equal(a, x[own]) for a, x in zip(taken, everyone, strict=True))
-    x = everyone[own].clone()
+    out = everyone[place].new_empty(4)
+    comm.reduce_scatter(out, everyone[place].clone(), ranks).wait()
+    yield torch.equal(out, total([x[place] for x in everyone]))
+    taken = [everyone[place].new_empty(4) for _ in ranks]
+    comm.all_to_all(taken, list(everyone[place]), ranks)
+    yield all(torch.equal(a, x[place]) for a, x in zip(taken, everyone, strict=True))
+    x = everyone[place].clone()
     comm.broadcast(x, 1)
     yield torch.equal(x, values(1, dtype, WORLD, 4))
     peers = [rank for rank in range(WORLD) if rank != comm.rank]
-    found = {peer: values(0, dtype, 5).zero_() for peer in peers}
-    comm.exchange({peer: values(comm.rank, dtype, 5) for peer in peers}, found)
-    yield all(torch.equal(x, values(peer, dtype, 5)) for peer, x in found.items())
+    received = {peer: values(0, dtype, 5).zero_() for peer in peers}
+    comm.exchange({peer: values(comm.rank, dtype, 5) for peer in peers}, received)
+    yield all(torch.equal(x, values(peer, dtype, 5)) for peer, x in received.items())
     for (channel, _), pairs in LINES.items():
         for sender, receiver in pairs:
             if comm.rank == sender:
@@ -122,8 +122,8 @@ def _every_type(rank: int, as_nccl: bool) -> list[str]:
     with Sent() as sent:
         for dtype in DTYPES:
             for ranks in ((0, 1, 2), MIXED):
-                found = list(check(comm, dtype, ranks))
-                wrong += [f"{dtype} {ranks} {found}"] if not all(found) else []
+                checks = list(check(comm, dtype, ranks))
+                wrong += [f"{dtype} {ranks} {checks}"] if not all(checks) else []
     moved = sent.dtypes - wires.MOVED - {torch.complex64, torch.complex128}
     everything: list[Any] = [None] * WORLD
     dist.all_gather_object(everything, (wrong, moved))
@@ -146,23 +146,23 @@ def _two_models(rank: int) -> list[Any]:
         return new_group(ranks, *args, **options)
 
     dist.new_group = counted
-    found = []
+    counts = []
     used: list[Any] = []
     dist.send = lambda x, to, group: (used.append(to), send(x, to, group))
     for goes_on in (False, False, True):
         comm = TorchComm(watch=False)
         comm._as_nccl = True
         comm.prepare([[[0, 1, 2]], [[0, 1], [2]], [[1, 0], [2]]], LINES, goes_on=goes_on)
-        found.append((len(made), len(used), comm.communicators))
-    return found
+        counts.append((len(made), len(used), comm.communicators))
+    return counts
 
 
 @pytest.mark.processes
 def test_models_share_their_groups_and_what_is_there_is_not_used_anew() -> None:
     """One for 0 and 1, and three lines; of what goes on between steps the lines are its own. Rank 0 begins
     two messages on them."""
-    found = sw.launch(_two_models, WORLD, backend="gloo", timeout=100)
-    assert found == [(4, 2, 5), (4, 2, 5), (7, 4, 8)]
+    actual = sw.launch(_two_models, WORLD, backend="gloo", timeout=100)
+    assert actual == [(4, 2, 5), (4, 2, 5), (7, 4, 8)]
 
 
 def _totals(rank: int) -> list[int]:
@@ -170,12 +170,12 @@ def _totals(rank: int) -> list[int]:
     right = []
     for world in range(1, MANY + 1):
         group = dist.new_group(range(world), backend="gloo")
-        found: Any = None
+        total: Any = None
         if rank < world:
-            own = torch.tensor([1 << 8 * rank, -rank])
-            found = messages.total(own, group, rank, world).tolist()
+            addends = torch.tensor([1 << 8 * rank, -rank])
+            total = messages.total(addends, group, rank, world).tolist()
         everyone: list[Any] = [None] * MANY
-        dist.all_gather_object(everyone, found)
+        dist.all_gather_object(everyone, total)
         expected = [sum(1 << 8 * member for member in range(world)), -sum(range(world))]
         if everyone == [expected] * world + [None] * (MANY - world):
             right.append(world)

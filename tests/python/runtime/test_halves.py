@@ -82,8 +82,8 @@ def normed(x: Tensor) -> Tensor:
 
 def attended(x: Tensor) -> Tensor:
     q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in F.linear(x, STACK).chunk(3, -1))
-    found = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return F.linear(found.transpose(1, 2).flatten(-2), W, B)
+    attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return F.linear(attended.transpose(1, 2).flatten(-2), W, B)
 
 
 def experts(x: Tensor) -> Tensor:
@@ -163,10 +163,10 @@ def test_gradients_and_operators_are_the_same(name: str, forget: bool) -> None:
     else:
         _, saved = call_in_halves(*case, leaves, None)
     with Operators() as operators:
-        found, left = halves_of(saved, seeds(saved))
+        actual, left = halves_of(saved, seeds(saved))
         assert not of_leaves(), "gradients of leaves arise in the second half"
         left.backward()
-    for slot, grad, wanted in zip(saved.slots, found, inputs, strict=True):
+    for slot, grad, wanted in zip(saved.slots, actual, inputs, strict=True):
         slot.grad = grad
         assert torch.allclose(slot.take(), wanted, rtol=1e-12, atol=1e-14)
     assert of_leaves().keys() == expected.keys()
@@ -191,10 +191,10 @@ def test_what_is_compiled_gives_all_gradients_at_once() -> None:
     inputs, expected, _ = in_one(CASES["linears"])
     none_yet()
     _, saved = call_in_halves(compiled, (X,), {id(leaf) for leaf in LEAVES}, None)
-    [found], left = halves_of(saved, seeds(saved))
+    [gradient], left = halves_of(saved, seeds(saved))
     assert not left.nodes and not of_leaves()
     left.backward()
-    assert found is not None and torch.allclose(found, inputs[0], rtol=1e-12)
+    assert gradient is not None and torch.allclose(gradient, inputs[0], rtol=1e-12)
     for at, grad in of_leaves().items():
         assert torch.allclose(grad, expected[at], rtol=1e-12)
 

@@ -74,12 +74,12 @@ def in_halves(
     torch.manual_seed(SEED)
     ids = {id(leaf) for leaf in gathered.leaves}
     _, saved = call_in_halves(function, tuple(args), ids, None, gathered.addresses())
-    found, left = first(saved)
+    gradients, left = first(saved)
     waited = len(left.nodes)
     if release:
         gathered.release()
     left.backward()
-    return found, [leaf.grad for leaf in gathered.leaves], waited
+    return gradients, [leaf.grad for leaf in gathered.leaves], waited
 
 
 def in_one(function: Callable[..., Any], values: Sequence[Tensor]) -> list[Tensor | None]:
@@ -90,8 +90,8 @@ def in_one(function: Callable[..., Any], values: Sequence[Tensor]) -> list[Tenso
     return [leaf.grad for leaf in leaves]
 
 
-def assert_same(found: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> None:
-    for a, b in zip(found, expected, strict=True):
+def assert_same(actual: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> None:
+    for a, b in zip(actual, expected, strict=True):
         assert (a is None) == (b is None)
         if a is not None and b is not None:
             torch.testing.assert_close(a.to_dense(), b.to_dense(), rtol=1e-9, atol=1e-12)
@@ -116,17 +116,17 @@ def test_no_operator_reads_what_is_gathered_in_the_second_half(
     def function(*leaves: Tensor) -> Any:
         given = iter(leaves)
         operands = zip(kinds, values, strict=True)
-        found = case.fn(
+        result = case.fn(
             *[next(given) if kind == "param" and differentiable(x) else x.clone() for kind, x in operands]
         )
-        return tuple(found) if isinstance(found, list) else found
+        return tuple(result) if isinstance(result, list) else result
 
     tried = function(*[x.clone().requires_grad_() for x in learning])
     if not any(x.requires_grad for x in (tried if isinstance(tried, tuple) else (tried,))):
         pytest.skip("nothing has a gradient")
     gathered = Gathered(learning)
-    _, found, _ = in_halves(lambda: function(*gathered.leaves), (), gathered, release=True)
-    assert_same(found, in_one(function, learning))
+    _, gradients, _ = in_halves(lambda: function(*gathered.leaves), (), gathered, release=True)
+    assert_same(gradients, in_one(function, learning))
 
 
 def differentiable(x: Tensor) -> bool:
@@ -171,9 +171,9 @@ def test_what_needs_no_gathered_values_waits(name: str) -> None:
     function, x, values, waiting = PRODUCTS[name]
     gathered = Gathered(values)
     function_of = lambda x: function(x, *gathered.leaves)  # noqa: E731
-    [of_x], found, waited = in_halves(function_of, [x.clone().requires_grad_()], gathered, release=True)
+    [of_x], gradients, waited = in_halves(function_of, [x.clone().requires_grad_()], gathered, release=True)
     assert waited == waiting
-    assert_same([of_x, *found], in_one(function, [x, *values]))
+    assert_same([of_x, *gradients], in_one(function, [x, *values]))
 
 
 def test_what_would_read_all_the_same_says_so_and_gives_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,8 +231,8 @@ def test_no_argument_leads_anywhere() -> None:
         x = rand(3, 4)
     weight = rand(4, 4).requires_grad_()
     _, saved = call_in_halves(lambda x: weight * 2, (x.requires_grad_(),), {id(weight)}, None)
-    found, left = first(saved)
-    assert found == [None]
+    gradients, left = first(saved)
+    assert gradients == [None]
     left.backward()
     assert weight.grad is not None and isinstance(saved.edges[0], GradientEdge)
 

@@ -57,8 +57,8 @@ def bundle(compiled: Compiled, plan: Plan, captured: Captured) -> Bundle:
 def check(name: str, plan: Plan) -> Compiled:
     module, args, captured, _, expected = model(name)
     compiled = compile(plan)
-    found = equality.run(bundle(compiled, plan, captured), module, args)
-    equality.assert_equal(found, expected, f"{name}, {plan!r}")
+    actual = equality.run(bundle(compiled, plan, captured), module, args)
+    equality.assert_equal(actual, expected, f"{name}, {plan!r}")
     return compiled
 
 
@@ -118,8 +118,8 @@ def batches(args: Any) -> list[Any]:
 
 
 def loss_of(outputs: Any) -> Tensor:
-    found: Tensor = equality.scalars(outputs)[0]
-    return found
+    loss: Tensor = equality.scalars(outputs)[0]
+    return loss
 
 
 def alone(given: list[Any]) -> dict[str, Tensor]:
@@ -156,9 +156,9 @@ def test_micro_batches_add_up(named: str, devices: int, by_hand: bool) -> None:
         return parallel.full_state_dict()
 
     expected = alone(given)
-    for found in on_ranks("gpt", named, devices, body):
+    for actual in on_ranks("gpt", named, devices, body):
         for name, value in expected.items():
-            torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(actual[name], value, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("named", ["zero1", "zero3"])
@@ -168,7 +168,7 @@ def test_what_is_gathered_is_what_parameters_are_now(named: str) -> None:
 
     def body(parallel: ParallelModule) -> list[tuple[Tensor, dict[str, Tensor]]]:
         adamw = sw.optimizer(parallel, torch.optim.AdamW, lr=1e-2)
-        found = []
+        steps = []
         for step in range(3):
             adamw.zero_grad()
             loss_of(parallel(*args)).backward()
@@ -177,12 +177,12 @@ def test_what_is_gathered_is_what_parameters_are_now(named: str) -> None:
                 for parameter in parallel.parameters():
                     parameter.data.mul_(1.1)
             with torch.no_grad():
-                found.append((loss_of(parallel(*args)), parallel.full_state_dict()))
-        return found
+                steps.append((loss_of(parallel(*args)), parallel.full_state_dict()))
+        return steps
 
     module = models.MODELS["gpt"]()[0]
-    for found in on_ranks("gpt", named, 2, body):
-        for loss, values in found:
+    for actual in on_ranks("gpt", named, 2, body):
+        for loss, values in actual:
             module.load_state_dict(values)
             with torch.no_grad():
                 torch.testing.assert_close(loss, loss_of(module(*args)), rtol=1e-9, atol=0)
@@ -225,7 +225,7 @@ def test_what_is_not_there_can_be_printed() -> None:
         parallel.train_step([args])
         return repr([leaf for copy in parallel.worker.shards.copies for leaf in copy.leaves])
 
-    assert all("gathered" in found for found in on_ranks("gpt", "zero3", 2, body))
+    assert all("gathered" in text for text in on_ranks("gpt", "zero3", 2, body))
 
 
 def test_a_place_means_the_leaves_that_are_called_after_it() -> None:
@@ -269,8 +269,8 @@ def test_views_of_what_is_gathered_outlive_it() -> None:
     torch.manual_seed(0)
     module, args = Views().double(), (torch.randn(4, 8, dtype=torch.float64),)
     made, _ = compile_model(module, args, plan="zero3", devices=2)
-    found = equality.run(made, module, args)
-    equality.assert_equal(found, equality.reference(module, args), "views")
+    actual = equality.run(made, module, args)
+    equality.assert_equal(actual, equality.reference(module, args), "views")
 
 
 def test_emitted_code_says_what_is_gathered_layer_by_layer() -> None:

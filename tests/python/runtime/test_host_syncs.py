@@ -123,21 +123,21 @@ def waits(call: ast.Call) -> str | None:
     return ".to(device)" if elsewhere and not beside else None
 
 
-def found(tree: ast.AST, inside: str = "") -> Iterator[str]:
+def reading_places(tree: ast.AST, inside: str = "") -> Iterator[str]:
     """The places of a module: in which function, and what is called."""
     for node in ast.iter_child_nodes(tree):
         named = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         name = f"{inside}.{node.name}".lstrip(".") if named else inside  # type: ignore[attr-defined]
         if isinstance(node, ast.Call) and (called := waits(node)):
             yield f"{name} {called}"
-        yield from found(node, name)
+        yield from reading_places(node, name)
 
 
 def test_what_may_wait_for_a_device_is_listed() -> None:
     places = {
         f"{path.relative_to(RUNTIME).as_posix()} {place}"
         for path in sorted(RUNTIME.rglob("*.py"))
-        for place in found(ast.parse(path.read_text()))
+        for place in reading_places(ast.parse(path.read_text()))
     }
     known = {*EXCEPTIONS, *NO_TENSORS}
     assert sorted(places - known) == [], "list each with its reason, or do without"
@@ -159,11 +159,11 @@ def test_what_may_wait_for_a_device_is_listed() -> None:
     ],
 )
 def test_each_kind_is_seen(text: str, called: str) -> None:
-    assert list(found(ast.parse(f"def f(x):\n    {text}"))) == [f"f {called}"]
+    assert list(reading_places(ast.parse(f"def f(x):\n    {text}"))) == [f"f {called}"]
 
 
 @pytest.mark.parametrize(
     "text", ["x.to(comm.device, non_blocking=True)", "x.to(dtype)", "x.any(1)", "any(xs)"]
 )
 def test_what_does_not_wait_is_not_seen(text: str) -> None:
-    assert list(found(ast.parse(f"def f(x):\n    {text}"))) == []
+    assert list(reading_places(ast.parse(f"def f(x):\n    {text}"))) == []

@@ -155,16 +155,16 @@ def test_what_is_gathered_is_the_whole_and_what_is_scattered_its_parts(
             copy.leaves[0].grad = value * (rank + 1)
         with torch.no_grad():
             leaves = [(copy, copy.leaves[0]) for copy in copies]
-            found = Scattering(end, leaves, everyone, torch.float64).wait()
-        parts = {id(copy): gradient for copy, gradient in found}
+            scattered = Scattering(end, leaves, everyone, torch.float64).wait()
+        parts = {id(copy): gradient for copy, gradient in scattered}
         times = ranks * (ranks + 1) // 2
         return same + [
             torch.equal(parts[id(copy)], (copy.own_part(value) * times))
             for copy, value in zip(copies, values, strict=True)
         ]
 
-    found = run_local(ranks, rank)
-    assert all(itertools.chain(*found)), found
+    actual = run_local(ranks, rank)
+    assert all(itertools.chain(*actual)), actual
 
 
 class Joining:

@@ -147,16 +147,16 @@ def test_a_rank_that_leaves_the_loop(how: str, leaver: int, code: str, words: st
 
 
 def test_a_label_out_of_range_on_one_rank(tmp_path: Path) -> None:
-    others, own = run("bad label", tmp_path)
-    assert own.code != 0 and "IndexError: Target 9 is out of bounds" in own.error
+    others, faulty = run("bad label", tmp_path)
+    assert faulty.code != 0 and "IndexError: Target 9 is out of bounds" in faulty.error
     assert others.code != 0 and "rank 1" in others.error and "Target 9 is out of bounds" in others.error
     assert in_time(others, tmp_path)
 
 
 def test_an_error_that_one_rank_catches(tmp_path: Path) -> None:
     """It goes on, the others cannot: they must not wait for it."""
-    others, own = run("bad label, caught", tmp_path)
-    assert own.out.startswith("caught")
+    others, faulty = run("bad label, caught", tmp_path)
+    assert faulty.out.startswith("caught")
     assert others.code != 0 and "rank 1" in others.error and "Target 9 is out of bounds" in others.error
 
 
@@ -244,5 +244,5 @@ def test_a_fine_tune_equals_its_plain_loop(world: int, plan: str, inputs: str) -
     expected = plain("finetune.py")
     assert len(expected) == 8
     # Transformers takes the loss in float32.
-    found = example("finetune.py", "--plan", plan, "--inputs", inputs, world=world)
-    assert found == pytest.approx(expected, rel=1e-6)
+    actual = example("finetune.py", "--plan", plan, "--inputs", inputs, world=world)
+    assert actual == pytest.approx(expected, rel=1e-6)

@@ -98,9 +98,9 @@ def compiled(name: str, plan: str, devices: int, **options: Any) -> Compiled:
 def test_what_is_counted_is_what_lives(name: str, plan: str, devices: int) -> None:
     module, batch, captured, _ = captured_model(name)
     program = compiled(name, plan, devices)
-    found = live.of_steps(program, module, captured, batch)
-    told = program.memory()
-    for rank, measured in zip(told, found, strict=True):
+    lived = live.of_steps(program, module, captured, batch)
+    counted = program.memory()
+    for rank, measured in zip(counted, lived, strict=True):
         predicted = rank.total - rank.peak["inputs"]
         assert abs(predicted - measured) <= TOLERANCE * measured, (rank.peak, rank.at, measured)
 
@@ -121,8 +121,8 @@ def test_what_waits_between_halves_is_counted(name: str, plan: str) -> None:
     """Also what only the first half needs, which is free after it."""
     module, batch, captured, _ = captured_model(name)
     program = compiled(name, plan, 2)
-    found = live.of_steps(program, module, captured, batch, 6)
-    for rank, measured in zip(program.memory(), found, strict=True):
+    lived = live.of_steps(program, module, captured, batch, 6)
+    for rank, measured in zip(program.memory(), lived, strict=True):
         predicted = rank.total - rank.peak["inputs"]
         assert abs(predicted - measured) <= TOLERANCE * measured, (rank.peak, rank.at, measured)
 
@@ -132,8 +132,8 @@ def test_what_waits_between_halves_is_counted(name: str, plan: str) -> None:
 def test_what_slices_of_the_sequence_keep_for_each_other_is_counted(name: str, more: str) -> None:
     module, batch, captured, _ = captured_model(name)
     program = compiled(name, f"stages:2 x {more}", 2)
-    found = live.of_steps(program, module, captured, batch, 3)
-    for rank, measured in zip(program.memory(), found, strict=True):
+    lived = live.of_steps(program, module, captured, batch, 3)
+    for rank, measured in zip(program.memory(), lived, strict=True):
         predicted = rank.total - rank.peak["inputs"]
         assert abs(predicted - measured) <= TOLERANCE * measured, (rank.peak, rank.at, measured)
 
@@ -210,11 +210,11 @@ def test_many_ranks_that_are_alike_have_as_much() -> None:
     """Of these only a few are followed."""
     module, args = models.gpt(batch=64)
     graph = Graph(capture(module, args).graph_text)
-    found = compile(Plan.named(graph, "data", 64)).memory()
-    assert len(found) == 64
-    assert len({(rank.total, rank.at) for rank in found}) == 1
+    counted = compile(Plan.named(graph, "data", 64)).memory()
+    assert len(counted) == 64
+    assert len({(rank.total, rank.at) for rank in counted}) == 1
     one = compile(Plan.named(Graph(capture(*models.gpt(batch=2)).graph_text), "data", 2)).memory()[0]
-    assert {k: v for k, v in found[0].most.items() if k != "inputs"} == {
+    assert {k: v for k, v in counted[0].most.items() if k != "inputs"} == {
         k: v for k, v in one.most.items() if k != "inputs"
     }
 
@@ -269,10 +269,10 @@ def test_the_command_tells_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["plan", file, "--plan", "data:2", "--memory", "1GiB", "--text"]) == 0
     assert "# a step needs " in capsys.readouterr().out
     assert main(["plan", file, "--plan", "data:2", "--json", "--optimizer", "sgd"]) == 0
-    found = json.loads(capsys.readouterr().out)["memory"]
-    told = compiled("gpt", "data", 2).memory("sgd")[0]
-    assert (found["total"], found["peak"], found["at"]) == (told.total, told.peak, told.at)
-    assert found["ranks"] == [told.total] * 2
+    answer = json.loads(capsys.readouterr().out)["memory"]
+    counted = compiled("gpt", "data", 2).memory("sgd")[0]
+    assert (answer["total"], answer["peak"], answer["at"]) == (counted.total, counted.peak, counted.at)
+    assert answer["ranks"] == [counted.total] * 2
     assert main(["plan", file, "--plan", "data:2", "--memory", "1MiB"]) == 1
     assert "error[SW0530]: rank 0 needs " in capsys.readouterr().err
 

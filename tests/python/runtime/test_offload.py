@@ -77,8 +77,8 @@ def bundle(compiled: Compiled, plan: Plan, captured: Captured) -> Bundle:
 def check(name: str, plan: Plan) -> Compiled:
     (module, args, kwargs), captured, _, expected = model(name)
     compiled = compile(plan)
-    found = equality.run(bundle(compiled, plan, captured), module, args, kwargs=kwargs)
-    equality.assert_equal(found, expected, f"{name}, {plan!r}")
+    actual = equality.run(bundle(compiled, plan, captured), module, args, kwargs=kwargs)
+    equality.assert_equal(actual, expected, f"{name}, {plan!r}")
     return compiled
 
 
@@ -116,11 +116,11 @@ def test_whatever_goes_the_result_is_the_same(lines: str) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_plans_send_anything(seed: int) -> None:
-    found = Plan.random(model("gpt")[2], 4, seed)
-    sends = "run.fetch(" in code(check("gpt", found))
-    assert found.offload or not sends
+    plan = Plan.random(model("gpt")[2], 4, seed)
+    sends = "run.fetch(" in code(check("gpt", plan))
+    assert plan.offload or not sends
     # In some of these plans all that is named is computed again with what it reads.
-    assert sends or not found.offload or seed == 6
+    assert sends or not plan.offload or seed == 6
 
 
 def test_random_plans_draw_it() -> None:
@@ -186,8 +186,8 @@ def held(module: ParallelModule) -> int:
 
 
 def test_what_is_told_is_on_the_host_after_forward_and_gone_after_backward() -> None:
-    found = Plan.named(model("gpt")[2], "data x offload:activations", 2)
-    [told, _] = compile(found).memory()
+    plan = Plan.named(model("gpt")[2], "data x offload:activations", 2)
+    [predicted, _] = compile(plan).memory()
 
     def step(module: ParallelModule) -> list[int]:
         loss = module(*model("gpt")[0][1])[1]
@@ -195,8 +195,8 @@ def test_what_is_told_is_on_the_host_after_forward_and_gone_after_backward() -> 
         loss.backward()
         return [between, held(module)]
 
-    for between, after in on_ranks("gpt", found, step):
-        assert between == told.offloaded > 0
+    for between, after in on_ranks("gpt", plan, step):
+        assert between == predicted.offloaded > 0
         assert after == 0
 
 
@@ -241,8 +241,8 @@ def test_parameters_and_inputs_stay() -> None:
 
 
 def test_planted_faults_are_found() -> None:
-    found = compile(plan('offload "h.0"', "data", 2))
-    files = dict(found.files)
+    compiled = compile(plan('offload "h.0"', "data", 2))
+    files = dict(compiled.files)
     [name] = [name for name in files if name.endswith(".py")]
     text = files[name]
     fetch = next(line for line in text.splitlines(keepends=True) if "run.fetch(" in line)
@@ -284,10 +284,10 @@ def test_a_host_without_room_is_told() -> None:
 def test_masks_are_those_of_forward(name: str) -> None:
     module, args = models.gpt(dropout=0.2)
     captured = capture(module, args)
-    found = Plan.named(Graph(captured.graph_text), name, 1 if name == "offload" else 2)
+    plan = Plan.named(Graph(captured.graph_text), name, 1 if name == "offload" else 2)
     torch.manual_seed(11)
     expected = equality.reference(module, args)
-    given = bundle(compile(found), found, captured)
+    given = bundle(compile(plan), plan, captured)
     equality.assert_equal(
         equality.run(given, module, args, options=equality.single_device(11)), expected, name
     )

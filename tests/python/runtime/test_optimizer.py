@@ -288,9 +288,9 @@ class Global(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        found = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        norm = torch.stack([p.grad.norm() for p in found]).norm()  # type: ignore[union-attr]
-        for p in found:
+        learning = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.stack([p.grad.norm() for p in learning]).norm()  # type: ignore[union-attr]
+        for p in learning:
             p.sub_(0.1 * p.grad / norm)  # type: ignore[operator]
 
 

@@ -83,15 +83,15 @@ SAME: dict[str, Make] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_run_of_the_single_device_goes_on_over_parts(name: str, case: str) -> None:
     plain, state, weights = begun(SAME[case])
-    for found in on_ranks(name, lambda model: resumed(model, SAME[case](model), state, weights)):
-        assert_same_state(found, plain)
+    for actual in on_ranks(name, lambda model: resumed(model, SAME[case](model), state, weights)):
+        assert_same_state(actual, plain)
 
 
 def test_names_say_which_state_is_whose_in_any_order() -> None:
     plain, state, weights = begun(lambda model: torch.optim.AdamW(reversed_names(model), lr=0.1))
     assert state["param_groups"][0]["param_names"][0] == "down.bias"
-    for found in on_ranks("megatron", lambda m: resumed(m, SAME["adamw"](m), state, weights)):
-        assert_same_state(found, plain)
+    for actual in on_ranks("megatron", lambda m: resumed(m, SAME["adamw"](m), state, weights)):
+        assert_same_state(actual, plain)
 
 
 def test_an_optimizer_of_pytorchs_own_constructor_takes_it_as_well() -> None:
@@ -101,8 +101,8 @@ def test_an_optimizer_of_pytorchs_own_constructor_takes_it_as_well() -> None:
         return resumed(model, torch.optim.AdamW(model.parameters(), lr=0.1), state, weights)
 
     for name in PROGRAMS:
-        for found in on_ranks(name, body):
-            assert_same_state(found, plain)
+        for actual in on_ranks(name, body):
+            assert_same_state(actual, plain)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -59,14 +59,14 @@ def test_a_call_is_named_with_what_was_told(monkeypatch: pytest.MonkeyPatch) -> 
     model = parallel("data")
     planted(monkeypatch, F, "linear")
     error = full(model)
-    told = model.program.told
-    assert told is not None and told["total"] > told["peak"]["parameters"] > 0
+    predicted = model.program.memory
+    assert predicted is not None and predicted["total"] > predicted["peak"]["parameters"] > 0
     assert error.what == "there is no memory left on cpu, in `layers layers`"
     assert error.why is not None and error.why.startswith(f"PyTorch says: {SAYS}; the compiler predicted ")
-    assert f"{size_of(told['total'])} of this rank: " in error.why
-    kinds = sorted(((size, kind) for kind, size in told["peak"].items() if size), reverse=True)
+    assert f"{size_of(predicted['total'])} of this rank: " in error.why
+    kinds = sorted(((size, kind) for kind, size in predicted["peak"].items() if size), reverse=True)
     said = ", ".join(f"{size_of(size)} {kind}" for size, kind in kinds)
-    assert error.why.endswith(f"{said}, in {told['at']}") and "backward, grad 0" in told["at"]
+    assert error.why.endswith(f"{said}, in {predicted['at']}") and "backward, grad 0" in predicted["at"]
 
 
 def test_a_message_and_a_backward_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,9 +125,9 @@ HELP = {
 def test_what_helps_is_what_the_plan_lacks(plan: str) -> None:
     model = parallel(plan)
     peak, helps = HELP[plan]
-    told = {**(model.program.told or {}), "peak": peak}
+    predicted = {**(model.program.memory or {}), "peak": peak}
     program = copy.copy(model.program)
-    object.__setattr__(program, "told", told)
+    object.__setattr__(program, "memory", predicted)
     fix = out_of_memory(program, model.comm, "a step", torch.OutOfMemoryError(SAYS)).fix
     assert fix is not None
     places = [fix.index(help_) for help_ in helps]
@@ -137,20 +137,20 @@ def test_what_helps_is_what_the_plan_lacks(plan: str) -> None:
 
 def test_without_what_was_told_the_rest_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     model = parallel("data")
-    object.__setattr__(model.program, "told", None)
+    object.__setattr__(model.program, "memory", None)
     planted(monkeypatch, F, "linear")
     error = full(model)
     assert error.why == f"PyTorch says: {SAYS}" and error.fix is not None and "recompute" in error.fix
 
 
 def test_of_a_gpu_what_it_has_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {
+    statistics = {
         "is_available": lambda: True,
         "mem_get_info": lambda device: (1 << 30, 80 << 30),
         "memory_allocated": lambda device: 70 << 30,
         "memory_reserved": lambda device: 76 << 30,
     }
-    for name, value in found.items():
+    for name, value in statistics.items():
         monkeypatch.setattr(torch.cuda, name, value)
     model = parallel("data")
     monkeypatch.setattr(model.comm, "device", torch.device("cuda", 0))

@@ -57,10 +57,10 @@ STEPS = 3
 @pytest.mark.parametrize(("name", "devices"), NAMED)
 @pytest.mark.parametrize("which", ["gpt", "llama"])
 def test_training_is_the_same(which: str, name: str, devices: int) -> None:
-    found = Plan.named(model(which)[2], name, devices)
-    compiled = check(which, found)
+    plan = Plan.named(model(which)[2], name, devices)
+    compiled = check(which, plan)
     tables = json.loads(compiled.files["program.json"])
-    assert len(tables["held_on_host"]) == len(found.held_on_host)
+    assert len(tables["held_on_host"]) == len(plan.held_on_host)
     assert not set(tables["held_on_host"]) & set(tables.get("state_on_host", []))
 
 
@@ -139,16 +139,16 @@ def test_nothing_of_them_stays_on_the_device() -> None:
 
 
 def test_what_is_told_of_them() -> None:
-    def told(name: str) -> Any:
+    def memory_of(name: str) -> Any:
         return compile(Plan.named(model("gpt")[2], name, 2)).memory("adamw")[0]
 
-    plain, away = told("data x recompute"), told("data x recompute x offload:parameters")
+    plain, away = memory_of("data x recompute"), memory_of("data x recompute x offload:parameters")
     assert away.most["parameters"] == away.most["optimizer"] == 0 < away.most["gathered"]
     # Of each parameter itself, its gradient and what AdamW has.
     held = plain.most["parameters"]
     assert away.offloaded == held * 2 + plain.most["optimizer"]
     assert away.total < plain.total - 2 * held
-    state = told("data x offload:state")
+    state = memory_of("data x offload:state")
     assert state.most["parameters"] == held and state.offloaded == plain.most["optimizer"]
 
 
@@ -186,11 +186,11 @@ def test_bits_are_those_of_a_plan_without_it(native: bool) -> None:
 def test_backward_by_hand_and_evaluation_between() -> None:
     (module, args, _), *_ = model("gpt")
 
-    def body(found: ParallelModule) -> tuple[Tensor, dict[str, Tensor]]:
-        found(*args)[1].backward()
+    def body(model: ParallelModule) -> tuple[Tensor, dict[str, Tensor]]:
+        model(*args)[1].backward()
         with torch.no_grad():
-            loss = found(*args)[1]
-        return loss, found.full_state_dict()
+            loss = model(*args)[1]
+        return loss, model.full_state_dict()
 
     module.zero_grad()
     for loss, state in on_ranks("gpt", Plan.named(model("gpt")[2], "zero3 x offload:parameters", 2), body):
@@ -255,14 +255,14 @@ def test_in_half_precision_they_are_brought_as_casts(precision: str) -> None:
 
     def trained(name: str) -> list[list[Tensor]]:
         def rank(_: int, comm: Any) -> list[Tensor]:
-            found = sw.parallelize(module, args, plan=name, precision=precision, cache=False, comm=comm)
-            optimizer = sw.optimizer(found, torch.optim.AdamW, lr=1e-3)
+            model = sw.parallelize(module, args, plan=name, precision=precision, cache=False, comm=comm)
+            optimizer = sw.optimizer(model, torch.optim.AdamW, lr=1e-3)
             for big in (1.0, 1e30 if precision == "fp16" else 2.0, 1.0):
-                found.train_step([tuple(x * big for x in args)])
+                model.train_step([tuple(x * big for x in args)])
                 optimizer.step()
                 optimizer.zero_grad()
-            assert {p.dtype for p in found.parameters()} == {torch.float32}
-            return [x.detach().clone() for x in found.parameters()]
+            assert {p.dtype for p in model.parameters()} == {torch.float32}
+            return [x.detach().clone() for x in model.parameters()]
 
         return run_local(2, rank)
 
@@ -275,14 +275,14 @@ def test_frozen_parameters_live_there_too() -> None:
     for name, parameter in module.named_parameters():
         parameter.requires_grad_("ln" in name)
     captured = capture(module, args)
-    found = Plan.named(Graph(captured.graph_text), "data x offload:parameters", 2)
-    assert len(found.held_on_host) == len(list(module.parameters()))
-    made = bundle(compile(found), found, captured)
+    plan = Plan.named(Graph(captured.graph_text), "data x offload:parameters", 2)
+    assert len(plan.held_on_host) == len(list(module.parameters()))
+    made = bundle(compile(plan), plan, captured)
     equality.assert_equal(equality.run(made, module, args), equality.reference(module, args))
-    [told, _] = compile(found).memory("adamw")
+    [memory, _] = compile(plan).memory("adamw")
     trained = sum(p.nbytes for p in module.parameters() if p.requires_grad)
     count = sum(p.requires_grad for p in module.parameters())
-    assert told.offloaded == sum(p.nbytes for p in module.parameters()) + 3 * trained + 4 * count
+    assert memory.offloaded == sum(p.nbytes for p in module.parameters()) + 3 * trained + 4 * count
 
 
 class Scalar(nn.Module):
@@ -297,10 +297,10 @@ class Scalar(nn.Module):
 def test_a_single_number_stays() -> None:
     module, args = Scalar(), (torch.randn(4, 8).double(),)
     captured = capture(module, args)
-    found = Plan.named(Graph(captured.graph_text), "data x offload:parameters", 2)
-    compiled = compile(found)
-    assert len(json.loads(compiled.files["program.json"])["held_on_host"]) == 2 < len(found.held_on_host)
-    made = bundle(compiled, found, captured)
+    plan = Plan.named(Graph(captured.graph_text), "data x offload:parameters", 2)
+    compiled = compile(plan)
+    assert len(json.loads(compiled.files["program.json"])["held_on_host"]) == 2 < len(plan.held_on_host)
+    made = bundle(compiled, plan, captured)
     equality.assert_equal(equality.run(made, module, args), equality.reference(module, args))
 
 
@@ -318,8 +318,8 @@ def test_a_host_without_room_is_told() -> None:
 
 @pytest.mark.parametrize("use", ["data", "zero3"])
 def test_planted_faults_are_found(use: str) -> None:
-    found = compile(plan('offload parameters "h.*"', use, 2))
-    files = dict(found.files)
+    compiled = compile(plan('offload parameters "h.*"', use, 2))
+    files = dict(compiled.files)
     [name] = [name for name in files if name.endswith(".py")]
     text, graph = files[name], model("gpt")[1].graph_text
     verify(graph, files)
@@ -349,14 +349,14 @@ def test_planted_faults_are_found(use: str) -> None:
 
 
 def test_sums_of_what_is_handed_back_are_proved() -> None:
-    found = compile(plan('offload parameters "h.*"', "data", 2))
-    [name] = [name for name in found.files if name.endswith(".py")]
-    text = found.files[name]
+    compiled = compile(plan('offload parameters "h.*"', "data", 2))
+    [name] = [name for name in compiled.files if name.endswith(".py")]
+    text = compiled.files[name]
     bad = re.sub(r"        run\.reduce_shards\(.*\n", "        pass\n", text)
     assert bad != text
     bad = bad.replace("    if last:\n        pass\n", "")
     with pytest.raises((CheckError, CompileError)) as refused:
-        verify(model("gpt")[1].graph_text, {**found.files, name: bad})
+        verify(model("gpt")[1].graph_text, {**compiled.files, name: bad})
     assert refused.value.code in ("SW0511", "SW0601", "SW0602")
 
 

@@ -190,8 +190,10 @@ EQUAL: dict[str, Pitfall] = {
 def test_equal(name: str) -> None:
     pitfall = EQUAL[name]
     expected = torch.tensor(pitfall.losses(pitfall.model()), dtype=torch.float64)
-    for found in pitfall.parallel():
-        torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), expected, rtol=1e-10, atol=1e-12)
+    for actual in pitfall.parallel():
+        torch.testing.assert_close(
+            torch.tensor(actual, dtype=torch.float64), expected, rtol=1e-10, atol=1e-12
+        )
 
 
 def counts(m: Any, x: Tensor) -> Tensor:
@@ -272,5 +274,5 @@ def test_a_label_that_is_none_is_an_error_as_on_one_device() -> None:
 def test_dropout_in_place_under_a_random_plan() -> None:
     """Masks are drawn by keys, not as on one device: all ranks have one loss."""
     pitfall = Pitfall(lambda m, x: mean(F.dropout(x @ m.w, 0.3, inplace=True)), plan=random(1), ranks=3)
-    found = pitfall.parallel()
-    assert all(losses == found[0] for losses in found) and all(loss > 0 for loss in found[0])
+    of_ranks = pitfall.parallel()
+    assert all(losses == of_ranks[0] for losses in of_ranks) and all(loss > 0 for loss in of_ranks[0])

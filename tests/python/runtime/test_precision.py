@@ -68,7 +68,7 @@ def by_hand(module: nn.Module, args: Sequence[Tensor], dtype: torch.dtype, steps
     norms = {f"{name}." for name, part in module.named_modules() if isinstance(part, nn.BatchNorm2d)}
     sgd = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
     given = [x.to(dtype) if x.is_floating_point() else x for x in args]
-    found = Outcome([], {}, {})
+    outcome = Outcome([], {}, {})
     for _ in range(steps):
         sgd.zero_grad()
         cast = {
@@ -77,11 +77,11 @@ def by_hand(module: nn.Module, args: Sequence[Tensor], dtype: torch.dtype, steps
         }
         loss = equality.scalars(functional_call(module, cast, tuple(given)))[0]
         loss.backward()
-        found.losses.append(loss.item())
-        found.gradients = found.gradients or {n: p.grad.clone() for n, p in _with_grad(module)}
+        outcome.losses.append(loss.item())
+        outcome.gradients = outcome.gradients or {n: p.grad.clone() for n, p in _with_grad(module)}
         sgd.step()
-    found.parameters = {name: p.detach() for name, p in module.named_parameters()}
-    return found
+    outcome.parameters = {name: p.detach() for name, p in module.named_parameters()}
+    return outcome
 
 
 def _with_grad(module: nn.Module) -> list[Any]:
@@ -129,11 +129,11 @@ def test_as_exact_as_the_same_by_hand(name: str, plan: str, devices: int, dtype:
     word = {BF16: "bf16", FP16: "fp16"}[dtype]
     for ours in on_ranks(module, args, plan, devices, word, lambda model: train(model, args)):
         for kind in ("gradients", "parameters"):
-            found, wanted, exact = (getattr(x, kind) for x in (ours, hand, truth))
+            actual, wanted, exact = (getattr(x, kind) for x in (ours, hand, truth))
             if devices == 1:
-                assert error({n: found[n] for n in wanted}, wanted) < 2e-3
+                assert error({n: actual[n] for n in wanted}, wanted) < 2e-3
             limit = 1.5 * error(wanted, exact) + (2e-3 if dtype == BF16 else 1e-3)
-            assert error(found, exact) < limit
+            assert error(actual, exact) < limit
             assert error(wanted, exact) > 1e-5, "the reference was not computed in half precision"
         for a, b in zip(ours.losses, truth.losses, strict=True):
             assert a == pytest.approx(b, rel=2e-2 if dtype == BF16 else 2e-3)
@@ -183,8 +183,8 @@ def test_micro_batches_are_summed_in_the_master_dtype() -> None:
 
     args = (ROWS[:2],)
     for devices in (1, 2):
-        for found in on_ranks(Scale(), args, "data", devices, "bf16", body):
-            assert found == [259.0] * 4
+        for actual in on_ranks(Scale(), args, "data", devices, "bf16", body):
+            assert actual == [259.0] * 4
 
 
 def test_steps_smaller_than_half_precision_add_up() -> None:
@@ -199,8 +199,8 @@ def test_steps_smaller_than_half_precision_add_up() -> None:
             sgd.step()
         return model.full_state_dict()["weight"]
 
-    for found in on_ranks(Scale(), (x,), "data", 2, "bf16", body):
-        assert found.tolist() == [1 - 64 * 2.0**-12] * 4
+    for actual in on_ranks(Scale(), (x,), "data", 2, "bf16", body):
+        assert actual.tolist() == [1 - 64 * 2.0**-12] * 4
 
 
 def test_any_change_of_a_parameter_is_read_by_the_next_forward() -> None:
@@ -208,17 +208,17 @@ def test_any_change_of_a_parameter_is_read_by_the_next_forward() -> None:
 
     def body(model: ParallelModule) -> list[float]:
         weight = next(model.parameters())
-        found = [float(model(ROWS))]
+        numbers = [float(model(ROWS))]
         weight.data.mul_(2)
-        found.append(float(model(ROWS)))
+        numbers.append(float(model(ROWS)))
         with torch.no_grad():
             weight.zero_()
-        found.append(float(model(ROWS)))
-        return found
+        numbers.append(float(model(ROWS)))
+        return numbers
 
-    for found in on_ranks(Scale(), (ROWS,), "replicate", 1, "bf16", body):
-        assert found[1] == 2 * found[0] != 0
-        assert found[2] == 0
+    for actual in on_ranks(Scale(), (ROWS,), "replicate", 1, "bf16", body):
+        assert actual[1] == 2 * actual[0] != 0
+        assert actual[2] == 0
 
 
 @pytest.mark.parametrize("plan", ["data", "megatron"])
@@ -283,15 +283,15 @@ def test_a_program_from_the_cache_keeps_its_dtypes(
     module: nn.Module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     if inside:
         module.forward = torch.autocast("cpu", dtype=BF16)(module.forward)  # type: ignore[method-assign]
-    found = []
+    captures = []
     for _ in range(2):
         model = sw.parallelize(module, ROWS, precision=None if inside else "fp16", outputs="all")
-        found.append(model.variants.first.captured)
+        captures.append(model.variants.first.captured)
         assert model(ROWS).dtype == (BF16 if inside else FP16)
     assert len(list(tmp_path.rglob("info.json"))) == 1, "the second comes from the cache"
     for name in ("precision", "kept", "autocast", "device"):
-        assert getattr(found[0], name) == getattr(found[1], name)
-    assert found[1].kept == {name: FP32 for name, _ in module.named_parameters()}
+        assert getattr(captures[0], name) == getattr(captures[1], name)
+    assert captures[1].kept == {name: FP32 for name, _ in module.named_parameters()}
 
 
 def test_words_and_dtypes() -> None:
@@ -348,8 +348,8 @@ def test_an_overflow_on_one_rank_leaves_the_step_out_on_all(make: Make) -> None:
     adamw = torch.optim.AdamW(plain.parameters(), lr=0.1)
     plain(SMALL).backward()
     adamw.step()
-    for found, steps in on_ranks(Scale(), (SMALL,), "data", 4, "fp16", body):
-        assert found == pytest.approx(plain.weight.tolist(), rel=1e-6)
+    for actual, steps in on_ranks(Scale(), (SMALL,), "data", 4, "fp16", body):
+        assert actual == pytest.approx(plain.weight.tolist(), rel=1e-6)
         assert steps == 1
 
 
@@ -382,8 +382,8 @@ def test_gradients_that_float16_cannot_hold_are_kept() -> None:
         (model(tiny) * 2.0**-10).backward()
         return next(model.parameters()).grad.tolist()  # type: ignore[union-attr, no-any-return]
 
-    for found in on_ranks(Scale(), (tiny,), "data", 4, "fp16", body):
-        assert found == [2.0**-28] * 4
+    for actual in on_ranks(Scale(), (tiny,), "data", 4, "fp16", body):
+        assert actual == [2.0**-28] * 4
 
 
 def test_the_scale_grows_after_good_steps_and_its_state_is_saved() -> None:
@@ -403,9 +403,9 @@ def test_the_scale_grows_after_good_steps_and_its_state_is_saved() -> None:
         assert scaling(model).scale == scales[8]
         return scales
 
-    for found in on_ranks(Scale(), (SMALL,), "data", 4, precision, body):
+    for actual in on_ranks(Scale(), (SMALL,), "data", 4, precision, body):
         powers = [12, 12, 13, 13, 12, 12, 12, 13, 13, 13, 14, 14]
-        assert found == [2.0**power for power in powers]
+        assert actual == [2.0**power for power in powers]
 
 
 def test_a_step_with_a_closure_is_refused_with_loss_scaling() -> None:
@@ -465,14 +465,14 @@ def _trained(model: Any, batch: Tensor, optimizer: Any) -> list[float]:
 
 
 def _normed_on_gloo(rank: int, dtype: torch.dtype) -> list[tuple[list[float], dict[str, Tensor]]]:
-    found = []
+    runs = []
     batch = torch.randn(8, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
     for plan in NORM_PLANS:
         chosen = plan if isinstance(plan, str) else partial(_random, seed=plan)
         model = sw.parallelize(Normed().to(dtype), batch, plan=chosen, cache=False, progress=False)
         losses = _trained(model, batch, sw.optimizer(model, torch.optim.SGD, lr=0.1))
-        found.append((losses, model.full_state_dict()))
-    return found
+        runs.append((losses, model.full_state_dict()))
+    return runs
 
 
 def _random(graph: Any, draft: Any, seed: int) -> sw.Plan:

@@ -64,8 +64,8 @@ MOST_OF_A_NAME = 15
 
 def _train_all(rank: int, bundles: dict[str, list[Bundle]], folder: str) -> None:
     """One rank of all programs of all models, one after another."""
-    found = {name: [_trained(name, bundle) for bundle in bundles[name]] for name in bundles}
-    torch.save(found, Path(folder, f"{rank}.pt"))
+    trained = {name: [_trained(name, bundle) for bundle in bundles[name]] for name in bundles}
+    torch.save(trained, Path(folder, f"{rank}.pt"))
 
 
 def _trained(name: str, bundle: Bundle) -> tuple[Any, Any]:
@@ -83,14 +83,14 @@ def _bundles(name: str) -> list[tuple[Bundle, Compiled]]:
     graph = Graph(captured.graph_text)
     plans = [plan for word in NAMED if (plan := _named(graph, word))]
     plans += [Plan.random(graph, WORLD, seed) for seed in SEEDS]
-    found = []
+    bundles = []
     for plan in plans:
         made = compile(plan)
         bundle = Bundle(
             dict(made.files), made.digest, plan.name, WORLD, captured, made.proof, captured.graph_text
         )
-        found.append((bundle, made))
-    return found
+        bundles.append((bundle, made))
+    return bundles
 
 
 def _named(graph: Graph, name: str) -> Plan | None:
@@ -107,14 +107,14 @@ def test_equal_to_the_single_device(tmp_path: Path) -> None:
     sw.launch(_train_all, WORLD, (bundles, str(tmp_path)), timeout=1600)
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(WORLD)]
     for name in MODELS:
-        _compare(name, compiled[name], [found[name] for found in ranks])
+        _compare(name, compiled[name], [trained[name] for trained in ranks])
 
 
 def _sums(rank: int, folder: str) -> None:
     comm = TorchComm(watch=False)
     groups = [tuple(range(WORLD)), (2, 0, 3), (0, 1)]
     comm.prepare([[group] for group in groups])
-    found = []
+    sums = []
     for group in groups:
         if rank not in group:
             continue
@@ -125,8 +125,8 @@ def _sums(rank: int, folder: str) -> None:
             works = [comm.reduce_scatter(out, it, group) for out, it in zip(outs, rows, strict=True)]
             for work in works:
                 work.wait()
-            found += [(group, dtype, at, out) for at, out in enumerate(outs)]
-    torch.save(found, Path(folder, f"{rank}.pt"))
+            sums += [(group, dtype, at, out) for at, out in enumerate(outs)]
+    torch.save(sums, Path(folder, f"{rank}.pt"))
 
 
 def _rows(rank: int, at: int, count: int) -> torch.Tensor:
@@ -153,9 +153,9 @@ def _compare(name: str, compiled: list[tuple[Bundle, Compiled]], ranks: list[Any
     assert len(compiled) >= len(SEEDS) + 2
     expected = reference(*MODELS[name]())
     for at, (bundle, made) in enumerate(compiled):
-        assert_equal(assemble([found[at][0] for found in ranks]), expected, f"{name}, {bundle.plan}")
-        for rank, found in enumerate(ranks):
-            issued = [(kind, number) for kind, number, _ in found[at][1]]
+        assert_equal(assemble([of_rank[at][0] for of_rank in ranks]), expected, f"{name}, {bundle.plan}")
+        for rank, of_rank in enumerate(ranks):
+            issued = [(kind, number) for kind, number, _ in of_rank[at][1]]
             assert issued == _listed(bundle, rank), f"{name}, {bundle.plan}, rank {rank}"
             assert Counter(kind for kind, _ in issued) == _counted(made, rank)
 
@@ -169,17 +169,17 @@ def _listed(bundle: Bundle, rank: int) -> list[tuple[str, int]]:
         for node in ast.parse(bundle.files[role.file]).body
         if isinstance(node, ast.FunctionDef)
     }
-    found = []
+    calls = []
     for name in [name for name in ("begin", "forward", "backward") if name in functions]:
         for node, turns in _executed(functions[name].body, {}):
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("run."):
                 kind = ast.unparse(node.func).removeprefix("run.")
                 if kind not in LOCAL:
                     place = 1 if kind in VALUES else 0
-                    found.append((kind, eval(ast.unparse(node.args[place]), dict(turns))))
+                    calls.append((kind, eval(ast.unparse(node.args[place]), dict(turns))))
     # What a rank does with its own host is no communication.
     alone = ("gather", "scatter_gradients")
-    return [it for it in found if it[0] not in alone or len(program.group_of(it[1], rank)) > 1]
+    return [it for it in calls if it[0] not in alone or len(program.group_of(it[1], rank)) > 1]
 
 
 def _executed(body: Sequence[ast.stmt], turns: dict[str, int]) -> Iterator[tuple[ast.AST, dict[str, int]]]:
@@ -226,15 +226,15 @@ def _settled(mark: str) -> list[str]:
 
 
 def _alive(mark: str) -> list[str]:
-    found = []
+    commands = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             named = (folder / "comm").read_text() == f"{mark.partition('=')[2]}\n"
             if named or mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_text().replace("\0", " "))
+                commands.append((folder / "cmdline").read_text().replace("\0", " "))
         except OSError:
             continue
-    return found
+    return commands
 
 
 def _seen(_: int, mark: str) -> int:
@@ -282,8 +282,8 @@ def test_a_rank_that_dies_in_a_step(how: str, begin: str, end: str, tmp_path: Pa
     assert time.time() - float((tmp_path / "died").read_text()) < LIMIT
     assert caught.value.what == "rank 2 failed"
     assert caught.value.why is not None and caught.value.why.startswith(begin)
-    own, _, others = caught.value.why.partition("\n(then also failed: ranks ")
-    assert own.endswith(end)
+    first, _, others = caught.value.why.partition("\n(then also failed: ranks ")
+    assert first.endswith(end)
     assert set(others.rstrip(")").split(", ")) <= {"", "0", "1", "3"}
 
 
@@ -475,12 +475,12 @@ def _interleaved(models: list[Any], inputs: list[Any]) -> list[torch.Tensor]:
     optimizers = [sw.optimizer(model, torch.optim.AdamW, lr=1e-2) for model in models]
     losses = []
     for _ in range(2):
-        found = [_loss(model(*args)) for model, args in zip(models, inputs, strict=True)]
-        for loss, adamw in reversed(list(zip(found, optimizers, strict=True))):
+        step_losses = [_loss(model(*args)) for model, args in zip(models, inputs, strict=True)]
+        for loss, adamw in reversed(list(zip(step_losses, optimizers, strict=True))):
             adamw.zero_grad()
             loss.backward()
             adamw.step()
-        losses += [loss.detach() for loss in found]
+        losses += [loss.detach() for loss in step_losses]
     return losses
 
 
@@ -529,12 +529,12 @@ def _interleaved_alone(models: list[Any], inputs: list[Any]) -> list[torch.Tenso
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in models]
     losses = []
     for _ in range(2):
-        found = [_loss(model(*args)) for model, args in zip(models, inputs, strict=True)]
-        for loss, adamw in zip(found, optimizers, strict=True):
+        step_losses = [_loss(model(*args)) for model, args in zip(models, inputs, strict=True)]
+        for loss, adamw in zip(step_losses, optimizers, strict=True):
             adamw.zero_grad()
             loss.backward()
             adamw.step()
-        losses += [loss.detach() for loss in found]
+        losses += [loss.detach() for loss in step_losses]
     return losses
 
 

@@ -72,10 +72,10 @@ def train_plain() -> dict[str, Any]:
     losses, norms, grads = [], [], {}
     for micro_batches in (BATCHES[:1], BATCHES[:2], BATCHES[1:]):
         adam.zero_grad()
-        found = [model(*b) for b in micro_batches]
-        for loss in found:
-            (loss / len(found)).backward()
-        losses.append(torch.stack(found).mean().detach())
+        step_losses = [model(*b) for b in micro_batches]
+        for loss in step_losses:
+            (loss / len(step_losses)).backward()
+        losses.append(torch.stack(step_losses).mean().detach())
         grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5))
         adam.step()

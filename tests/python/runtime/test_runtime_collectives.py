@@ -60,9 +60,9 @@ def check_gather(comm: Comm) -> None:
     for at, sizes, factors in CUTS.values():
         for ranks in (EVERYONE, MIXED):
             whole = tensor(0, *SHAPE)
-            own = pieces(whole, factors or [[24], [5]], at, sizes)[ranks.index(comm.rank)]
+            piece = pieces(whole, factors or [[24], [5]], at, sizes)[ranks.index(comm.rank)]
             even = None if len(set(sizes)) == 1 else sizes
-            assert torch.equal(all_gather(comm, own, ranks, at, even, factors), whole)
+            assert torch.equal(all_gather(comm, piece, ranks, at, even, factors), whole)
 
 
 def check_scatter(comm: Comm) -> None:
@@ -78,12 +78,12 @@ def check_scatter(comm: Comm) -> None:
 def check_all_to_all(comm: Comm) -> None:
     for send, receive in (("dim 0", "dim 1, uneven"), ("strided factor", "last factor, uneven")):
         for ranks in (EVERYONE, MIXED):
-            whole, own = tensor(0, *SHAPE), ranks.index(comm.rank)
+            whole, place = tensor(0, *SHAPE), ranks.index(comm.rank)
             (at, sizes, factors), (to, counts, others) = CUTS[send], CUTS[receive]
-            given = pieces(whole, others or [[24], [5]], to, counts)[own]
-            expected = pieces(whole, factors or [[24], [5]], at, sizes)[own]
-            send_factors = factors and [[2, 3, 4], [counts[own]]]
-            receive_factors = others and [[2, sizes[own], 4], [5]]
+            given = pieces(whole, others or [[24], [5]], to, counts)[place]
+            expected = pieces(whole, factors or [[24], [5]], at, sizes)[place]
+            send_factors = factors and [[2, 3, 4], [counts[place]]]
+            receive_factors = others and [[2, sizes[place], 4], [5]]
             ours = all_to_all(comm, given, ranks, (at, None, send_factors), (to, counts, receive_factors))
             assert torch.equal(ours, expected)
 
@@ -98,8 +98,8 @@ def check_reduce(comm: Comm) -> None:
     large = [tensor(rank, TOGETHER + 1) for rank in EVERYONE]
     everything = [*together, large, together[0]]
     ours = all_reduce_together(comm, [parts[comm.rank] for parts in everything], EVERYONE, "sum")
-    for found, parts in zip(ours, everything, strict=True):
-        assert torch.equal(found, torch.stack(parts).sum(0).to(found.dtype))
+    for reduced, parts in zip(ours, everything, strict=True):
+        assert torch.equal(reduced, torch.stack(parts).sum(0).to(reduced.dtype))
     assert all(torch.equal(parts[comm.rank], tensor(comm.rank, 4, 3).t()) for parts in together[:1])
     bools = torch.stack([tensor(rank, 9) > 10 for rank in EVERYONE])
     assert torch.equal(all_reduce(comm, bools[comm.rank], EVERYONE, "any"), bools.any(0))

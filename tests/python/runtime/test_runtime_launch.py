@@ -157,12 +157,12 @@ def test_the_example_for_scripts_and_notebooks(tmp_path: Path) -> None:
     page = Path(__file__).parents[3] / "docs" / "how-to" / "starting.md"
     if not page.exists():
         pytest.skip("the tests run away from the repository")
-    found = re.search(r"## Scripts and notebooks.*?```python\n(.*?)```", page.read_text(), re.DOTALL)
-    assert found is not None
-    in_notebook = started("-", input=found[1])
+    match = re.search(r"## Scripts and notebooks.*?```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert match is not None
+    in_notebook = started("-", input=match[1])
     assert float(in_notebook.stdout) > 0, in_notebook.stderr
     script = tmp_path / "train.py"
-    script.write_text(found[1])
+    script.write_text(match[1])
     in_script = started(str(script))
     assert in_script.stdout == in_notebook.stdout, in_script.stderr
 

@@ -85,8 +85,8 @@ def trained(step: Callable[[ParallelModule, Optimizer], Any], name: str, devices
 
     def body(module: ParallelModule) -> Any:
         optimizer = sw.optimizer(module, torch.optim.AdamW, lr=1e-2)
-        found = [step(module, optimizer) for _ in range(STEPS)]
-        return found, [x.detach().clone() for x in module.parameters()]
+        stepped = [step(module, optimizer) for _ in range(STEPS)]
+        return stepped, [x.detach().clone() for x in module.parameters()]
 
     return on_ranks("gpt", Plan.named(model("gpt")[2], name, devices), body)
 
@@ -109,9 +109,9 @@ def test_it_is_here_in_the_step_and_away_between_steps() -> None:
         assert len(host.copies()) == counts[2]
         return counts
 
-    for found, _ in trained(step, "zero1 x offload:state", 2):
-        assert found[0][:2] == [0, 0] and found[0][2] > 10
-        assert all(counts == [found[0][2], 0, found[0][2]] for counts in found[1:])
+    for counted, _ in trained(step, "zero1 x offload:state", 2):
+        assert counted[0][:2] == [0, 0] and counted[0][2] > 10
+        assert all(counts == [counted[0][2], 0, counted[0][2]] for counts in counted[1:])
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -157,9 +157,9 @@ def test_a_checkpoint_has_it(tmp_path: Path) -> None:
     def second(module: ParallelModule) -> list[Tensor]:
         optimizer = sw.optimizer(module, torch.optim.AdamW, lr=1e-2)
         sw.load(module, optimizer, tmp_path / "at")
-        found = steps(module, optimizer, 2)
+        values = steps(module, optimizer, 2)
         assert all(map(module.worker.host.has, states(optimizer)))
-        return found
+        return values
 
     away = Plan.named(model("gpt")[2], "zero3 x offload:state", 2)
     whole, resumed = on_ranks("gpt", away, first), on_ranks("gpt", away, second)
@@ -173,15 +173,15 @@ def test_a_step_that_is_left_out_leaves_it_there() -> None:
     module, args = module.float(), tuple(x.float() for x in args)
 
     def rank(_: int, comm: Any) -> list[int]:
-        found = sw.parallelize(
+        model = sw.parallelize(
             module, args, plan="data x offload:state", precision="fp16", cache=False, comm=comm
         )
-        optimizer, counts = sw.optimizer(found, torch.optim.AdamW, lr=1e-3), []
+        optimizer, counts = sw.optimizer(model, torch.optim.AdamW, lr=1e-3), []
         for big in (1.0, 1e30, 1.0):
-            found.train_step([tuple(x * big for x in args)])
+            model.train_step([tuple(x * big for x in args)])
             optimizer.step()
             optimizer.zero_grad()
-            counts.append(sum(map(found.worker.host.has, states(optimizer))))
+            counts.append(sum(map(model.worker.host.has, states(optimizer))))
         return counts
 
     for counts in run_local(2, rank):
@@ -212,8 +212,8 @@ def test_what_is_told_of_it() -> None:
 
 
 def test_state_of_something_else_is_refused() -> None:
-    found = plan('offload state "ln_f.*"', "data", 2)
-    made = bundle(compile(found), found, model("gpt")[1])
+    named_plan = plan('offload state "ln_f.*"', "data", 2)
+    made = bundle(compile(named_plan), named_plan, model("gpt")[1])
     text, tables = model("gpt")[1].graph_text, json.loads(made.files["program.json"])
     one, other = tables["state_on_host"]
     value = next(tensor["id"] for tensor in tables["tensors"] if tensor["kind"] != "param")

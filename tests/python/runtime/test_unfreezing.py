@@ -97,11 +97,11 @@ def test_a_parameter_is_frozen_and_unfrozen_as_on_one_device(plan: str, change: 
 
     def rank(_: int, comm: LocalComm) -> tuple[list[float], dict[str, Tensor]]:
         model = parallel(comm, plan)
-        found = train(model, sw.optimizer(model, torch.optim.AdamW, lr=0.05), change)
-        return found, model.full_state_dict()
+        trained = train(model, sw.optimizer(model, torch.optim.AdamW, lr=0.05), change)
+        return trained, model.full_state_dict()
 
-    for found, full in run_local(4 if "4" in plan else 2, rank):
-        assert found == pytest.approx(losses, rel=1e-9)
+    for actual, full in run_local(4 if "4" in plan else 2, rank):
+        assert actual == pytest.approx(losses, rel=1e-9)
         for name, value in expected.items():
             assert torch.allclose(full[name], value, rtol=1e-9, atol=1e-12), name
 
@@ -172,7 +172,7 @@ def test_a_copy_of_a_model_trains_what_it_trains() -> None:
 @pytest.mark.parametrize("value", [True, False])
 def test_a_parameter_that_one_rank_alone_freezes_is_told(plan: str, value: bool) -> None:
     """Also by a rank that does not hold it, and says something else than the one that does."""
-    told: list[str] = []
+    messages: list[str] = []
 
     def rank(rank: int, comm: LocalComm) -> None:
         model = parallel(comm, plan)
@@ -181,12 +181,12 @@ def test_a_parameter_that_one_rank_alone_freezes_is_told(plan: str, value: bool)
             model.l[0 if value else 1].weight.requires_grad_(value)
         with pytest.raises(sw.RuntimeFault) as refused:
             model.train_step([X, X])
-        told.append(str(refused.value))
+        messages.append(str(refused.value))
 
     run_local(2, rank)
     name, words = (
         ("l.0.weight", ("is frozen", "is trained")) if value else ("l.1.weight", ("is trained", "is frozen"))
     )
-    assert len(told) == 2 and len(set(told)) == 1
-    assert told[0].startswith("error[SW0781]: the ranks have changed the model differently")
-    assert f"rank 0: {name} {words[0]} | rank 1: {name} {words[1]}" in told[0]
+    assert len(messages) == 2 and len(set(messages)) == 1
+    assert messages[0].startswith("error[SW0781]: the ranks have changed the model differently")
+    assert f"rank 0: {name} {words[0]} | rank 1: {name} {words[1]}" in messages[0]

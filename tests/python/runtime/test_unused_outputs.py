@@ -76,10 +76,10 @@ def test_unused_outputs_train_nothing(plan: str, use: str) -> None:
         train(model, sw.optimizer(model, torch.optim.AdamW, lr=0.1, weight_decay=0.3), use)
         return lacking(model), model.full_state_dict()
 
-    for without, found in run_local(2, rank):
+    for without, actual in run_local(2, rank):
         assert without == lacking(alone)
         for name, value in expected.items():
-            assert torch.allclose(found[name], value, rtol=1e-9, atol=1e-12), name
+            assert torch.allclose(actual[name], value, rtol=1e-9, atol=1e-12), name
 
 
 def test_an_input_that_only_an_unused_output_reads_has_no_gradient() -> None:
@@ -118,17 +118,17 @@ def test_outputs_that_are_asked_for_and_not_used_train_nothing() -> None:
 
 
 def test_ranks_that_use_other_outputs_are_told() -> None:
-    told: list[str] = []
+    messages: list[str] = []
 
     def rank(rank: int, comm: LocalComm) -> None:
         model = sw.parallelize(Heads(), X, plan="data", cache=False, progress=False, comm=comm)
         out = model(X)
         with pytest.raises(sw.RuntimeFault) as refused:
             (out["loss"] + out["aux"] * 2 if rank == 1 else out["loss"]).backward()
-        told.append(str(refused.value))
+        messages.append(str(refused.value))
 
     run_local(3, rank)
-    assert len(told) == 3 and set(told) == {
+    assert len(messages) == 3 and set(messages) == {
         "error[SW0818]: the ranks begin backward from different outputs\n"
         "  why: ranks 0 and 2: `loss` | rank 1: `loss`, `aux`\n"
         "  help: compute the same loss on all ranks, of the same outputs of the model"
@@ -177,14 +177,14 @@ class Several(nn.Module):
 
 @pytest.mark.parametrize("plan", ["data", "stages:2 x 1f1b"])
 def test_a_step_that_has_no_loss_to_start_from_says_why(plan: str) -> None:
-    told: list[str] = []
+    messages: list[str] = []
 
     def rank(_: int, comm: LocalComm) -> None:
         for module in (Several(2), Several(0), Several(1).requires_grad_(False)):
             model = sw.parallelize(module, X, plan=plan, cache=False, progress=False, comm=comm)
             with pytest.raises(sw.RuntimeFault) as refused:
                 model.train_step([X, X])
-            told.append(f"{refused.value.code}: {refused.value.why}; {refused.value.fix}")
+            messages.append(f"{refused.value.code}: {refused.value.why}; {refused.value.fix}")
 
     run_local(2, rank)
     by_hand = (
@@ -192,7 +192,7 @@ def test_a_step_that_has_no_loss_to_start_from_says_why(plan: str) -> None:
     )
     fix = f"{by_hand}let the model compute its loss, and return that as its only scalar"
     how = "and it is not known how to weight them"
-    assert set(told) == {
+    assert set(messages) == {
         f"SW0708: the model has `part1`, `part2`, {how}; {fix}",
         f"SW0708: the model has none: `y`, {how}; {fix}",
         "SW0709: no output of the model depends on a parameter that requires a gradient;"

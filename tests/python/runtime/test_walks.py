@@ -100,11 +100,11 @@ def test_what_divides_nothing_may_be_put_around_a_model_that_all_ranks_hold_whol
 
     def body(model: Any) -> Any:
         wrapped = copy.deepcopy(model)
-        found = _trained(DistributedDataParallel(model), model), _trained(DataParallel(wrapped), wrapped)
-        return [(losses, inner.full_state_dict()) for losses, inner in found]
+        both = _trained(DistributedDataParallel(model), model), _trained(DataParallel(wrapped), wrapped)
+        return [(losses, inner.full_state_dict()) for losses, inner in both]
 
-    for found in on_programs("data", body):
-        for losses, state in found:
+    for of_rank in on_programs("data", body):
+        for losses, state in of_rank:
             assert_equal_training((losses, state), (expected[0], expected[1].state_dict()))
 
 
@@ -225,9 +225,9 @@ def test_what_all_ranks_hold_whole_is_written_as_on_one_device(tmp_path: Path) -
 
     def body(model: Any, _: nn.Module) -> None:
         for ours, theirs in ((model, plain), (model.blocks[1], plain.blocks[1]), (model.head, plain.head)):
-            found, expected = ours.state_dict(), theirs.state_dict()
-            assert found.keys() == expected.keys()
-            assert all(torch.equal(found[name], value) for name, value in expected.items())
+            actual, expected = ours.state_dict(), theirs.state_dict()
+            assert actual.keys() == expected.keys()
+            assert all(torch.equal(actual[name], value) for name, value in expected.items())
         assert model.head.state_dict(prefix="a.", keep_vars=True)["a.weight"] is model.blocks[1].extra
         for at, (name, (code, save)) in enumerate(FILES.items()):
             folder = tmp_path / f"{model.comm.rank}, {at}"
@@ -242,9 +242,9 @@ def test_pytorchs_checkpoints_have_what_all_ranks_hold_whole() -> None:
     plain = mlp().state_dict()
 
     def body(model: Any) -> None:
-        found = get_model_state_dict(model)
-        assert found.keys() == plain.keys()
-        assert all(torch.equal(found[name], value) for name, value in plain.items())
+        saved = get_model_state_dict(model)
+        assert saved.keys() == plain.keys()
+        assert all(torch.equal(saved[name], value) for name, value in plain.items())
         state = get_optimizer_state_dict(model, sw.optimizer(model, torch.optim.AdamW))
         assert state["state"].keys() == plain.keys()
 

@@ -145,10 +145,10 @@ def alone(make: Make) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
 
-def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     for name, value in expected.items():
         torch.testing.assert_close(
-            found[name], value, rtol=1e-9, atol=1e-11, msg=lambda m, n=name: f"{n}: {m}"
+            actual[name], value, rtol=1e-9, atol=1e-11, msg=lambda m, n=name: f"{n}: {m}"
         )
 
 
@@ -171,8 +171,8 @@ def test_steps_equal_the_single_device(plan: str, devices: int, make: Make) -> N
         train(model, make(model), batches())
         return model.full_state_dict()
 
-    for found in on_ranks(plan, devices, body):
-        same(found, alone(make))
+    for actual in on_ranks(plan, devices, body):
+        same(actual, alone(make))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -185,8 +185,8 @@ def test_random_plans(seed: int) -> None:
         train(model, lamb(model), batches())
         return model.full_state_dict()
 
-    for found in on_ranks(plan, 4, body):
-        same(found, alone(lamb))
+    for actual in on_ranks(plan, 4, body):
+        same(actual, alone(lamb))
 
 
 MOVES = [
@@ -212,8 +212,8 @@ def test_a_run_is_resumed_under_another_plan(before: Any, after: Any, make: Make
         return model.full_state_dict()
 
     on_ranks(*before, first)
-    for found in on_ranks(*after, second):
-        same(found, alone(make))
+    for actual in on_ranks(*after, second):
+        same(actual, alone(make))
 
 
 def test_the_single_device_goes_on_with_its_checkpoint(tmp_path: Path) -> None:
@@ -241,10 +241,10 @@ def test_each_whole_state_is_on_one_rank_and_they_share_evenly() -> None:
 
     every = sum(p.numel() for p in gpt()[0].parameters())
     largest = max(p.numel() for p in gpt()[0].parameters())
-    found = on_ranks("zero3:4 x whole-updates", 4, body)
-    assert sum(size for size, _, _ in found) == every
-    assert max(size for size, _, _ in found) <= every / 4 + largest
-    assert sum(count for _, count, _ in found) == len(list(gpt()[0].parameters()))
+    actual = on_ranks("zero3:4 x whole-updates", 4, body)
+    assert sum(size for size, _, _ in actual) == every
+    assert max(size for size, _, _ in actual) <= every / 4 + largest
+    assert sum(count for _, count, _ in actual) == len(list(gpt()[0].parameters()))
 
 
 def test_what_has_no_gradient_is_left_alone() -> None:
@@ -259,8 +259,8 @@ def test_what_has_no_gradient_is_left_alone() -> None:
 
     expected = loop(copy.deepcopy(gpt()[0]))
     assert torch.equal(expected["h.0.mlp.c_fc.weight"], gpt()[0].state_dict()["h.0.mlp.c_fc.weight"])
-    for found in on_ranks("zero3:2 x whole-updates", 2, loop):
-        same(found, expected)
+    for actual in on_ranks("zero3:2 x whole-updates", 2, loop):
+        same(actual, expected)
 
 
 def test_a_closure_and_a_scheduler() -> None:
@@ -280,8 +280,8 @@ def test_a_closure_and_a_scheduler() -> None:
         return model.full_state_dict() if isinstance(model, ParallelModule) else dict(model.state_dict())
 
     expected = loop(copy.deepcopy(gpt()[0]))
-    for found in on_ranks("zero3:2 x whole-updates", 2, loop):
-        same(found, expected)
+    for actual in on_ranks("zero3:2 x whole-updates", 2, loop):
+        same(actual, expected)
 
 
 def test_a_scaled_loss_and_an_overflow() -> None:
@@ -299,8 +299,8 @@ def test_a_scaled_loss_and_an_overflow() -> None:
         return model.full_state_dict() if isinstance(model, ParallelModule) else dict(model.state_dict())
 
     expected = loop(copy.deepcopy(gpt()[0]))
-    for found in on_ranks("zero3:2 x whole-updates", 2, loop):
-        same(found, expected)
+    for actual in on_ranks("zero3:2 x whole-updates", 2, loop):
+        same(actual, expected)
 
 
 def test_groups_and_one_that_is_added_later() -> None:
@@ -316,8 +316,8 @@ def test_groups_and_one_that_is_added_later() -> None:
         return model.full_state_dict() if parallel else dict(model.state_dict())
 
     expected = loop(copy.deepcopy(gpt()[0]))
-    for found in on_ranks("zero3:2 x megatron:2 x whole-updates", 4, loop):
-        same(found, expected)
+    for actual in on_ranks("zero3:2 x megatron:2 x whole-updates", 4, loop):
+        same(actual, expected)
 
 
 def test_elementwise_optimizers_step_parts_as_before() -> None:
@@ -326,7 +326,7 @@ def test_elementwise_optimizers_step_parts_as_before() -> None:
         train(model, optimizer, batches()[:1])
         return [p.shape == state["exp_avg"].shape for p, state in optimizer.state.items()]
 
-    assert all(all(found) for found in on_ranks("zero3:2 x whole-updates", 2, body))
+    assert all(all(actual) for actual in on_ranks("zero3:2 x whole-updates", 2, body))
 
 
 def test_some_parameters_by_name() -> None:

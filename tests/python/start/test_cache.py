@@ -352,10 +352,10 @@ def test_a_model_of_transformers_starts_from_the_cache(folder: Path, monkeypatch
         return sw.parallelize(module, (), batch, plan="replicate", outputs="all")(**batch)
 
     for _ in range(2):
-        found = start()
-        assert type(found) is type(expected)
-        assert torch.allclose(found.loss, expected.loss, rtol=1e-12)
-        assert torch.allclose(found.logits, expected.logits, rtol=1e-10)
+        actual = start()
+        assert type(actual) is type(expected)
+        assert torch.allclose(actual.loss, expected.loss, rtol=1e-12)
+        assert torch.allclose(actual.logits, expected.logits, rtol=1e-10)
         refuse_to_compile(monkeypatch)
 
 

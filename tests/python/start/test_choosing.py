@@ -34,18 +34,18 @@ peak = { f64 = "1 TFLOP/s" }
 """
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+def answer_of(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     assert main((*words, "--json")) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def test_a_table_of_plans_the_quickest_first(capsys: pytest.CaptureFixture[str]) -> None:
-    found = told(capsys, "compare", GRAPH, "--cluster", "h200:4", "--batches", "4")
-    rows = found["rows"]
+    answer = answer_of(capsys, "compare", GRAPH, "--cluster", "h200:4", "--batches", "4")
+    rows = answer["rows"]
     assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
     assert {"data:4", "zero3:4", "megatron:4", "stages:4 x 1f1b"} <= {row["plan"] for row in rows}
-    assert all(row["fits"] and row["seconds"] >= found["bound"] > 0 for row in rows)
-    assert found["tried"] == [6, 6]
+    assert all(row["fits"] and row["seconds"] >= answer["bound"] > 0 for row in rows)
+    assert answer["tried"] == [6, 6]
     assert main(("compare", GRAPH, "--cluster", "h200:4", "--batches", "4")) == 0
     lines = capsys.readouterr().out.splitlines()
     first, step, bound, _, _, row = lines[:6]
@@ -57,9 +57,9 @@ def test_a_table_of_plans_the_quickest_first(capsys: pytest.CaptureFixture[str])
 
 def test_a_step_is_as_long_as_it_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     words = "--cluster", "dgx-h100:2x2", "--batches", "4"
-    rows = told(capsys, "compare", GRAPH, *words)["rows"]
+    rows = answer_of(capsys, "compare", GRAPH, *words)["rows"]
     for row in (row for row in rows if not row["plan"].startswith(("auto", "found"))):
-        step = told(capsys, "simulate", GRAPH, "--devices", "4", "--plan", row["plan"], *words)
+        step = answer_of(capsys, "simulate", GRAPH, "--devices", "4", "--plan", row["plan"], *words)
         assert row["seconds"] == pytest.approx(step["seconds"], rel=1e-12)
 
 
@@ -68,12 +68,12 @@ def test_batches_are_cut_as_often_as_they_can_be(capsys: pytest.CaptureFixture[s
         "from shardwright import demo\n\ndef small():\n    return demo.build(), demo.batches()[0]\n"
     )
     model = f"{tmp_path / 'demo_gpt.py'}:small"
-    found = told(capsys, "compare", model, "--cluster", "cpu:2")
-    assert {row["micro_batches"] for row in found["rows"]} == {1, 2, 4, 8}
-    only = told(capsys, "compare", model, "--cluster", "cpu:2", "--micro-batches", "2")
+    answer = answer_of(capsys, "compare", model, "--cluster", "cpu:2")
+    assert {row["micro_batches"] for row in answer["rows"]} == {1, 2, 4, 8}
+    only = answer_of(capsys, "compare", model, "--cluster", "cpu:2", "--micro-batches", "2")
     assert {row["micro_batches"] for row in only["rows"]} == {2}
     # A plan takes the same whoever asks.
-    same = [row for row in found["rows"] if row["micro_batches"] == 2]
+    same = [row for row in answer["rows"] if row["micro_batches"] == 2]
     assert [row["seconds"] for row in same] == [row["seconds"] for row in only["rows"]]
 
 
@@ -101,8 +101,8 @@ def test_auto_needs_a_cluster_and_says_what_does_not_fit(capsys: pytest.CaptureF
     assert main((*auto, "--cluster", "h200:2", "--memory", "10KB")) == 1
     said = capsys.readouterr().err
     assert "SW0920" in said and "parameters" in said and "more memory" in said
-    chosen = told(capsys, *auto, "--cluster", "h200:2")
-    first = told(capsys, "compare", GRAPH, "--cluster", "h200:2", "--batches", "1")["rows"][0]
+    chosen = answer_of(capsys, *auto, "--cluster", "h200:2")
+    first = answer_of(capsys, "compare", GRAPH, "--cluster", "h200:2", "--batches", "1")["rows"][0]
     assert chosen["plan"] == first["plan"]
 
 
@@ -147,9 +147,9 @@ def test_a_plan_is_chosen_where_none_is_named(world: int, capsys: pytest.Capture
         model = sw.parallelize(copy.deepcopy(module), given, comm=comm, cache=False, progress=rank == 0)
         return trained(model, sw.optimizer(model, torch.optim.SGD, lr=0.1), given)
 
-    found = run_local(world, body)
+    actual = run_local(world, body)
     expected = trained(module, torch.optim.SGD(module.parameters(), lr=0.1), given)
-    for losses in found:
+    for losses in actual:
         torch.testing.assert_close(losses, expected)
     said = capsys.readouterr().err
     assert f"  chosen for cpu:{world}: a step takes" in said and "times the lower bound" in said
@@ -162,8 +162,8 @@ def test_ranks_that_are_given_their_own_rows_run_a_plan_that_reads_rows() -> Non
     def body(_: int, comm: Any) -> Any:
         model = sw.parallelize(module, given, inputs="local", comm=comm, cache=False, progress=False)
         sampler = sw.sampler(model, rows, batch_size=4, shuffle=False)
-        [own] = torch.utils.data.DataLoader(rows, batch_sampler=sampler)
-        return model(*own)[1].detach()
+        [rows_here] = torch.utils.data.DataLoader(rows, batch_sampler=sampler)
+        return model(*rows_here)[1].detach()
 
     for loss in run_local(4, body):
         torch.testing.assert_close(loss, module(*given)[1].detach())
@@ -227,12 +227,12 @@ def test_a_gpu_is_known_by_the_words_of_its_name_or_described(
     monkeypatch: pytest.MonkeyPatch, name: str, kind: str | None
 ) -> None:
     gpus(monkeypatch, name)
-    found = cluster_here("cuda", 4)
+    here = cluster_here("cuda", 4)
     if kind is not None:
-        assert found == Here(f"{kind}:4x1")
+        assert here == Here(f"{kind}:4x1")
     else:
-        assert found.name == name and found.text is not None
-    assert cluster_devices(found.name, found.text) == 4
+        assert here.name == name and here.text is not None
+    assert cluster_devices(here.name, here.text) == 4
 
 
 def test_a_gpu_without_a_name_is_described_from_what_its_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +323,7 @@ def test_a_model_without_work_takes_no_time(
     path.write_text(VIEW)
     assert main((words[0], str(path), "--cluster", "cpu:1", *words[1:])) == 0
     assert " 0 us" in capsys.readouterr().out
-    assert told(capsys, words[0], str(path), "--cluster", "cpu:1", *words[1:])
+    assert answer_of(capsys, words[0], str(path), "--cluster", "cpu:1", *words[1:])
 
 
 def test_one_device_has_nothing_to_divide(capsys: pytest.CaptureFixture[str]) -> None:
@@ -339,16 +339,16 @@ def test_a_deadline_that_ends_the_search_is_told(capsys: pytest.CaptureFixture[s
     for deadline, is_late in ((("--deadline", "0"), True), ((), False)):
         assert main((*words, *deadline)) == 0
         assert ("the deadline ended the search" in capsys.readouterr().out) is is_late
-        shapes = told(capsys, *words, *deadline)["found"]["shapes"]
+        shapes = answer_of(capsys, *words, *deadline)["found"]["shapes"]
         assert (shapes["tried"] < shapes["all"]) is is_late
 
 
 def test_memory_over_time_comes_to_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     words = "simulate", GRAPH, "--devices", "4", "--plan", "stages:4 x 1f1b"
-    found = told(capsys, *words, "--cluster", "h200:4", "--batches", "8")
-    assert [one["rank"] for one in found["memory_over_time"]] == [0, 1, 2, 3]
-    for one in found["memory_over_time"]:
+    answer = answer_of(capsys, *words, "--cluster", "h200:4", "--batches", "8")
+    assert [one["rank"] for one in answer["memory_over_time"]] == [0, 1, 2, 3]
+    for one in answer["memory_over_time"]:
         most = max(bytes for _, _, bytes in one["stretches"])
         # It grows a little with micro-batches beyond those that what is needed is counted of.
-        assert most == pytest.approx(found["memory"][one["rank"]]["needed"], rel=0.01)
-        assert all(0 <= start <= end <= found["seconds"] for start, end, _ in one["stretches"])
+        assert most == pytest.approx(answer["memory"][one["rank"]]["needed"], rel=0.01)
+        assert all(0 <= start <= end <= answer["seconds"] for start, end, _ in one["stretches"])

@@ -24,7 +24,7 @@ CLUSTER = "ethernet-25g:2x2"
 HEADER = "shardwright-constraints 1\n"
 
 
-def found(lines: str, **options: Any) -> Any:
+def searched(lines: str, **options: Any) -> Any:
     choice = Choice(CLUSTER, batches=2, constraints=("mine", HEADER + lines), **options)
     return choice.search(sw.Graph(Path(GRAPH).read_text()), 4, every=True)
 
@@ -46,30 +46,30 @@ def file(tmp_path: Path, lines: str) -> str:
 
 
 def test_what_is_pinned_is_so_in_every_plan_and_the_rest_is_looked_for() -> None:
-    told = found('pin "h.*.mlp.c_fc": split inner 4\nlimit stages 1\n')
-    assert told.constraints == 2
-    for at, row in enumerate(told.rows):
-        plan = told.plan(at)
+    search = searched('pin "h.*.mlp.c_fc": split inner 4\nlimit stages 1\n')
+    assert search.constraints == 2
+    for at, row in enumerate(search.rows):
+        plan = search.plan(at)
         assert ways(plan, "h.0.mlp.c_fc") == ways(plan, "h.1.mlp.c_fc") == {"n": 4}, row["plan"]
         assert "stages" not in row["plan"]
-    assert {row["plan"] for row in told.rows} & {"megatron:4", "auto"}
-    assert any("breaks" in why and "line 2" in why for _, why in told.passed_over)
+    assert {row["plan"] for row in search.rows} & {"megatron:4", "auto"}
+    assert any("breaks" in why and "line 2" in why for _, why in search.passed_over)
 
 
 def test_no_plan_of_one_block_is_better_than_without() -> None:
-    def least(told: Found) -> float:
-        return min(row["seconds"] for row in told.rows if "stages" not in row["plan"])
+    def least(search: Found) -> float:
+        return min(row["seconds"] for row in search.rows if "stages" not in row["plan"])
 
     # Of pipelines those are looked at that promise most, which may be others under constraints.
     free = least(Choice(CLUSTER, batches=2).search(sw.Graph(Path(GRAPH).read_text()), 4, every=True))
     for lines in ("tie Block\n", 'pin "*": split batch\n', "forbid recompute\nlimit stages 1\n"):
-        assert least(found(lines)) >= free * 0.999
+        assert least(searched(lines)) >= free * 0.999
 
 
 def test_a_bound_is_of_the_plans_that_respect_them() -> None:
-    told = found('pin "*": split batch\nlimit stages 1\n')
-    assert told.inside is not None
-    assert told.inside[0] <= told.rows[0]["seconds"]
+    search = searched('pin "*": split batch\nlimit stages 1\n')
+    assert search.inside is not None
+    assert search.inside[0] <= search.rows[0]["seconds"]
 
 
 def test_commands_take_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ def test_commands_take_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path
     out = capsys.readouterr().out
     assert "\nit respects all constraints: 1\n" in out and "no plan of one block that respects them" in out
     assert main(["compare", GRAPH, *given, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["constraints"] == 1 and not any("stages" in row["plan"] for row in told["rows"])
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["constraints"] == 1 and not any("stages" in row["plan"] for row in answer["rows"])
     assert main(["compare", GRAPH, *given]) == 0
     assert "all respect the constraints: 1" in capsys.readouterr().out
     assert main(["simulate", GRAPH, "--plan", "auto", *given]) == 0
@@ -143,9 +143,9 @@ def test_refusals(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert main(["plan", GRAPH, "--plan", "auto", *words]) == 1
     said = capsys.readouterr().err
     assert code in said
-    told = [line for line in (2, 3, 4) if f"{given}, line {line}" in said]
+    refused_lines = [line for line in (2, 3, 4) if f"{given}, line {line}" in said]
     expected = {"clash": [2, 3, 4], "one alone": [3], "memory": [2], "no word": [2], "no dim": [3]}
-    assert told == expected[name], said
+    assert refused_lines == expected[name], said
     if name == "no dim":
         assert "column 21" in said and "`heads`" in said
 

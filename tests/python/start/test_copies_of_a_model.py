@@ -51,12 +51,14 @@ def test_a_copy_of_a_part_of_a_gradient_is_one_and_may_be_saved_as_a_plain_tenso
     def body(model: Any, _: nn.Module) -> None:
         model.train_step(BATCHES[0])
         grad = model.blocks[0].up.weight.grad
-        found = copied(grad)
-        assert torch.equal(found, grad) and (found.data_ptr() == grad.data_ptr()) == (copied is copy.copy)
+        copy_of_it = copied(grad)
+        assert torch.equal(copy_of_it, grad) and (copy_of_it.data_ptr() == grad.data_ptr()) == (
+            copied is copy.copy
+        )
         with pytest.raises(sw.RuntimeFault, match="SW0762"):
-            found.norm()
+            copy_of_it.norm()
         file = io.BytesIO()
-        torch.save(found.as_subclass(Tensor), file)
+        torch.save(copy_of_it.as_subclass(Tensor), file)
         file.seek(0)
         assert torch.equal(torch.load(file), grad)
 
@@ -85,8 +87,8 @@ def test_a_model_takes_the_single_devices_state_dict(plan: str) -> None:
         model.load_state_dict(other.state_dict())
         full = model.full_state_dict()
         assert all(torch.equal(full[name], value) for name, value in other.state_dict().items())
-        found = model.load_state_dict(part, strict=False)
-        assert found.unexpected_keys == ["unknown"] and "head.bias" in found.missing_keys
+        keys = model.load_state_dict(part, strict=False)
+        assert keys.unexpected_keys == ["unknown"] and "head.bias" in keys.missing_keys
         assert torch.equal(model.full_state_dict()["head.weight"], part["head.weight"])
         with pytest.raises(sw.RuntimeFault, match="SW0710"):
             model.load_state_dict(part)

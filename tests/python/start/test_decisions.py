@@ -26,7 +26,7 @@ def graph() -> Graph:
 @pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
 @pytest.mark.parametrize("byte", [0.0, 1e3])
 def test_an_integer_program_has_the_same_least(graph: Graph, cluster: str, byte: float) -> None:
-    found = decision_tables(graph, 4, cluster, byte=byte)
-    theirs, _ = solved(found)
-    assert found.least is not None and theirs is not None
-    assert theirs == pytest.approx(found.least, rel=1e-6)
+    search = decision_tables(graph, 4, cluster, byte=byte)
+    theirs, _ = solved(search)
+    assert search.least is not None and theirs is not None
+    assert theirs == pytest.approx(search.least, rel=1e-6)

@@ -87,9 +87,9 @@ def renamed(text: str) -> str:
 
 def swapped(text: str) -> str:
     """Two lines that do not read each other change places."""
-    found = re.search(r"^(    transpose\w* = reshape\w*\.transpose.*\n)(    reshape\w* = .*\n)", text, re.M)
-    assert found is not None
-    return text.replace(found[0], found[2] + found[1], 1)
+    match = re.search(r"^(    transpose\w* = reshape\w*\.transpose.*\n)(    reshape\w* = .*\n)", text, re.M)
+    assert match is not None
+    return text.replace(match[0], match[2] + match[1], 1)
 
 
 @pytest.mark.parametrize("change", [renamed, swapped, lambda text: swapped(renamed(text))])
@@ -159,10 +159,10 @@ def test_an_edit_that_computes_something_else_is_refused_with_its_line(
         train(folder)
     said = str(refused.value)
     assert refused.value.code.startswith(code), said
-    found = re.search(rf"at: ranks_0_1\.py:(\d+): ({quote})", said)
-    assert found is not None, said
-    line = text.splitlines()[int(found[1]) - 1].strip()
-    assert line.startswith(found[2].split("`")[1]), (line, said)
+    match = re.search(rf"at: ranks_0_1\.py:(\d+): ({quote})", said)
+    assert match is not None, said
+    line = text.splitlines()[int(match[1]) - 1].strip()
+    assert line.startswith(match[2].split("`")[1]), (line, said)
 
 
 def test_a_fault_in_backward_names_the_file(folder: Path) -> None:
@@ -220,9 +220,9 @@ def test_outputs_and_memory_are_those_that_are_asked_for(folder: Path) -> None:
 def test_the_command_trains_beside_one_device(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(folder, renamed)
     assert main(["run", str(folder), "--processes", "2", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["equal"] is True and len(found["ranks"]) == STEPS
-    assert found["ranks"] == pytest.approx(found["one_device"], rel=1e-9)
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["equal"] is True and len(answer["ranks"]) == STEPS
+    assert answer["ranks"] == pytest.approx(answer["one_device"], rel=1e-9)
 
 
 def test_the_command_refuses_what_is_not_equal_before_it_runs(

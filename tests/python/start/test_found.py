@@ -46,35 +46,35 @@ def test_a_plan_says_what_is_expected_of_it(file: str, capsys: pytest.CaptureFix
 def test_what_was_found_is_never_slower_than_any_named_plan_nor_below_the_bounds(file: str) -> None:
     graph = Graph(Path(file).read_text())
     for cluster in ("dgx-h100:4x1", "ethernet-25g:2x2", "cpu:4"):
-        found = Choice(cluster, batches=2).search(graph, 4, every=True)
-        first, fits = found.rows[0], [row for row in found.rows if row["fits"]]
+        search = Choice(cluster, batches=2).search(graph, 4, every=True)
+        first, fits = search.rows[0], [row for row in search.rows if row["fits"]]
         assert first["seconds"] == min(row["seconds"] for row in fits)
         mine = [row for row in fits if row["plan"].startswith("auto")]
-        assert mine and found.inside is not None
-        assert found.inside[0] <= min(row["seconds"] for row in mine)
+        assert mine and search.inside is not None
+        assert search.inside[0] <= min(row["seconds"] for row in mine)
         stages = [row["seconds"] for row in fits if "stages" not in row["plan"]]
-        assert found.bound <= found.inside[0] <= min(stages)
+        assert search.bound <= search.inside[0] <= min(stages)
 
 
 def test_why_it_is_divided_so_is_there_as_json(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = [file, "--plan", "auto", "--cluster", "cpu:4", "--batches", "2"]
     asked = [*words, "--explain", "h.0.mlp.up"]
-    told, lines = json.loads(said(capsys, *asked, "--json")), said(capsys, *asked).splitlines()
-    first, *others = told["ways"]
+    answer, lines = json.loads(said(capsys, *asked, "--json")), said(capsys, *asked).splitlines()
+    first, *others = answer["ways"]
     assert first["seconds_more"] == 0 and others and all(way["seconds_more"] >= 0 for way in others)
     assert first["seconds"]["compute"] > 0 and first["bytes"] > 0
     shown = [line for line in lines if "chosen" in line or " +" in line]
-    assert [line.split("  ")[0] for line in shown] == [way["divided"] for way in told["ways"]]
+    assert [line.split("  ")[0] for line in shown] == [way["divided"] for way in answer["ways"]]
     better = [way["better_if"] for way in others if way["better_if"]]
     assert all(any(line.endswith(one) for line in shown) for one in better)
 
 
 def test_json_has_it_all(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--plan", "auto", "--cluster", "dgx-h100:4x1", "--batches", "2", "--json"]
-    told = json.loads(said(capsys, file, *words))["found"]
-    assert told["step"] >= told["bound"] > 0
-    assert told["search"]["decisions"] > 10
-    assert told["shapes"]["tried"] == told["shapes"]["all"] > 0
+    answer = json.loads(said(capsys, file, *words))["found"]
+    assert answer["step"] >= answer["bound"] > 0
+    assert answer["search"]["decisions"] > 10
+    assert answer["shapes"]["tried"] == answer["shapes"]["all"] > 0
 
 
 def test_an_operator_is_explained(file: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,8 +88,8 @@ def test_an_operator_is_explained(file: str, capsys: pytest.CaptureFixture[str])
 def test_an_operator_that_is_not_there(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", file, "--plan", "auto", "--cluster", "dgx-h100:4x1", "--explain", "h.0.mlp.upp"]
     assert main(words) == 1
-    told = capsys.readouterr().err
-    assert "SW0926" in told and "h.0.mlp.up" in told
+    printed = capsys.readouterr().err
+    assert "SW0926" in printed and "h.0.mlp.up" in printed
 
 
 def test_a_path_that_is_not_there_is_said_before_anything_is_searched(
@@ -117,11 +117,11 @@ def test_of_a_pipeline_it_is_said_for_the_operators_block() -> None:
     graph = Graph((GRAPHS / "words.graph").read_text())
     spent = (1e-3, 0.0, 0.0, 0.0)
     ways = ("inner 2", 0.0, spent, 1e6, None), ("batch 2", 1e-4, (1e-3, 1e-4, 0.0, 0.0), 1e6, None)
-    found: Any = _Pipeline(*ways)
-    numbers = explained_in_numbers(found, graph, "h.1.up", lambda: found)
+    search: Any = _Pipeline(*ways)
+    numbers = explained_in_numbers(search, graph, "h.1.up", lambda: search)
     assert numbers["block"] == {"number": 1, "of": 2, "devices": (2, 4)} and len(numbers["ways"]) == 2
-    lines = "\n".join(explained(found, graph, "h.1.up", lambda: found))
-    assert lines.startswith(f"the plan that was chosen is `{found.rows[0]['plan']}`")
+    lines = "\n".join(explained(search, graph, "h.1.up", lambda: search))
+    assert lines.startswith(f"the plan that was chosen is `{search.rows[0]['plan']}`")
     assert f"in block 2 of 2 of `{numbers['of']}`, on devices 2..4" in lines
     alone: Any = _Pipeline(("whole", 0.0, spent, 1e6, None))
     assert "h.1.up is whole: it has one device" in "\n".join(explained(alone, graph, "h.1.up", lambda: alone))

@@ -71,9 +71,9 @@ def test_hooks_see_each_micro_batch_of_a_step(register: str, hook: Any) -> None:
         model.train_step(BATCHES[:2])
         return {name: p.grad for name, p in model.named_parameters()}
 
-    found = on_ranks(body, "data", net)
+    actual = on_ranks(body, "data", net)
     for name, parameter in plain.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad)
+        torch.testing.assert_close(actual[name], parameter.grad)
 
 
 def test_a_hook_on_what_the_plan_divides_is_refused_at_parallelize() -> None:

@@ -113,10 +113,10 @@ def losses_of(model: ParallelModule, count: int, epochs: int = 2) -> list[float]
 def test_loops_in_both_modes_equal_the_single_device(world: int, plan: str, count: int, inputs: str) -> None:
     module, _ = mlp(batch=BATCH)
     example = collate([samples(count)[at] for at in range(BATCH)])
-    found = on_ranks(world, module, example, lambda m: losses_of(m, count), plan=plan, inputs=inputs)
+    of_ranks = on_ranks(world, module, example, lambda m: losses_of(m, count), plan=plan, inputs=inputs)
     expected = plain_losses(count)
     assert len(expected) == 2 * -(-count // BATCH)
-    for losses in found:
+    for losses in of_ranks:
         assert losses == pytest.approx(expected, rel=1e-10)
 
 
@@ -220,8 +220,8 @@ def test_a_sampler_that_cannot_be(title: str) -> None:
 
 def test_a_sampler_is_for_parts() -> None:
     module, example = mlp(batch=BATCH)
-    found = on_ranks(2, module, example, lambda m: sw.sampler(m, samples(9), BATCH))
-    assert [error.code for error in found] == ["SW0787"] * 2
+    errors = on_ranks(2, module, example, lambda m: sw.sampler(m, samples(9), BATCH))
+    assert [error.code for error in errors] == ["SW0787"] * 2
 
 
 # ---- micro-batches and structures --------------------------------------------------------------
@@ -287,8 +287,8 @@ def test_micro_batches_of_any_form_and_size(form: Callable[[Any], Any], scale: f
         adamw.step()
         return loss.item(), model.full_state_dict()
 
-    found = on_ranks(2, tagger(), (), loop, kwargs=batches[0])
-    for loss, state in found:
+    actual = on_ranks(2, tagger(), (), loop, kwargs=batches[0])
+    for loss, state in actual:
         assert loss == pytest.approx(float(torch.stack(losses).mean()), rel=1e-12)
         for name, parameter in reference.named_parameters():
             expected = parameter.detach() - parameter.grad
@@ -298,8 +298,8 @@ def test_micro_batches_of_any_form_and_size(form: Callable[[Any], Any], scale: f
 def test_a_list_of_tensors_is_one_batch_as_loaders_make_it() -> None:
     module, example = mlp(batch=BATCH)
     expected = module(*example).item()
-    found = on_ranks(2, module, example, lambda m: [m.train_step(x).item() for x in ([*example], [example])])
-    assert found == [[pytest.approx(expected)] * 2] * 2
+    actual = on_ranks(2, module, example, lambda m: [m.train_step(x).item() for x in ([*example], [example])])
+    assert actual == [[pytest.approx(expected)] * 2] * 2
 
 
 def test_nothing_is_lost_by_a_forward_whose_backward_never_comes() -> None:
@@ -347,13 +347,13 @@ def refusals(
 
     def loop(model: ParallelModule) -> Any:
         rank = model.comm.rank
-        own = example if inputs == "global" else tuple(x[rank * 2 : rank * 2 + 2] for x in example)
+        part = example if inputs == "global" else tuple(x[rank * 2 : rank * 2 + 2] for x in example)
         for _ in range(warm):
-            model.train_step(own)
+            model.train_step(part)
         try:
-            model.train_step(give(rank, own))
+            model.train_step(give(rank, part))
         except sw.ShardwrightError as error:
-            assert model.train_step(own) is not None
+            assert model.train_step(part) is not None
             return error
         return None
 
@@ -380,8 +380,8 @@ def only(rank: int, change: Callable[[Any], Any]) -> Callable[[int, Any], Any]:
     ],
 )
 def test_loaders_that_shuffle_differently(title: str, give: Any, what: str) -> None:
-    found = refusals(give)
-    assert [(error.code, error.what) for error in found] == [("SW0780", what)] * 4
+    errors = refusals(give)
+    assert [(error.code, error.what) for error in errors] == [("SW0780", what)] * 4
     # In the third step as well; a rank that reads the batch in another layout is given the same.
     assert [error.code for error in refusals(give, plan="megatron", warm=2)] == ["SW0780"] * 4
 
@@ -394,21 +394,21 @@ def test_copies_of_a_part_are_compared() -> None:
         part = tuple(x[rows] for x in example)
         return model.train_step(swapped(part) if model.comm.rank == 3 else part)
 
-    found = on_ranks(4, module, example, loop, plan="data:2 x megatron:2", inputs="local")
-    assert {(error.code, error.what) for error in found} == {
+    errors = on_ranks(4, module, example, loop, plan="data:2 x megatron:2", inputs="local")
+    assert {(error.code, error.what) for error in errors} == {
         ("SW0780", "ranks 2 and 3 were given different batches")
     }
 
 
 def test_inputs_of_other_kinds_on_one_rank() -> None:
-    found = refusals(only(1, lambda batch: tuple(x[:4] for x in batch)))
-    assert [error.code for error in found] == ["SW0781"] * 4
-    assert found[0].why == (
+    errors = refusals(only(1, lambda batch: tuple(x[:4] for x in batch)))
+    assert [error.code for error in errors] == ["SW0781"] * 4
+    assert errors[0].why == (
         "ranks 0, 2 and 3: x is (8, 32) of float64; target is (8, 1) of float64"
         " | rank 1: x is (4, 32) of float64; target is (4, 1) of float64"
     )
-    found = refusals(only(0, lambda batch: [batch, batch]))
-    assert {(error.code, error.why) for error in found} == {
+    errors = refusals(only(0, lambda batch: [batch, batch]))
+    assert {(error.code, error.why) for error in errors} == {
         ("SW0781", "rank 0: 2 batches | ranks 1, 2 and 3: 1 batches")
     }
     assert {error.code for error in refusals(only(3, lambda batch: tuple(x.float() for x in batch)))} == {
@@ -423,28 +423,28 @@ def test_what_one_rank_cannot_take_is_told_to_all() -> None:
         "SW0706": lambda batch: [],
     }
     for code, change in given.items():
-        found = refusals(only(1, change))
-        assert [error.code for error in found] == ["SW0784", code, "SW0784", "SW0784"]
-        assert found[0].what == "rank 1 cannot take its batch"
-        assert code in (found[0].why or "")
+        errors = refusals(only(1, change))
+        assert [error.code for error in errors] == ["SW0784", code, "SW0784", "SW0784"]
+        assert errors[0].what == "rank 1 cannot take its batch"
+        assert code in (errors[0].why or "")
 
 
 def test_arrays_and_tensors_without_values() -> None:
     numpy = pytest.importorskip("numpy")
     for change in (lambda b: (numpy.ones((8, 32)), b[1]), lambda b: (b[0], b[1].to("meta"))):
-        found = refusals(lambda rank, batch, change=change: change(batch))
-        assert [error.code for error in found] == ["SW0789"] * 4
+        errors = refusals(lambda rank, batch, change=change: change(batch))
+        assert [error.code for error in errors] == ["SW0789"] * 4
 
 
 def test_parts_that_are_no_batch() -> None:
     longer = only(2, lambda batch: tuple(torch.cat([x, x]) for x in batch))
-    found = refusals(longer, inputs="local")
-    assert [(error.code, error.what) for error in found] == [
+    errors = refusals(longer, inputs="local")
+    assert [(error.code, error.what) for error in errors] == [
         ("SW0786", "the parts of a batch are 2, 2, 4 and 2 long")
     ] * 4
     unequal = only(2, lambda batch: (batch[0], batch[1][:1]))
-    found = refusals(unequal, inputs="local")
-    assert [error.code for error in found] == ["SW0784", "SW0784", "SW0786", "SW0784"]
+    errors = refusals(unequal, inputs="local")
+    assert [error.code for error in errors] == ["SW0784", "SW0784", "SW0786", "SW0784"]
 
 
 def test_a_rank_that_evaluates_while_the_others_train() -> None:
@@ -459,10 +459,10 @@ def test_a_rank_that_evaluates_while_the_others_train() -> None:
         return model.train_step(example)
 
     for world in (2, 4):
-        found = on_ranks(world, module, example, loop)
-        assert {error.code for error in found} == {"SW0782"}
-        assert {error.what for error in found} == {"rank 1 left the loop after step 2"}
-        assert "it calls forward in evaluation mode without gradients, the others train_step" in found[0].why
+        errors = on_ranks(world, module, example, loop)
+        assert {error.code for error in errors} == {"SW0782"}
+        assert {error.what for error in errors} == {"rank 1 left the loop after step 2"}
+        assert "it calls forward in evaluation mode without gradients, the others train_step" in errors[0].why
 
 
 def test_a_rank_that_takes_the_state_dict_while_the_others_train() -> None:
@@ -473,9 +473,9 @@ def test_a_rank_that_takes_the_state_dict_while_the_others_train() -> None:
         return model.full_state_dict() if model.comm.rank == 1 else model.train_step(example)
 
     for inputs in ("global", "local"):
-        found = on_ranks(4, module, example, loop, plan="megatron", inputs=inputs)
-        assert {error.what for error in found} == {"rank 1 left the loop after step 0"}
-        assert "it calls full_state_dict, the others train_step" in found[0].why
+        errors = on_ranks(4, module, example, loop, plan="megatron", inputs=inputs)
+        assert {error.what for error in errors} == {"rank 1 left the loop after step 0"}
+        assert "it calls full_state_dict, the others train_step" in errors[0].why
 
 
 # ---- what follows from where the ranks are -----------------------------------------------------
@@ -506,8 +506,8 @@ def state(call: int = 5, kind: str = "train_step", **rest: Any) -> State:
 )
 def test_what_follows_from_where_the_ranks_are(others: list[State], what: str | None) -> None:
     """A rank that is busy, or only late, or in a slow message of the same call, is waited for."""
-    found = judge([state(), *others], 0, patience=20.0)
-    assert (found and found.what) == what
+    verdict = judge([state(), *others], 0, patience=20.0)
+    assert (verdict and verdict.what) == what
 
 
 def test_the_code_that_waits_is_where_the_watcher_looks_for_it() -> None:
@@ -528,9 +528,9 @@ def test_a_step_in_evaluation_mode_is_that_of_the_single_device() -> None:
         loss = model.train_step(x)
         return loss.item(), [shard.data.grad for shard in model.shards.held]
 
-    for loss, found in on_ranks(2, module, (x,), loop):
+    for loss, actual in on_ranks(2, module, (x,), loop):
         assert loss == pytest.approx(expected.item(), rel=1e-12)
-        assert all(torch.allclose(a, b, rtol=1e-10) for a, b in zip(found, grads, strict=True))
+        assert all(torch.allclose(a, b, rtol=1e-10) for a, b in zip(actual, grads, strict=True))
 
 
 class Mean(nn.Module):
@@ -569,17 +569,17 @@ def test_an_input_that_no_output_needs_may_be_as_long_as_one_rank_s_part(unread:
     def loop(model: ParallelModule) -> float:
         at = model.comm.rank
         begin = sum(lengths[:at])
-        own = rows[begin : begin + lengths[at]]
-        return float(model(own, torch.ones(unread[at], 3))["loss"])
+        part = rows[begin : begin + lengths[at]]
+        return float(model(part, torch.ones(unread[at], 3))["loss"])
 
-    found = on_ranks(4, WithUnread(), (rows, torch.ones(5, 3)), loop, inputs="local")
-    assert found == [pytest.approx(rows.sum().item(), rel=1e-12)] * 4
+    actual = on_ranks(4, WithUnread(), (rows, torch.ones(5, 3)), loop, inputs="local")
+    assert actual == [pytest.approx(rows.sum().item(), rel=1e-12)] * 4
 
 
 def test_an_input_that_no_output_needs_is_a_part_on_all_ranks_or_on_none() -> None:
     def loop(model: ParallelModule) -> float:
-        own = 2 if model.comm.rank == 0 else 1
-        return float(model(torch.ones(own, 4).double(), torch.ones(2 + model.comm.rank, 3))["loss"])
+        length = 2 if model.comm.rank == 0 else 1
+        return float(model(torch.ones(length, 4).double(), torch.ones(2 + model.comm.rank, 3))["loss"])
 
     for error in on_ranks(
         4, WithUnread(), (torch.ones(5, 4).double(), torch.ones(5, 3)), loop, inputs="local"

@@ -70,11 +70,11 @@ def alone(module: nn.Module, given: Any, rate: float = 0.1) -> tuple[Tensor, dic
     return loss.detach(), {name: p.detach() for name, p in module.named_parameters()}
 
 
-def same(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(found[0], expected[0], rtol=1e-9, atol=1e-12)
+def same(actual: Any, expected: Any) -> None:
+    torch.testing.assert_close(actual[0], expected[0], rtol=1e-9, atol=1e-12)
     for name, value in expected[1].items():
         torch.testing.assert_close(
-            found[1][name], value, rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}"
+            actual[1][name], value, rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}"
         )
 
 
@@ -100,8 +100,8 @@ def test_a_step_is_that_of_the_whole_batch(make: Any, plan: str, devices: int, n
 
     with zoo.widened():
         expected = alone(module, given)
-        for found in run_local(devices, body):
-            same(found, expected)
+        for actual in run_local(devices, body):
+            same(actual, expected)
 
 
 def test_the_program_is_for_one_micro_batch() -> None:
@@ -164,8 +164,8 @@ def test_losses(name: str, number: int) -> None:
         return step(parallel(module, given, comm, "megatron:2", micro_batches=number), given)
 
     expected = alone(module, given)
-    for found in run_local(2, body):
-        same(found, expected)
+    for actual in run_local(2, body):
+        same(actual, expected)
 
 
 def test_a_result_that_nobody_reads_may_be_anything() -> None:
@@ -176,8 +176,8 @@ def test_a_result_that_nobody_reads_may_be_anything() -> None:
         return step(parallel(module, given, comm, "data:2", micro_batches=2), given)
 
     expected = alone(module, given)
-    for found in run_local(2, body):
-        same(found, expected)
+    for actual in run_local(2, body):
+        same(actual, expected)
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
@@ -236,8 +236,8 @@ def test_lists_of_batches_and_a_scale() -> None:
         losses = torch.stack([module(*one).detach() for one in batches])
         for loss, gradients in run_local(2, body):
             torch.testing.assert_close(loss, losses.mean())
-            for found, wanted in zip(gradients, expected(1 / 3 if scale is None else scale), strict=True):
-                torch.testing.assert_close(found.as_subclass(Tensor), wanted)
+            for gradient, wanted in zip(gradients, expected(1 / 3 if scale is None else scale), strict=True):
+                torch.testing.assert_close(gradient.as_subclass(Tensor), wanted)
 
 
 @pytest.mark.parametrize("number", [0, -1, 3, "4", 2.0, True, None])

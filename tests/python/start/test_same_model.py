@@ -75,7 +75,7 @@ def test_an_overflow_that_a_scaler_finds_on_one_rank_is_found_on_all() -> None:
         model = sw.parallelize(Net(), X, plan="megatron", comm=comm)
         optimizer = sw.optimizer(model, torch.optim.SGD, lr=0.1)
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-        found = []
+        steps = []
         for step in range(2):
             before = [parameter.detach().clone() for parameter in model.parameters()]
             scaler.scale(model(X)).backward()
@@ -87,7 +87,7 @@ def test_an_overflow_that_a_scaler_finds_on_one_rank_is_found_on_all() -> None:
             scaler.update()
             optimizer.zero_grad()
             same = all(map(torch.equal, before, model.parameters()))
-            found.append((same, scaler.get_scale()))
-        return found
+            steps.append((same, scaler.get_scale()))
+        return steps
 
     assert run_local(2, rank) == [[(False, 8.0), (True, 4.0)]] * 2

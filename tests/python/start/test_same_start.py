@@ -86,9 +86,9 @@ def started(
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_rank_starts_with_the_values_of_rank_0(source: str, plan: str, tmp_path: Path) -> None:
     world = 4 if "x" in plan else 2
-    found = started([SOURCES[source](rank, tmp_path) for rank in range(world)], plan)
+    ranks = started([SOURCES[source](rank, tmp_path) for rank in range(world)], plan)
     alone = started([SOURCES[source](0, tmp_path)], "replicate")[0]
-    for full, loss, parts_are_of_it in found:
+    for full, loss, parts_are_of_it in ranks:
         assert parts_are_of_it
         assert loss == pytest.approx(alone[1], rel=1e-12)
         assert all(torch.equal(full[name], value) for name, value in alone[0].items())
@@ -111,10 +111,10 @@ def test_only_what_differs_travels_and_is_said(capsys: pytest.CaptureFixture[str
     with torch.no_grad():
         for rank in (1, 2):
             same[rank][0].scale.add_(1)
-    found = started(same, "replicate", says=True)
+    ranks = started(same, "replicate", says=True)
     said = capsys.readouterr().err
     assert "ranks 1 and 2 started with other values than rank 0 in 1 of 6 tensors (scale)" in said
-    assert all(torch.equal(state["scale"], same[0][0].scale) for state, _, _ in found)
+    assert all(torch.equal(state["scale"], same[0][0].scale) for state, _, _ in ranks)
 
 
 def test_values_that_are_alike_make_no_broadcast(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +152,6 @@ def _unseeded(rank: int, plan: str) -> list[Any]:
         optimizer.step()
         optimizer.zero_grad()
     norms = [float(value.norm()) for value in model.full_state_dict().values()]
-    found: list[Any] = [None] * 2
-    dist.all_gather_object(found, [*losses, *norms, float(torch.rand(()))])
-    return found
+    of_ranks: list[Any] = [None] * 2
+    dist.all_gather_object(of_ranks, [*losses, *norms, float(torch.rand(()))])
+    return of_ranks

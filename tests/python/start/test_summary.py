@@ -57,10 +57,10 @@ def test_the_bytes_of_a_step_are_those_that_are_issued(name: str, plan: Any) -> 
 
 def test_the_phases_are_told_as_they_begin() -> None:
     module, args = models.mlp()
-    told: list[str] = []
+    messages: list[str] = []
     graph = Graph(capture(module, args).graph_text)
-    compiled = compile(Plan.named(graph, "data", 2), "loss", told.append)
-    assert told == ["lower", "emit", "read back", "check"] == [name for name, _ in compiled.phases]
+    compiled = compile(Plan.named(graph, "data", 2), "loss", messages.append)
+    assert messages == ["lower", "emit", "read back", "check"] == [name for name, _ in compiled.phases]
 
 
 SUMMARY = r"""shardwright: Gpt, plan `replicate`, 1 device

@@ -43,17 +43,17 @@ def parallel(comm: LocalComm, **options: Any) -> Any:
 
 def refused(body: Callable[[int, LocalComm], Any], world: int = 2) -> str:
     """The one error of all ranks."""
-    told: list[str] = []
+    messages: list[str] = []
 
     def rank(rank: int, comm: LocalComm) -> None:
         with pytest.raises(sw.RuntimeFault) as error:
             body(rank, comm)
         assert error.value.everywhere or error.value.code == "SW0835"
-        told.append(str(error.value))
+        messages.append(str(error.value))
 
     run_local(world, rank)
-    assert len(told) == world and len(set(told)) == 1, told
-    return told[0]
+    assert len(messages) == world and len(set(messages)) == 1, messages
+    return messages[0]
 
 
 ARGUMENTS = [

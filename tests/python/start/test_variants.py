@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import equality
 import models
 import shardwright as sw
+from capturing import captured_once  # noqa: F401
 from shardwright.runtime import ParallelModule, run_local
 from shardwright.start.further_programs import compiler_of
 from shardwright.start.planning import PlanLike
@@ -230,14 +231,14 @@ def test_an_evaluation_between_steps_does_not_change_the_masks() -> None:
 
     def losses(evaluate: bool) -> Callable[[ParallelModule], list[float]]:
         def body(model: ParallelModule) -> list[float]:
-            found = []
+            losses = []
             for _ in range(2):
-                found.append(equality.scalars(model(*args))[0].item())
+                losses.append(equality.scalars(model(*args))[0].item())
                 if evaluate:
                     model.eval()
                     model(*args)
                     model.train()
-            return found
+            return losses
 
         return body
 
@@ -293,9 +294,9 @@ def test_what_is_borrowed_follows_changes_behind_autograds_back() -> None:
                 parameter.data.mul_(1.5)
             return model(args[0])["logits"]
 
-    found = on_ranks(plain, args, "megatron", 2, body, later="data")
+    of_ranks = on_ranks(plain, args, "megatron", 2, body, later="data")
     changed = copy.deepcopy(plain).eval()
     for parameter in changed.parameters():
         parameter.data.mul_(1.5)
-    for logits in found:
+    for logits in of_ranks:
         torch.testing.assert_close(logits, changed(args[0])["logits"].detach(), rtol=1e-9, atol=1e-11)

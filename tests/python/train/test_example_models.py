@@ -110,8 +110,8 @@ def built(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
 @pytest.mark.parametrize(("plan", "devices"), PLANS, ids=[plan for plan, _ in PLANS])
 def test_an_example_is_equal_under_plans_that_divide_it(name: str, plan: str, devices: int) -> None:
     model, batch = built(name)
-    found = sw.verify(model, (), batch, plan=plan, devices=devices, dtypes=("float64",))
-    found.raise_if_different()
+    comparison = sw.verify(model, (), batch, plan=plan, devices=devices, dtypes=("float64",))
+    comparison.raise_if_different()
 
 
 @pytest.mark.processes
@@ -127,12 +127,12 @@ def test_two_models_in_one_loop_are_those_of_one_device() -> None:
 
 
 def numbers(words: list[str]) -> list[float]:
-    found = subprocess.run(
+    ended = subprocess.run(
         [ready_python.command(), *words], env=ready_python.environment(), capture_output=True, text=True,
         timeout=300,
     )  # fmt: skip
-    assert found.returncode == 0, found.stderr
-    lines = [line for line in found.stdout.splitlines() if line.startswith("step ")]
+    assert ended.returncode == 0, ended.stderr
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("step ")]
     return [float(word.rstrip(":")) for line in lines for word in line.split() if word[0].isdigit()]
 
 

@@ -29,9 +29,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
 
 
 def slurm(folder: Path, task: int, job: int, *more: str) -> subprocess.Popen[str]:

@@ -98,8 +98,8 @@ def alone(folder: Path, **more: Any) -> subprocess.CompletedProcess[str]:
 def steps_of(file: Path) -> list[dict[str, Any]]:
     """A line may be half written."""
     text = file.read_text() if file.exists() else ""
-    found = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    return [step for step in found if "loss" in step]
+    entries = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return [step for step in entries if "loss" in step]
 
 
 class Hosts:

@@ -154,9 +154,9 @@ def test_a_stream_goes_on_with_the_next_sample(
         monkeypatch.setattr(batches, "_stateful_loader", lambda: None)
 
     def made() -> Batches:
-        found = Batches(kind(), DataConfig(batch=BATCH), 0, tmp_path)
-        assert found.first().tolist() == list(range(BATCH))
-        return found
+        batches = Batches(kind(), DataConfig(batch=BATCH), 0, tmp_path)
+        assert batches.first().tolist() == list(range(BATCH))
+        return batches
 
     def taken(source: Batches, count: int) -> list[list[int]]:
         return [batch.tolist() for batch in islice(source, count)]

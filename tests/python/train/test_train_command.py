@@ -111,27 +111,27 @@ def test_a_run_that_is_killed_loses_no_complete_checkpoint(folder: Path) -> None
     half.mkdir()
     (half / "__0_0.distcp").write_bytes(b"half")
     complete = max(int(path.parent.name[5:]) for path in places.glob("step-*/.metadata"))
-    found = command(folder, "--set", f"steps={complete + 2}", "--set", "evaluation.every=1000000")
-    assert found.returncode == 0, found.stderr
-    assert f"{complete} of {complete + 2} steps are done" in found.stdout
+    ended = command(folder, "--set", f"steps={complete + 2}", "--set", "evaluation.every=1000000")
+    assert ended.returncode == 0, ended.stderr
+    assert f"{complete} of {complete + 2} steps are done" in ended.stdout
 
 
 @pytest.mark.slow
 def test_a_check_needs_no_devices(folder: Path) -> None:
-    found = command(folder, "--check", "--devices", "4", "--set", "plan={name: zero3, cluster: 'cpu:4'}")
-    assert found.returncode == 0, found.stderr
-    assert "under zero3 on 4 devices: proved equal to the model" in found.stdout
-    assert "a step takes" in found.stdout and "it fits" in found.stdout
+    ended = command(folder, "--check", "--devices", "4", "--set", "plan={name: zero3, cluster: 'cpu:4'}")
+    assert ended.returncode == 0, ended.stderr
+    assert "under zero3 on 4 devices: proved equal to the model" in ended.stdout
+    assert "a step takes" in ended.stdout and "it fits" in ended.stdout
 
 
 @pytest.mark.slow
 def test_a_check_chooses_the_plan_where_a_run_would(folder: Path) -> None:
     """`auto`, with the number of micro-batches too; for a cluster only, since no device is seen."""
     cluster = ("--set", "plan={name: auto, cluster: 'h100:4', micro_batches: auto}")
-    found = command(folder, "--check", *cluster)
-    assert found.returncode == 0, found.stderr
-    assert re.search(r"under .+ on 4 devices: proved equal to the model", found.stdout)
-    assert "a step takes" in found.stdout and "it fits" in found.stdout
+    ended = command(folder, "--check", *cluster)
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"under .+ on 4 devices: proved equal to the model", ended.stdout)
+    assert "a step takes" in ended.stdout and "it fits" in ended.stdout
     without = command(folder, "--check", "--devices", "4", "--set", "plan.name=auto")
     assert without.returncode == 1 and "error[SW0855]" in without.stderr
 
@@ -140,9 +140,9 @@ def test_a_check_chooses_the_plan_where_a_run_would(folder: Path) -> None:
 def test_each_step_says_how_much_of_the_devices_it_used(folder: Path) -> None:
     """The graph says how many operations a model has, the cluster the peak: without one it is not said."""
     short = ("--set", "steps=2", "--set", "evaluation.every=9", "--set", "checkpoints.folder=none")
-    found = command(folder, *short, "--set", "plan.cluster=cpu:1", "--set", "log={json: known.jsonl}")
-    assert found.returncode == 0, found.stderr
-    assert re.search(r"tokens/s, MFU \d", found.stdout)
+    ended = command(folder, *short, "--set", "plan.cluster=cpu:1", "--set", "log={json: known.jsonl}")
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"tokens/s, MFU \d", ended.stdout)
     steps = [line for line in lines_of(folder / "known.jsonl") if "loss" in line]
     at_peak = [line["mfu"] * line["seconds"] for line in steps]
     assert at_peak == pytest.approx([at_peak[0]] * 2, rel=1e-9)
@@ -158,8 +158,8 @@ def test_tensorboard_has_the_plan_and_a_picture_of_the_step_beside_it(folder: Pa
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     short = ("--set", "steps=2", "--set", "evaluation.every=9", "--set", "checkpoints.folder=none")
-    found = command(folder, *short, "--set", "plan.cluster=cpu:1", "--set", "log.tensorboard=events")
-    assert found.returncode == 0, found.stderr
+    ended = command(folder, *short, "--set", "plan.cluster=cpu:1", "--set", "log.tensorboard=events")
+    assert ended.returncode == 0, ended.stderr
     events = EventAccumulator(str(folder / "events"))
     events.Reload()
     [text] = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("plan/text_summary")]
@@ -191,11 +191,11 @@ REFUSED = {
 def test_what_is_not_understood_is_refused_at_its_place(tmp_path: Path, name: str) -> None:
     text, place, what, more = REFUSED[name]
     (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(RuntimeFault) as found:
+    with pytest.raises(RuntimeFault) as raised:
         read(tmp_path / "run.yaml")
-    assert found.value.code == "SW0851"
-    assert str(found.value.place).endswith(place)
-    assert what in str(found.value) and more in str(found.value)
+    assert raised.value.code == "SW0851"
+    assert str(raised.value.place).endswith(place)
+    assert what in str(raised.value) and more in str(raised.value)
 
 
 @pytest.mark.parametrize("text", ["a: [", "a: b: c"])
@@ -210,9 +210,9 @@ def test_the_command_line_wins_and_variables_are_read(
 ) -> None:
     monkeypatch.setenv("HOW_LONG", "7")
     (tmp_path / "run.yaml").write_text(SMALL.replace("steps: 3", "steps: ${HOW_LONG}") + "seed: ${NONE:5}\n")
-    found = read(tmp_path / "run.yaml", ["optimizer.lr=1e-4", "plan={name: zero3}", "data.text=a.txt"])
-    assert (found.steps, found.seed, found.optimizer.lr, found.plan.name) == (7, 5, 1e-4, "zero3")
-    assert found.data.text == ["a.txt"]
+    config = read(tmp_path / "run.yaml", ["optimizer.lr=1e-4", "plan={name: zero3}", "data.text=a.txt"])
+    assert (config.steps, config.seed, config.optimizer.lr, config.plan.name) == (7, 5, 1e-4, "zero3")
+    assert config.data.text == ["a.txt"]
     with pytest.raises(RuntimeFault, match="--set"):
         read(tmp_path / "run.yaml", ["optimizer.lr=quick"])
 

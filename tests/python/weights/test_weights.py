@@ -46,11 +46,11 @@ def parallel(
 on_meta = skeleton_of
 
 
-def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert found.keys() == expected.keys()
+def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        assert torch.equal(found[name], value), name
-        assert found[name].dtype == value.dtype
+        assert torch.equal(actual[name], value), name
+        assert actual[name].dtype == value.dtype
 
 
 def write(module: nn.Module, folder: Path, count: int = 1) -> None:
@@ -78,8 +78,8 @@ def test_a_model_on_meta_gets_its_values_from_files(name: str, count: int, tmp_p
     module, args = models.MODELS[name]()
     write(module, tmp_path, count)
     plan = "data:2 x megatron:2" if name == "gpt" else "data:4"
-    for found in parallel(on_meta(module), args, tmp_path, plan):
-        assert_same(found, module.state_dict())
+    for tensors in parallel(on_meta(module), args, tmp_path, plan):
+        assert_same(tensors, module.state_dict())
 
 
 def test_files_may_be_named_one_by_one(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ def test_a_rank_reads_only_its_parts(tmp_path: Path, monkeypatch: Any) -> None:
                 get_shape, get_dtype = part.get_shape, part.get_dtype
 
                 def __getitem__(self, at: Any) -> Tensor:
-                    found = part[at]
-                    read.append(found.numel())
-                    return found
+                    value = part[at]
+                    read.append(value.numel())
+                    return value
 
             return Slice()
 
@@ -220,8 +220,8 @@ def test_ranks_together_have_the_initialisation_of_the_single_device(plan: str, 
     expected = seeded(gpt, 7).state_dict()
     module = sw.deferred(gpt, seed=7)
     assert all(tensor.is_meta for tensor in module.state_dict().values())
-    for found in parallel(module, args, None, plan, devices):
-        assert_same(found, expected)
+    for actual in parallel(module, args, None, plan, devices):
+        assert_same(actual, expected)
 
 
 def strange() -> nn.Module:

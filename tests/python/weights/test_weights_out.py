@@ -55,11 +55,11 @@ def parallel(
     return run_local(devices, rank)
 
 
-def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert found.keys() == expected.keys()
+def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        assert torch.equal(found[name], value), name
-        assert found[name].dtype == value.dtype
+        assert torch.equal(actual[name], value), name
+        assert actual[name].dtype == value.dtype
 
 
 @pytest.mark.parametrize(("name", "plan"), [("gpt", "data:2 x megatron:2"), ("resnet", "data")])
@@ -84,8 +84,8 @@ class TiedBuffers(nn.Module):
 
 def test_a_tied_buffer_has_all_its_names() -> None:
     module, args = TiedBuffers(), (torch.randn(8, 8).double(),)
-    for found in parallel(module, args, lambda model: model.full_state_dict(), "data"):
-        assert_same(found, module.state_dict())
+    for tensors in parallel(module, args, lambda model: model.full_state_dict(), "data"):
+        assert_same(tensors, module.state_dict())
 
 
 @pytest.mark.oldest
@@ -95,13 +95,13 @@ def test_files_hold_everything_in_bounded_sizes(size: int | str, tmp_path: Path)
     parallel(module, args, lambda model: sw.save_safetensors(model, tmp_path, size))
     files = sorted(path.name for path in tmp_path.glob("*.safetensors"))
     expected = {name: value for name, value in module.state_dict().items() if name != "lm_head.weight"}
-    found: dict[str, Tensor] = {}
+    saved: dict[str, Tensor] = {}
     for file in files:
         tensors = load_file(tmp_path / file)
         total = sum(value.nbytes for value in tensors.values())
         assert size == "5GB" or len(tensors) == 1 or (size == "40KB" and total <= 40_000)
-        found |= tensors
-    assert_same(found, expected)
+        saved |= tensors
+    assert_same(saved, expected)
     if size == "5GB":
         assert files == ["model.safetensors"]
         assert sorted(path.name for path in tmp_path.iterdir()) == files
@@ -252,9 +252,9 @@ def test_what_transformers_save_is_loaded_in_parts(tmp_path: Path) -> None:
     names = [name for path in tmp_path.glob("*.safetensors") for name in safe_open(path, "pt").keys()]  # noqa: SIM118
     assert "lm_head.weight" not in names
     module = sw.deferred(lambda: llama(tie_word_embeddings=True), seed=4)
-    found = sw.parallelize(module, (), batch(), plan="replicate", weights=tmp_path)
-    assert_same(found.full_state_dict(), plain.state_dict())
-    torch.testing.assert_close(found(**batch()).loss, plain(**batch()).loss)
+    model = sw.parallelize(module, (), batch(), plan="replicate", weights=tmp_path)
+    assert_same(model.full_state_dict(), plain.state_dict())
+    torch.testing.assert_close(model(**batch()).loss, plain(**batch()).loss)
     with torch.device("meta"):
         meta = llama(tie_word_embeddings=True)
     with pytest.raises(sw.RuntimeFault, match=r"SW0749.*\n.*model.rotary_emb.inv_freq"):
@@ -290,9 +290,9 @@ class Adapted(nn.Module):
         return ((self.base(x) + self.adapter(x)) * self.scale).square().mean()
 
     def save_pretrained(self, folder: Path, part: str = "adapter", **options: Any) -> str:
-        found = {n: x for n, x in self.state_dict().items() if n.startswith(part)}
-        found |= {n: x.detach() for n, x in self.named_parameters() if n.endswith("bias")}
-        torch.save({**found, "scale": self.scale, **options, **self.config}, folder / "own.pt")
+        kept = {n: x for n, x in self.state_dict().items() if n.startswith(part)}
+        kept |= {n: x.detach() for n, x in self.named_parameters() if n.endswith("bias")}
+        torch.save({**kept, "scale": self.scale, **options, **self.config}, folder / "own.pt")
         return "written"
 
     def push_to_hub(self, name: str, folder: Path) -> str:
@@ -327,8 +327,8 @@ def test_a_class_writes_by_its_own_code_what_it_does_on_one_device(plan: str, tm
         return [call(model, folders[name][1]) for name, call in calls.items()]
 
     modules = [Adapted() for _ in range(2)]
-    found = run_local(2, rank)
-    assert found == [["written", "written", "somebody/this"], [None, None, None]]
+    notes = run_local(2, rank)
+    assert notes == [["written", "written", "somebody/this"], [None, None, None]]
     for name, call in calls.items():
         call(plain, folders[name][0])
         ours, theirs = (torch.load(folder / "own.pt") for folder in folders[name][::-1])
@@ -378,9 +378,9 @@ def save_in_process(rank: int, folder: str) -> dict[str, Tensor]:
 
 @pytest.mark.processes
 def test_processes_send_their_parts_to_rank_0(tmp_path: Path) -> None:
-    found = sw.launch(save_in_process, 2, (str(tmp_path),), timeout=300)
+    received = sw.launch(save_in_process, 2, (str(tmp_path),), timeout=300)
     expected = models.gpt()[0].state_dict()
-    assert_same(found, expected)
+    assert_same(received, expected)
     loaded = {name: x for file in tmp_path.glob("*.safetensors") for name, x in load_file(file).items()}
     del expected["lm_head.weight"]
     assert_same(loaded, expected)

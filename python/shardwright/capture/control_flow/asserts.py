@@ -29,17 +29,17 @@ _SAYING = {"warn", "warning", "warning_once", "warn_once", "print", "info", "deb
 
 
 @contextmanager
-def passing_checks(found: dict[str, None]) -> Iterator[None]:
-    """While the model is traced; `found` gets the lines of the checks."""
+def passing_checks(checked_lines: dict[str, None]) -> Iterator[None]:
+    """While the model is traced; `checked_lines` gets the lines of the checks."""
     with (
         choosing(),
-        mock.patch.object(torch.Tensor, "__bool__", _passing(torch.Tensor.__bool__, found)),
-        mock.patch.object(torch.SymBool, "__bool__", _passing(torch.SymBool.__bool__, found)),
+        mock.patch.object(torch.Tensor, "__bool__", _passing(torch.Tensor.__bool__, checked_lines)),
+        mock.patch.object(torch.SymBool, "__bool__", _passing(torch.SymBool.__bool__, checked_lines)),
     ):
         yield
 
 
-def _passing(original: Callable[[Any], bool], found: dict[str, None]) -> Callable[[Any], bool]:
+def _passing(original: Callable[[Any], bool], checked_lines: dict[str, None]) -> Callable[[Any], bool]:
     @functools.wraps(original)  # others know a function by its name
     def bool_of(value: Any) -> bool:
         try:
@@ -50,7 +50,7 @@ def _passing(original: Callable[[Any], bool], found: dict[str, None]) -> Callabl
                 return truth
             passes = _what_passes(frame) if lines.may_check(frame) else None
             if passes is not None:
-                found[lines.short(lines.trace_of_caller(frame))] = None
+                checked_lines[lines.short(lines.trace_of_caller(frame))] = None
                 return passes
             enters = goes_both_ways(value, frame) if lines.is_the_models(frame) else None
             if enters is None:

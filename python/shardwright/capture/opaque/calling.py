@@ -32,7 +32,7 @@ def called(
     if ambient():
         cannot("it is called under autocast, and a graph has explicit casts")
     try:
-        call = Call.of(name, function, args, kwargs)
+        call = Call.from_call(name, function, args, kwargs)
         tried = _try(function, call)
         if tried.in_place:
             cannot("it changes a tensor that it is given, and the graph knows no such change")
@@ -58,7 +58,7 @@ class Call:
     sizes: dict[str, int]
 
     @classmethod
-    def of(cls, name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    def from_call(cls, name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         one = as_python.registered_as(name)
         rule = one.text(args, kwargs) if one else ""
         args, kwargs, sizes = one.with_sizes(function, args, kwargs) if one else (args, kwargs, {})

@@ -174,7 +174,7 @@ def standing_for(module: nn.Module, opaque: Opaque) -> Iterator[None]:
     with ExitStack() as stack:
         for name in filter(is_function, opaque.why):
             make = partial(_function, name, opaque, iter(opaque.given[name]))
-            stack.enter_context(stood_for(as_python.found(name), make))
+            stack.enter_context(stood_for(as_python.named(name), make))
         yield
 
 

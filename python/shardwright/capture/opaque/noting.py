@@ -48,7 +48,7 @@ def noting(module: nn.Module, paths: Iterable[str]) -> Iterator[Noted]:
     with ExitStack() as stack:
         for path in paths:
             if is_function(path):
-                stack.enter_context(stood_for(as_python.found(path), partial(_of_function, path, noted)))
+                stack.enter_context(stood_for(as_python.named(path), partial(_of_function, path, noted)))
             else:
                 stack.enter_context(
                     _instead(module.get_submodule(path), partial(_of_module, module, path, noted))

@@ -76,7 +76,7 @@ def _write(graph: fx.Graph, node: fx.Node, one: as_python.Registered) -> None:
         return tensor
 
     args, kwargs = pytree.tree_map_only(fx.Node, stand_for, (node.args, node.kwargs))
-    call = Call.of(one.name, node.target, args, kwargs)
+    call = Call.from_call(one.name, node.target, args, kwargs)
     values = tensors_of(node.meta["val"])
     rule = call.checked_rule(values, place)
     operands = [read[id(tensor)] for tensor in call.tensors]

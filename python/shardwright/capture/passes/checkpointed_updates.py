@@ -61,8 +61,8 @@ class RepeatedUpdates:
 def repeat_updates(program: ExportedProgram, trained: Collection[str]) -> RepeatedUpdates:
     """Updates once more what backward updates again. `trained` are the parameters and the placeholders that
     get a gradient."""
-    updates = _Updates.of(program)
-    learning = _Learning.of(program, trained)
+    updates = _Updates.from_program(program)
+    learning = _Learning.from_program(program, trained)
     recomputed = [span for span in updates.spans() if learning.is_recomputed(span, updates)]
     updates.refuse_what_would_differ(learning, recomputed)
     are_sure = updates.are_sure()
@@ -85,7 +85,7 @@ class _Learning:
     """The same for all other results together."""
 
     @classmethod
-    def of(cls, program: ExportedProgram, trained: Collection[str]) -> _Learning:
+    def from_program(cls, program: ExportedProgram, trained: Collection[str]) -> _Learning:
         carries = _carrying(program, trained)
         nodes = {node.name: node for node in program.graph.nodes}
         specs = program.graph_signature.output_specs
@@ -173,7 +173,7 @@ class _Updates:
     """The new value of each, with what was run again so far."""
 
     @classmethod
-    def of(cls, program: ExportedProgram) -> _Updates:
+    def from_program(cls, program: ExportedProgram) -> _Updates:
         signature = program.graph_signature
         nodes = {node.name: node for node in program.graph.nodes}
         outs = [spec for spec in signature.output_specs if spec.kind is OutputKind.BUFFER_MUTATION]
@@ -268,9 +268,9 @@ class _Updates:
                 raise self.refusal(span, "it gives several values to one buffer")
             self.current[name] = now[node]
 
-    def _leaves(self, node: fx.Node, own: set[fx.Node]) -> bool:
+    def _leaves(self, node: fx.Node, nodes: set[fx.Node]) -> bool:
         is_last = any(node is one for one in self.last.values())
-        return is_last or any(user in self.chained and user not in own for user in node.users)
+        return is_last or any(user in self.chained and user not in nodes for user in node.users)
 
     def _named(self, node: fx.Node) -> str | None:
         named = (name for known in (self.last, self.held) for name, one in known.items() if one is node)

@@ -35,8 +35,8 @@ def _write_out(node: fx.Node, named: dict[str, Any]) -> None:
     places = list(range(2, source.meta["val"].dim()))
     mean = add(_ATEN.mean.dim, source, places)
     variance = add(_ATEN.var.correction, source, places, correction=1)
-    for running, found in ((kept, mean), (named["running_var"], variance)):
-        new = add(_ATEN.mul.Tensor, add(_ATEN.mean.dim, found, [0]), momentum)
+    for running, statistic in ((kept, mean), (named["running_var"], variance)):
+        new = add(_ATEN.mul.Tensor, add(_ATEN.mean.dim, statistic, [0]), momentum)
         old = add(_ATEN.mul.Tensor, running, 1 - momentum)
         add(_ATEN.copy_.default, running, add(_ATEN.add.Tensor, old, new))
 

@@ -44,7 +44,7 @@ class _Followed:
     name: str
     node: fx.Node
     is_trained: bool
-    own: set[fx.Node] = field(default_factory=set)
+    written: set[fx.Node] = field(default_factory=set)
     """The parameter itself, by the operators that have written it."""
     views: set[fx.Node] = field(default_factory=set)
     """Of it, with its gradient."""
@@ -54,7 +54,7 @@ class _Followed:
 
     @property
     def all(self) -> set[fx.Node]:
-        return self.own | self.views | self.cut
+        return self.written | self.views | self.cut
 
 
 def as_buffers(program: ExportedProgram, module: nn.Module, names: Names, casting: Casting) -> None:
@@ -69,7 +69,7 @@ def as_buffers(program: ExportedProgram, module: nn.Module, names: Names, castin
         _refuse_assigned(it, order)
         _refuse_gradients(it, order, carries)
         first = order[it.writes[0]]
-        readers = {user for node in it.own for user in node.users if order.get(user, first) > first}
+        readers = {user for node in it.written for user in node.users if order.get(user, first) > first}
         for read in sorted(readers, key=order.__getitem__):
             if not is_no_grad(read) and not mutated(read) and read.op == "call_function":
                 _mark(it, read)
@@ -130,7 +130,7 @@ def _written(program: ExportedProgram, module: nn.Module, names: Names) -> list[
             if first.setdefault(name, node) is not node:
                 node.replace_all_uses_with(first[name])
     all_of_them = [
-        _Followed(name, node, module.get_parameter(name).requires_grad, own={node})
+        _Followed(name, node, module.get_parameter(name).requires_grad, written={node})
         for name, node in first.items()
     ]
     lies_in = {it.node: it for it in all_of_them}
@@ -144,7 +144,7 @@ def _follow(lies_in: dict[fx.Node, _Followed], node: fx.Node) -> None:
     if written is not None:
         it = lies_in[node] = lies_in[written]
         it.writes.append(node)
-        next(kind for kind in (it.own, it.views, it.cut) if written in kind).add(node)
+        next(kind for kind in (it.written, it.views, it.cut) if written in kind).add(node)
     elif is_view(node):
         read = next((read for read in node.all_input_nodes if read in lies_in), None)
         if read is not None:
@@ -192,7 +192,7 @@ def _passes_on(node: fx.Node) -> bool:
 
 def _mark(it: _Followed, read: fx.Node) -> None:
     """The gradient of what is read of a new value is the parameter's."""
-    for now in [node for node in read.all_input_nodes if node in it.own]:
+    for now in [node for node in read.all_input_nodes if node in it.written]:
         if read.target is _ATEN.detach.default or not now.meta["val"].is_floating_point():
             continue
         marked = insert(read, _WRITTEN, (now, now), {}, now.meta["val"])
@@ -217,7 +217,7 @@ def _refuse_casts(it: _Followed, parameter: Tensor, casting: Casting) -> None:
 def _refuse_assigned(it: _Followed, order: dict[fx.Node, int]) -> None:
     """With other data a parameter lies in other memory: here it is written where it lies."""
     for write in (node for node in it.writes if node.meta.get(ASSIGNS)):
-        before = [node for node in it.all - it.own if order[node] < order[write]]
+        before = [node for node in it.all - it.written if order[node] < order[write]]
         before = [node for node in before if node is not mutated(write)[0]]
         late = any(order[user] > order[write] for node in before for user in node.users if user in order)
         if late or _lives_elsewhere(write, order):
@@ -248,9 +248,9 @@ def _refuse_gradients(it: _Followed, order: dict[fx.Node, int], carries: set[fx.
         target, others = mutated(write)[0], carries.intersection(set(write.all_input_nodes) - it.all)
         if target in it.views:
             raise _behind(it, write, "by a view that has its gradient")
-        if others and target in it.own and not is_no_grad(write):
+        if others and target in it.written and not is_no_grad(write):
             raise _behind(it, write, "outside of `torch.no_grad()`, with a value that has a gradient")
-    for node in it.own | it.views:
+    for node in it.written | it.views:
         readers = [(read, order[read]) for read in node.users if read in order and not is_no_grad(read)]
         is_early = it.is_trained and node in it.views and order[node] < last
         if is_early and any(at > last for _, at in readers):

@@ -42,6 +42,6 @@ def _forward(norm: _BatchNorm, x: Tensor) -> Tensor:
         centred = batch - batch.mean(over, keepdim=True)
         # Sums, as a batch that is split has them.
         square = centred.square().sum(over) / (x.numel() // x.shape[1] - 1)
-        for running, found in ((mean, batch.mean(over)), (variance, square)):
-            running.add_((found - running) / count.to(running.dtype))
+        for running, statistic in ((mean, batch.mean(over)), (variance, square)):
+            running.add_((statistic - running) / count.to(running.dtype))
     return F.batch_norm(x, None, None, norm.weight, norm.bias, True, 0.0, norm.eps)

@@ -23,7 +23,7 @@ class Names:
     persistent: set[str]
 
     @staticmethod
-    def of(module: nn.Module) -> Names:
+    def from_module(module: nn.Module) -> Names:
         _refuse_odd_names(module)
         params = _groups(module.named_parameters(remove_duplicate=False))
         buffers = _groups(module.named_buffers(remove_duplicate=False))

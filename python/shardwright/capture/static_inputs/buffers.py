@@ -56,7 +56,7 @@ class Known:
                 buffer = traced.get_buffer(name)
                 if proxy_tensor.has_proxy_slot(buffer, mode.tracer):
                     slot = proxy_tensor.get_proxy_slot(buffer, mode.tracer)
-                    value = _Value.of(values[known], frozenset([known]), self._read)
+                    value = _Value.wrap(values[known], frozenset([known]), self._read)
                     tracked = proxy_tensor._ProxyTensor(slot.proxy, value)
                     proxy_tensor.set_proxy_slot(buffer, mode.tracer, tracked)
 
@@ -92,7 +92,7 @@ class _Value(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def of(value: Tensor, names: frozenset[str], read: set[str]) -> _Value:
+    def wrap(value: Tensor, names: frozenset[str], read: set[str]) -> _Value:
         made: _Value = Tensor._make_wrapper_subclass(_Value, value.shape, dtype=value.dtype)  # type: ignore
         made.value, made.made_of, made.read = value, names, read
         return made
@@ -109,7 +109,7 @@ class _Value(Tensor):
         # What is written into another constant is read by that, which notes nothing.
         if func._schema.is_mutable or not all(leaf is None or isinstance(leaf, Tensor) for leaf in leaves):
             read |= names
-        return pytree.tree_map_only(Tensor, lambda one: _Value.of(one, names, read), result)
+        return pytree.tree_map_only(Tensor, lambda one: _Value.wrap(one, names, read), result)
 
 
 def _written(program: ExportedProgram) -> set[str]:

@@ -140,11 +140,11 @@ def with_inputs(
         raise (second if inputs.were_known and first.code in _SAYS_LESS else first) from None
 
 
-def _better(found: T, make: Callable[[Inputs], T], none: Inputs, share: Callable[[T], float]) -> T:
+def _better(first: T, make: Callable[[Inputs], T], none: Inputs, share: Callable[[T], float]) -> T:
     """Of one that is for much that it reads, as which rows have labels, each batch may need another; and one
     may run as it is in much all the same. One that reads nothing is better, if little more of it does."""
     try:
         other = make(none)
     except CaptureError:
-        return found
-    return other if share(other) <= share(found) + _LITTLE else found
+        return first
+    return other if share(other) <= share(first) + _LITTLE else first

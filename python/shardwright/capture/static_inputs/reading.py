@@ -49,11 +49,11 @@ class Reading:
         return sha256(json.dumps(self.steps).encode()).hexdigest()
 
     @cached_property
-    def told(self) -> tuple[str, ...]:
+    def results(self) -> tuple[str, ...]:
         """What the program is for."""
         return tuple(step["told"] for step in self.steps if step["told"] is not None)
 
-    def of(self, inputs: Sequence[Tensor]) -> tuple[str, ...]:
+    def read(self, inputs: Sequence[Tensor]) -> tuple[str, ...]:
         """What the model would read of these, up to the first that differs: what follows may not even have a
         meaning for them."""
         results: list[str] = []
@@ -75,7 +75,7 @@ class Reading:
     @property
     def is_much(self) -> bool:
         """Whether what is told is more than a few numbers."""
-        return sum(map(len, self.told)) > _FEW or any(_DIGEST.search(one) for one in self.told)
+        return sum(map(len, self.results)) > _FEW or any(_DIGEST.search(one) for one in self.results)
 
     @cached_property
     def inputs(self) -> tuple[int, ...]:
@@ -110,7 +110,7 @@ class Tape:
         self._made[id(value)] = value, {"input": position}
 
     def note(
-        self, func: Any, args: Any, kwargs: Any, found: Any, *, told: bool, writes: Sequence[Tensor] = ()
+        self, func: Any, args: Any, kwargs: Any, result: Any, *, is_read: bool, writes: Sequence[Tensor] = ()
     ) -> None:
         """A call that is made of values, and `writes` some."""
         if self._lost:
@@ -119,12 +119,12 @@ class Tape:
             if writes and self._has_fixed:
                 raise _Unwritten  # it may write what is fixed
             call = {"call": name_of(func), "args": self._plain(args), "kwargs": self._plain(kwargs)}
-            step = {**call, "told": said(found) if told else None, "writes": bool(writes)}
-            self._add(step, tensors_in((args, kwargs)), writes, found)
+            step = {**call, "told": said(result) if is_read else None, "writes": bool(writes)}
+            self._add(step, tensors_in((args, kwargs)), writes, result)
         except _Unwritten:
-            self._fix(str(getattr(func, "__name__", func)), tensors_in((args, kwargs)), found, bool(writes))
+            self._fix(str(getattr(func, "__name__", func)), tensors_in((args, kwargs)), result, bool(writes))
 
-    def _fix(self, call: str, given: Sequence[Tensor], found: Any, writes: bool) -> None:
+    def _fix(self, call: str, given: Sequence[Tensor], result: Any, writes: bool) -> None:
         """Of floats a program would be for exactly these."""
         new = [value for value in given if self._made[id(value)][1] is not _FIXED]
         if writes or any(value.is_floating_point() or value.is_complex() for value in new):
@@ -132,7 +132,7 @@ class Tape:
             return
         for value in new:
             self.tell(value)
-        for tensor in tensors_in(found):
+        for tensor in tensors_in(result):
             self._made[id(tensor)] = tensor, _FIXED
         self._has_fixed = True
 
@@ -161,10 +161,10 @@ class Tape:
         return wanted
 
     def _add(
-        self, step: dict[str, Any], given: Sequence[Tensor], writes: Sequence[Tensor], found: Any
+        self, step: dict[str, Any], given: Sequence[Tensor], writes: Sequence[Tensor], result: Any
     ) -> None:
         self._memory.append((set(map(memory_of, given)), set(map(memory_of, writes))))
-        for at, tensor in enumerate(tensors_in(found)):
+        for at, tensor in enumerate(tensors_in(result)):
             self._made[id(tensor)] = tensor, {"made": [len(self._steps), at]}
         self._steps.append(step)
 
@@ -202,15 +202,15 @@ def memory_of(value: Tensor) -> int:
     return value.untyped_storage()._cdata
 
 
-def said(found: Any) -> str:
+def said(result: Any) -> str:
     """What was told, in words that differ where it does."""
-    if isinstance(found, Tensor):
-        return values_of(found)
-    if isinstance(found, (list, tuple)):
-        return f"[{', '.join(map(said, found))}]"
-    if type(found) not in _PLAIN:
+    if isinstance(result, Tensor):
+        return values_of(result)
+    if isinstance(result, (list, tuple)):
+        return f"[{', '.join(map(said, result))}]"
+    if type(result) not in _PLAIN:
         raise _Unwritten
-    return json.dumps(found)
+    return json.dumps(result)
 
 
 def _number_of(value: Any) -> Any:
@@ -231,9 +231,9 @@ def name_of(func: Any) -> str:
     raise _Unwritten
 
 
-def _is(found: Any, func: Any) -> bool:
+def _is(registered: Any, func: Any) -> bool:
     """While a model is traced, a function of ours may stand in the place of PyTorch's."""
-    return bool(found == func) or getattr(found, "__wrapped__", None) is func
+    return bool(registered == func) or getattr(registered, "__wrapped__", None) is func
 
 
 def tensors_in(tree: Any) -> list[Tensor]:

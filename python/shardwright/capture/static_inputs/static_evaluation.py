@@ -135,16 +135,16 @@ class _StaticEvaluation(TorchFunctionMode):
             return iter(self.__torch_function__(Tensor.unbind, types, args))
         args, kwargs = self._with_numbers(func, tuple(args), dict(kwargs or {}))
         func, args, kwargs = self._by_shapes(func, args, kwargs)
-        found, follows = self._computed(func, args, kwargs)
-        if found is _UNKNOWN:
+        computed, follows = self._computed(func, args, kwargs)
+        if computed is _UNKNOWN:
             for tensor in _written(func, args, kwargs):
                 value = self.value(tensor)
                 self._written |= set() if value is None else {memory_of(value)}
             return func(*args, **kwargs)
         if follows:
-            return pytree.tree_map_only(Tensor, self._constant, found)
+            return pytree.tree_map_only(Tensor, self._constant, computed)
         traced = func(*args, **kwargs)
-        for one, value in zip(tensors_in(traced), tensors_in(found), strict=True):
+        for one, value in zip(tensors_in(traced), tensors_in(computed), strict=True):
             self.know(one, value)
         return traced
 
@@ -179,7 +179,7 @@ class _StaticEvaluation(TorchFunctionMode):
             if is_read and not self._floats and _has_floats(result):
                 self._forget_written(versions)
                 return _UNKNOWN, False
-            self._tape.note(func, args, kwargs, result, told=is_read, writes=_written(func, args, kwargs))
+            self._tape.note(func, args, kwargs, result, is_read=is_read, writes=_written(func, args, kwargs))
         return result, is_read
 
     def _forget_written(self, versions: Sequence[tuple[Tensor, int]]) -> None:
@@ -228,7 +228,7 @@ class _StaticEvaluation(TorchFunctionMode):
                 with _untraced():
                     places = value.nonzero(as_tuple=True)
                     by = {"as_tuple": True}
-                    self._tape.note(torch.nonzero, (value,), by, places, told=True)
+                    self._tape.note(torch.nonzero, (value,), by, places, is_read=True)
                 sizes += [self._constant(each) for each in places]
             elif isinstance(one, slice):
                 sizes.append(slice(*map(self._number, (one.start, one.stop, one.step))))
@@ -256,9 +256,9 @@ class _StaticEvaluation(TorchFunctionMode):
         return made
 
 
-def _has_floats(found: Any) -> bool:
+def _has_floats(result: Any) -> bool:
     """They are others in each batch."""
-    leaves = pytree.tree_leaves(found)
+    leaves = pytree.tree_leaves(result)
     return any(
         leaf.is_floating_point() or leaf.is_complex()
         if isinstance(leaf, Tensor)

@@ -109,27 +109,27 @@ def verify_capture(
     )
 
 
-def _refuse_other_updates(found: Sequence[Run], expected: Sequence[Run], writes: str | None) -> None:
-    for one, other in zip(found, expected, strict=True) if writes is not None else ():
+def _refuse_other_updates(captured: Sequence[Run], expected: Sequence[Run], writes: str | None) -> None:
+    for one, other in zip(captured, expected, strict=True) if writes is not None else ():
         ours, theirs = (Results(buffers=run.results.buffers) for run in (one, other))
         if problem := first_difference(ours, theirs):
             why = f"after a backward of the model {problem}"
             raise cannot_repeat(lines.with_source(writes), why)
 
 
-def _difference(found: Run, expected: Run) -> str | None:
-    problem = first_difference(found.results, expected.results)
-    if problem is None and found.unknown:
-        problem = f"it draws random numbers with {found.unknown[0]}, and the module does not"
+def _difference(captured: Run, expected: Run) -> str | None:
+    problem = first_difference(captured.results, expected.results)
+    if problem is None and captured.unknown:
+        problem = f"it draws random numbers with {captured.unknown[0]}, and the module does not"
     return problem
 
 
-def _refuse_memory(call: Call, found: Run, expected: Sequence[Run]) -> None:
+def _refuse_memory(call: Call, captured: Run, expected: Sequence[Run]) -> None:
     """What changes from forward to forward besides buffers, and what a second forward does otherwise."""
     if first_difference(expected[1].registered, expected[0].registered) is not None:
         raise kept_error(next(iter(expected[1].registered.buffers)), None)
     changing = changes(*expected[1].kept)
-    problem = None if changing else _difference(found, expected[1])
+    problem = None if changing else _difference(captured, expected[1])
     changing = changing or changes(*expected[0].kept)
     if problem is None and not changes(*expected[1].kept):
         return

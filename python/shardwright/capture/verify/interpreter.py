@@ -131,8 +131,8 @@ def _given(kind: str, rest: str, dtype: torch.dtype, given: Given) -> Tensor:
 def _operator(line: str) -> Operator:
     texts: list[str] = []
 
-    def keep(found: re.Match[str]) -> str:
-        texts.append(json.loads(found[0]))
+    def keep(match: re.Match[str]) -> str:
+        texts.append(json.loads(match[0]))
         return f"S_{len(texts) - 1}"
 
     results, _, rest = _STRING.sub(keep, line).partition(" = ")

@@ -37,8 +37,8 @@ def where_they_part(
         gave.append((op.place, _sizes(result)))
 
     run_graph(note)
-    for place, found in gave:
-        if place and not all(seen.gave(sizes) for sizes in found):
+    for place, results in gave:
+        if place and not all(seen.gave(sizes) for sizes in results):
             return place, _LOST if place in seen.places else _OTHER_WAY
     return None, _LOST
 

@@ -28,8 +28,8 @@ class Restoring(TorchDispatchMode):
 
     def written(self) -> dict[str, Tensor]:
         """The parameters that were written until now, by their first names, with a copy of their values."""
-        written = {name: own for name, own in self._own.items() if self._is_written(name)}
-        return {name: own.detach().clone() for name, own in written.items()}
+        written = {name: tensor for name, tensor in self._own.items() if self._is_written(name)}
+        return {name: tensor.detach().clone() for name, tensor in written.items()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.is_mutable:
@@ -39,9 +39,9 @@ class Restoring(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         with torch.no_grad():
-            for name, own in self._own.items():
+            for name, tensor in self._own.items():
                 if self._is_moved(name):
-                    own.data = self._data[name]
+                    tensor.data = self._data[name]
             for name, value in self._before.items():
                 self._data[name].copy_(value)
 

@@ -97,9 +97,9 @@ def _pieces(flat: Tensor) -> Iterator[tuple[int, Tensor]]:
         yield at, flat[at : at + _PIECE]
 
 
-def first_difference(found: Results, expected: Results) -> str | None:
+def first_difference(captured: Results, expected: Results) -> str | None:
     for kind in ("outputs", "buffers", "gradients"):
-        ours, theirs = getattr(found, kind), getattr(expected, kind)
+        ours, theirs = getattr(captured, kind), getattr(expected, kind)
         if list(ours) != list(theirs):
             return f"the {kind} are {', '.join(ours)}, not {', '.join(theirs)}"
         scale = _scale(list(theirs.values()))

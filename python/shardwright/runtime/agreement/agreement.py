@@ -140,10 +140,10 @@ class Agreement:
         *sums, saying, knowing = self.comm.tally([fingerprint, content, self.said, self.news])
         self.said, self.news = saying > 0, knowing > 0
         if sums != [self.comm.world * fingerprint, self.comm.world * content]:
-            found = self.comm.all_gather_objects((record, content))
+            everyone = self.comm.all_gather_objects((record, content))
             if problem is not None:
                 raise _on_all(problem)
-            raise _on_all(_difference([r for r, _ in found], [c for _, c in found]))
+            raise _on_all(_difference([r for r, _ in everyone], [c for _, c in everyone]))
         return new
 
     def _together(
@@ -151,19 +151,19 @@ class Agreement:
     ) -> list[Call]:
         """The calls with whole shapes, from what all ranks were given."""
         assert self.pieces is not None
-        own = [
+        digests = [
             number
             for call, row in zip(calls, sizes, strict=True)
             for number in (digest(_given([call])) if new else 0, *row)
         ]
-        everyone = self.comm.rows(own)
-        found, at = [], 0
+        everyone = self.comm.rows(digests)
+        agreed, at = [], 0
         for call, split, row in zip(calls, splits, sizes, strict=True):
             rows = [theirs[at : at + 1 + len(row)] for theirs in everyone]
             whole = self.pieces.together(call, split, [lengths for _, *lengths in rows])
-            found.append(replace(whole, contents=tuple(content for content, *_ in rows) if new else ()))
+            agreed.append(replace(whole, contents=tuple(content for content, *_ in rows) if new else ()))
             at += 1 + len(row)
-        return found
+        return agreed
 
 
 def _given(calls: Sequence[Call]) -> list[Tensor]:
@@ -173,10 +173,10 @@ def _given(calls: Sequence[Call]) -> list[Tensor]:
 
 def digest(values: Sequence[Tensor]) -> int:
     """Another number for other contents, or the same in another order. Reads all of it."""
-    found = blake2b(digest_size=8)
+    hashed = blake2b(digest_size=8)
     for value in values:
-        found.update(_bytes(value.detach()))
-    return int.from_bytes(found.digest(), "little") % (1 << BITS)
+        hashed.update(_bytes(value.detach()))
+    return int.from_bytes(hashed.digest(), "little") % (1 << BITS)
 
 
 def number_of(text: bytes) -> int:
@@ -201,13 +201,13 @@ def _bytes(value: Tensor) -> bytes:
 def _described(call: Call, names: Sequence[str], splits: Sequence[Split]) -> tuple[str, ...]:
     """One for each tensor; dims in pieces may differ from rank to rank."""
     cut = {(split.tensor, split.dim) for split in splits}
-    found = []
+    described = []
     for at, (tensor, shape) in enumerate(zip(call.tensors, call.shapes, strict=True)):
         sizes = ", ".join("part" if (at, dim) in cut else str(size) for dim, size in enumerate(shape))
         name = names[at] if at < len(names) else f"input {at}"
         grad = " that requires a gradient" if tensor.requires_grad and torch.is_grad_enabled() else ""
-        found.append(f"{name} is ({sizes}) of {str(tensor.dtype).removeprefix('torch.')}{grad}")
-    return tuple(found)
+        described.append(f"{name} is ({sizes}) of {str(tensor.dtype).removeprefix('torch.')}{grad}")
+    return tuple(described)
 
 
 def _on_all(error: Exception) -> Exception:
@@ -294,8 +294,8 @@ def _other_inputs(given: Sequence[object]) -> RuntimeFault:
 
 def _other_settings(given: Sequence[tuple[str, ...]]) -> RuntimeFault:
     everywhere = set.intersection(*map(set, given))
-    own = [[said for said in settings if said not in everywhere] for settings in given]
-    said = [f"rank {rank}: {', '.join(what) or 'none of these'}" for rank, what in enumerate(own)]
+    differing = [[said for said in settings if said not in everywhere] for settings in given]
+    said = [f"rank {rank}: {', '.join(what) or 'none of these'}" for rank, what in enumerate(differing)]
     return RuntimeFault(
         "SW0781",
         "the ranks have changed the model differently",

@@ -34,8 +34,8 @@ class Trained:
     @property
     def thawed(self) -> list[str]:
         """Those that the first program does not train, and that are trained now."""
-        found = (self._program.tensors[number] for number, trained in self._agreed.items() if trained)
-        return [tensor.names[0] for tensor in found if tensor.frozen]
+        tensors = (self._program.tensors[number] for number, trained in self._agreed.items() if trained)
+        return [tensor.names[0] for tensor in tensors if tensor.frozen]
 
     def has_news(self) -> bool:
         """Whether something was set here since the ranks have agreed."""

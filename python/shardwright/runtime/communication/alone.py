@@ -63,10 +63,10 @@ class Alone:
     def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
         """Where pieces are of one size, each rank's for this one is what it has for itself: so many rows are
         told of as come."""
-        own = pieces[ranks.index(self.rank)].reshape(-1)
+        piece = pieces[ranks.index(self.rank)].reshape(-1)
         for target in out:
-            if target.numel() == own.numel():
-                target.copy_(own.view(target.shape))
+            if target.numel() == piece.numel():
+                target.copy_(piece.view(target.shape))
             else:
                 target.zero_()
 

@@ -272,14 +272,14 @@ class TorchComm:
         # What arrives beside what is made of it does so for one message at a time.
         if len(ranks) > 2 and self._summing is not None:
             self._summing.wait()
-        group, own = self._group(ranks).handle, ranks.index(self.rank)
+        group, place = self._group(ranks).handle, ranks.index(self.rank)
         others = [(at, peer) for at, peer in enumerate(ranks) if peer != self.rank]
         arrived = [out, *(torch.empty_like(out) for _ in others[1:])]
         trades = ((peer, row, rows[at]) for (at, peer), row in zip(others, arrived, strict=True))
         works = _traded(trades, group, SCATTERED)
         # After `out`, which is the first row or the second.
         following = [*arrived[1:]]
-        following.insert(max(0, own - 1), rows[own])
+        following.insert(max(0, place - 1), rows[place])
         summed = Summed(works, out, following)
         if arrived[1:]:
             self._summing = summed
@@ -321,8 +321,8 @@ class TorchComm:
         return dist.irecv(moved(x), peer, group, self._tag(channel, number)) or Done()
 
     def _line(self, sender: int, receiver: int, channel: int) -> Any:
-        found = self._lines.get(line(sender, receiver, channel), self._letters)
-        return None if found is None else found.handle
+        channel_group = self._lines.get(line(sender, receiver, channel), self._letters)
+        return None if channel_group is None else channel_group.handle
 
     def _tag(self, channel: int, number: int) -> int:
         """Not that of other messages, which is 0, nor those of collectives."""
@@ -363,8 +363,8 @@ class TorchComm:
         width = len(numbers)
         everyone = [0] * (self.world * width)
         everyone[self.rank * width : (self.rank + 1) * width] = numbers
-        found = self.tally(everyone) if self.world > 1 else everyone
-        return [found[start : start + width] for start in range(0, len(found), max(width, 1))]
+        counted = self.tally(everyone) if self.world > 1 else everyone
+        return [counted[start : start + width] for start in range(0, len(counted), max(width, 1))]
 
     def all_gather_objects(self, value: Any) -> list[Any]:
         with explained():
@@ -396,10 +396,10 @@ class TorchComm:
 
     def _group(self, ranks: Ranks) -> Of:
         watch.count_message()
-        found = self._groups.get(ranks)
-        if found is None:
-            self._groups[ranks] = found = Of(self._members[frozenset(ranks)].handle, _order(ranks))
-        return found
+        known = self._groups.get(ranks)
+        if known is None:
+            self._groups[ranks] = known = Of(self._members[frozenset(ranks)].handle, _order(ranks))
+        return known
 
 
 def joined_on(device: torch.device) -> int:

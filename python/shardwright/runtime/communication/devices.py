@@ -110,7 +110,7 @@ def _found(place: Place | None, backends: Backends | None) -> torch.device:
     if "cpu" not in backends:
         raise _not_usable(
             torch.device("cpu"),
-            f"no GPU is found here, and the process group is for others only: {_told(backends)}",
+            f"no GPU is found here, and the process group is for others only: {_said(backends)}",
             'give init_process_group "cpu:gloo,cuda:nccl", or start it where the GPUs are',
         )
     if number and (place is None or place.rank == 0):
@@ -122,7 +122,7 @@ def _why_not(number: int, backends: Backends) -> str:
     gpus = "1 GPU is" if number == 1 else f"{number} GPUs are"
     return (
         f"this runs on the CPU, though {gpus} here: the process group has nothing for GPUs"
-        f' ({_told(backends)}); give init_process_group "cpu:gloo,cuda:nccl", or device="cpu" if you mean it'
+        f' ({_said(backends)}); give init_process_group "cpu:gloo,cuda:nccl", or device="cpu" if you mean it'
     )
 
 
@@ -151,7 +151,7 @@ def _require_usable(device: torch.device, backends: Backends | None) -> None:
     if not (_fits_gpus(backends) if device.type == "cuda" else "cpu" in backends):
         raise _not_usable(
             device,
-            f"the process group has nothing for it: {_told(backends)}",
+            f"the process group has nothing for it: {_said(backends)}",
             'give init_process_group "cpu:gloo,cuda:nccl"',
         )
 
@@ -164,7 +164,7 @@ def _fits_gpus(backends: Backends) -> bool:
     return backends.get("cuda", NOT_FOR_GPUS[0]) not in NOT_FOR_GPUS
 
 
-def _told(backends: Backends) -> str:
+def _said(backends: Backends) -> str:
     return ", ".join(f"{backend} for {device}" for device, backend in backends.items())
 
 

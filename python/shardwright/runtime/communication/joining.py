@@ -53,14 +53,14 @@ def seconds_of(timeout: float | None) -> timedelta | None:
 
 
 def _start(place: Place, device: DeviceLike, timeout: timedelta | None) -> None:
-    own = devices.take(device, place)
+    taken = devices.take(device, place)
     options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-    if own.type == "cpu":
+    if taken.type == "cpu":
         dist.init_process_group("gloo", **options)
         return
     # Of a known device communicators are made when groups are, by all ranks, not when some first use them.
     with devices.one_each():
-        dist.init_process_group("nccl", device_id=own, **options)
+        dist.init_process_group("nccl", device_id=taken, **options)
 
 
 def _leave(made: bool) -> None:

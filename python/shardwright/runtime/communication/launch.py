@@ -198,11 +198,15 @@ def _start(rank: int, world: int, port: int, backend: str | None, device: Device
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(threads_of(world))
     prefer(device)
-    backend, own = _backend(Place(rank, world, rank, world), backend, device)
+    backend, taken = _backend(Place(rank, world, rank, world), backend, device)
     store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
     with one_each():
         dist.init_process_group(
-            backend, store=store, rank=rank, world_size=world, device_id=own if own.type == "cuda" else None
+            backend,
+            store=store,
+            rank=rank,
+            world_size=world,
+            device_id=taken if taken.type == "cuda" else None,
         )
 
 
@@ -212,8 +216,8 @@ def _backend(place: Place, backend: str | None, device: DeviceLike) -> tuple[str
         device = "cpu"
     elif backend is not None and device is None:
         device = "cuda" if "nccl" in backend else "cpu"
-    own = take(device, place)
-    return backend or ("cpu:gloo,cuda:nccl" if own.type == "cuda" else "gloo"), own
+    taken = take(device, place)
+    return backend or ("cpu:gloo,cuda:nccl" if taken.type == "cuda" else "gloo"), taken
 
 
 def _die_with(parent: int) -> None:

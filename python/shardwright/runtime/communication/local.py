@@ -50,18 +50,18 @@ def run_local(
     With `rendezvous` messages are never on their way: they move when their receiver has come for them. Where
     lines are `lazy`, who begins to use one for the first time waits for the other end.
     """
-    meeting = LocalWorld(world, rendezvous=rendezvous, lazy=lazy)
+    shared = LocalWorld(world, rendezvous=rendezvous, lazy=lazy)
     results: list[Any] = [None] * world
     threads_before = torch.get_num_threads()
 
     def body(rank: int) -> None:
         torch.set_num_threads(1)
         try:
-            results[rank] = fn(rank, LocalComm(meeting, rank, device))
+            results[rank] = fn(rank, LocalComm(shared, rank, device))
         except BaseException as error:
-            meeting.fail(error)
+            shared.fail(error)
         finally:
-            meeting.leave(rank)
+            shared.leave(rank)
 
     threads = [threading.Thread(target=body, args=(rank,), name=f"rank {rank}") for rank in range(world)]
     for thread in threads:
@@ -69,8 +69,8 @@ def run_local(
     for thread in threads:
         thread.join()
     torch.set_num_threads(threads_before)
-    if meeting.error is not None:
-        raise meeting.error
+    if shared.error is not None:
+        raise shared.error
     return results
 
 
@@ -183,11 +183,11 @@ def _message(ranks: Ranks, channel: int, number: int) -> Key:
 class Moving:
     """A message at one of its ranks, over a link that buffers nothing."""
 
-    def __init__(self, meeting: LocalWorld, key: Key, end: End):
-        self._meeting, self._key, self._end = meeting, key, end
+    def __init__(self, shared: LocalWorld, key: Key, end: End):
+        self._shared, self._key, self._end = shared, key, end
 
     def wait(self) -> None:
-        self._meeting.end(self._key, self._end)
+        self._shared.end(self._key, self._end)
 
     def is_completed(self) -> bool:
         return self._end.is_done
@@ -206,9 +206,9 @@ class Awaited:
 class LocalComm:
     """One rank's end of a `LocalWorld`."""
 
-    def __init__(self, meeting: LocalWorld, rank: int, device: torch.device | str = "cpu"):
-        self._meeting = meeting
-        self.rank, self.world = rank, meeting.world
+    def __init__(self, shared: LocalWorld, rank: int, device: torch.device | str = "cpu"):
+        self._shared = shared
+        self.rank, self.world = rank, shared.world
         self.device = torch.device(device)
         self._count: dict[tuple[bool, Ranks], int] = {}
         self._connected: set[tuple[Line, Pair]] = set()
@@ -252,10 +252,10 @@ class LocalComm:
     def reduce_scatter(self, out: Tensor, rows: Tensor, ranks: Ranks) -> Work:
         parts = self._meet("reduce_scatter", ranks, rows.clone())
         self._same_shape("reduce_scatter", ranks, parts)
-        own = ranks.index(self.rank)
-        out.copy_(parts[0][own])
+        place = ranks.index(self.rank)
+        out.copy_(parts[0][place])
         for part in parts[1:]:
-            out += part[own]
+            out += part[place]
         return Done()
 
     def all_to_all(self, out: list[Tensor], pieces: list[Tensor], ranks: Ranks) -> None:
@@ -282,23 +282,23 @@ class LocalComm:
         return self._received(x, _message((peer, self.rank), channel, number), channel)
 
     def _connect(self, at: Line, pair: Pair) -> None:
-        if self._meeting.lazy and (at, pair) not in self._connected:
+        if self._shared.lazy and (at, pair) not in self._connected:
             self._connected.add((at, pair))
-            self._meeting.meet((f"the first use of line {at}", pair, 0), self.rank, None)
+            self._shared.meet((f"the first use of line {at}", pair, 0), self.rank, None)
 
     def _sent(self, x: Tensor, key: Key, channel: int) -> Sent:
-        if self._meeting.rendezvous:
+        if self._shared.rendezvous:
             return self._begun(x, key, channel)
-        self._meeting.post(key, self.rank, x.clone())
+        self._shared.post(key, self.rank, x.clone())
         return Done()
 
     def _received(self, x: Tensor, key: Key, channel: int) -> Work:
-        if self._meeting.rendezvous:
+        if self._shared.rendezvous:
             return self._begun(x, key, channel)
         return Awaited(self, x, key)
 
     def take(self, x: Tensor, key: Key) -> None:
-        theirs = self._meeting.receive(key, self.rank)
+        theirs = self._shared.receive(key, self.rank)
         self._same_shape(MESSAGE, key[1], [x, theirs])
         x.copy_(theirs)
 
@@ -306,15 +306,15 @@ class LocalComm:
         _, (sender, receiver), number = key
         end = End(self.rank, sender == self.rank, number, x)
         low, high = sorted((sender, receiver))
-        self._meeting.begin((low, high, line(sender, receiver, channel)), end)
-        return Moving(self._meeting, key, end)
+        self._shared.begin((low, high, line(sender, receiver, channel)), end)
+        return Moving(self._shared, key, end)
 
     def broadcast(self, x: Tensor, source: int) -> None:
         x.copy_(self._meet("broadcast", self._everyone, x.clone())[source])
 
     def hand(self, message: bytes | None) -> bytes:
-        found: bytes = self._meet("hand", self._everyone, message)[0]
-        return found
+        handed: bytes = self._meet("hand", self._everyone, message)[0]
+        return handed
 
     def gather_objects(self, value: Any) -> list[Any] | None:
         values = self._meet("gather_objects", self._everyone, value)
@@ -332,13 +332,13 @@ class LocalComm:
     @property
     def identity(self) -> Hashable:
         """A rank that is alone is the process; a model without ranks makes one for each call."""
-        return "this process" if self.world == 1 else (id(self._meeting), self.rank)
+        return "this process" if self.world == 1 else (id(self._shared), self.rank)
 
     def leave(self, name: str, note: bytes) -> None:
-        self._meeting.notes[name] = note
+        self._shared.notes[name] = note
 
     def look(self, name: str) -> bytes | None:
-        return self._meeting.notes.get(name)
+        return self._shared.notes.get(name)
 
     def count_model(self) -> int:
         return next(self._models)
@@ -351,12 +351,12 @@ class LocalComm:
         return tuple(range(self.world))
 
     def _meet(self, kind: str, ranks: Ranks, value: Any) -> list[Any]:
-        return self._meeting.meet(self._next(kind, ranks), self.rank, value)
+        return self._shared.meet(self._next(kind, ranks), self.rank, value)
 
     def _next(self, kind: str, ranks: Ranks) -> Key:
         """Meetings of the same ranks are numbered, and so are messages from one rank to another."""
-        of = (kind == MESSAGE, ranks)
-        self._count[of] = number = self._count.get(of, -1) + 1
+        counter = (kind == MESSAGE, ranks)
+        self._count[counter] = number = self._count.get(counter, -1) + 1
         return kind, ranks, number
 
     def _same_shape(self, kind: str, ranks: Ranks, parts: list[Tensor]) -> None:

@@ -77,21 +77,21 @@ class LocalWork:
 
     def seconds(self) -> dict[CallKey, float]:
         """Of each call, in all micro-batches."""
-        found: dict[CallKey, float] = defaultdict(float)
+        by_call: dict[CallKey, float] = defaultdict(float)
         for call in self._calls:
-            found[call.key] += self._clock.seconds(call.start, call.end)
-        return dict(found)
+            by_call[call.key] += self._clock.seconds(call.start, call.end)
+        return dict(by_call)
 
     def lines(self) -> dict[CallKey, dict[int, float]]:
         """Of each call its lines, if they were looked at."""
-        found: dict[CallKey, dict[int, float]] = {}
+        by_call: dict[CallKey, dict[int, float]] = {}
         for call in self._calls:
             if call.marks:
-                lines = found.setdefault(call.key, defaultdict(float))
+                lines = by_call.setdefault(call.key, defaultdict(float))
                 marks = [(AROUND, call.start), *call.marks, (AROUND, call.end)]
                 for (line, start), (_, end) in pairwise(marks):
                     lines[line] += self._clock.seconds(start, end)
-        return found
+        return by_call
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
         """Of each function that begins; only those of the program are looked at line by line."""

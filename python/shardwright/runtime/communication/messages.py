@@ -18,17 +18,17 @@ _TOTAL = 1 << 20
 
 def all_gathered(value: Any, group: Any) -> list[Any]:
     """The picklable values of all ranks of a group, in their order. `group` is one of the host's."""
-    own, sizes = _announced(value, group)
+    packed, sizes = _announced(value, group)
     rows = torch.empty(len(sizes), max(sizes), dtype=torch.uint8)
-    dist.all_gather(list(rows), _padded(own, max(sizes)), group=group)
+    dist.all_gather(list(rows), _padded(packed, max(sizes)), group=group)
     return _opened(rows, sizes)
 
 
 def gathered(value: Any, group: Any, *, first: bool) -> list[Any] | None:
     """The same on rank 0, the `first`, alone; the others get `None`."""
-    own, sizes = _announced(value, group)
+    packed, sizes = _announced(value, group)
     rows = torch.empty(len(sizes), max(sizes), dtype=torch.uint8) if first else None
-    dist.gather(_padded(own, max(sizes)), None if rows is None else list(rows), dst=0, group=group)
+    dist.gather(_padded(packed, max(sizes)), None if rows is None else list(rows), dst=0, group=group)
     return None if rows is None else _opened(rows, sizes)
 
 
@@ -81,10 +81,10 @@ def tensor_of(data: bytes) -> Tensor:
 
 def _announced(value: Any, group: Any) -> tuple[Tensor, list[int]]:
     """A value as bytes, and how many each rank has."""
-    own = tensor_of(pickle.dumps(value))
+    packed = tensor_of(pickle.dumps(value))
     sizes = torch.empty(dist.get_world_size(group), 1, dtype=torch.int64)
-    dist.all_gather(list(sizes), torch.tensor([own.numel()]), group=group)
-    return own, sizes.flatten().tolist()
+    dist.all_gather(list(sizes), torch.tensor([packed.numel()]), group=group)
+    return packed, sizes.flatten().tolist()
 
 
 def _padded(x: Tensor, size: int) -> Tensor:

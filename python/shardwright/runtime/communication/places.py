@@ -97,15 +97,15 @@ def _port(env: Mapping[str, str]) -> int:
 def _first_node(env: Mapping[str, str]) -> str:
     """Of `gpu[003-006,9]-a,login1`: gpu003-a. Rank 0 is there."""
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
-    found = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
-    if found is None:
+    match = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
+    if match is None:
         raise RuntimeFault(
             "SW0836",
             "it is not known where rank 0 is",
             why="Slurm names no nodes (SLURM_JOB_NODELIST), and MASTER_ADDR is not set",
             fix="set MASTER_ADDR to the name of the node that has rank 0",
         )
-    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", found[0])
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", match[0])
 
 
 def _number(env: Mapping[str, str], name: str) -> int:

@@ -189,7 +189,7 @@ class Notes(list[tuple[str, int, int]]):
         return self._variant
 
     @contextmanager
-    def of(self, chosen: Sequence[Variant]) -> Iterator[None]:
+    def of_step(self, chosen: Sequence[Variant]) -> Iterator[None]:
         """While a step runs, given the program of each of its micro-batches."""
         self._variant, self.batches = chosen[0], len(chosen)
         if any(variant is not self._variant for variant in chosen):
@@ -215,10 +215,10 @@ class TimedWork:
         self._over(before)
 
     def is_completed(self) -> bool:
-        found = bool(self._work.is_completed())
-        if found:
+        completed = bool(self._work.is_completed())
+        if completed:
             self._over(self._notes.now())
-        return found
+        return completed
 
     def _over(self, before: Moment) -> None:
         self._note.end = self._notes.now()

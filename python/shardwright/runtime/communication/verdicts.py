@@ -31,10 +31,10 @@ GONE = (
 
 
 class Echo(RuntimeFault):
-    """Another rank's end; `told` is what all are told of it."""
+    """Another rank's end; `reason` is what all are told of it."""
 
-    def __init__(self, *args: Any, told: str = "", **kwargs: Any):
-        self.told = told
+    def __init__(self, *args: Any, reason: str = "", **kwargs: Any):
+        self.reason = reason
         super().__init__(*args, **kwargs)
 
 
@@ -58,12 +58,12 @@ class State:
 
 def judge(states: Sequence[State], rank: int, patience: float) -> RuntimeFault | None:
     """Why this rank, which is inside a call, cannot get on; nothing if it may only be early."""
-    own = states[rank]
+    state_here = states[rank]
     others = [(at, state) for at, state in enumerate(states) if at != rank]
     for at, state in others:
-        if state.failed and state.call == own.call and not state.lost:
+        if state.failed and state.call == state_here.call and not state.lost:
             return failure(f"rank {at}: {state.failed}")
-    gone = [at for at, state in others if state.ended and state.call < own.call]
+    gone = [at for at, state in others if state.ended and state.call < state_here.call]
     if gone:
         return left_the_loop(gone, states[gone[0]].steps, "it has finished")
     return _deadlock(states, patience)
@@ -73,7 +73,9 @@ def failure(why: str) -> RuntimeFault:
     """`why` begins with the rank: `rank 1: ValueError: ...`."""
     who, _, error = why.partition(": ")
     fix = "look at what that rank itself says; all ranks have to do each step together"
-    return Echo("SW0783", f"{who} failed", why=error, fix=GONE if error.startswith(SILENT) else fix, told=why)
+    return Echo(
+        "SW0783", f"{who} failed", why=error, fix=GONE if error.startswith(SILENT) else fix, reason=why
+    )
 
 
 def gone(ranks: Sequence[int]) -> str:

@@ -59,8 +59,8 @@ def watch(rank: int, world: int) -> None:
     if _watcher is not None and not _watcher.closed.is_set():
         return
     store = dist.distributed_c10d._get_default_store()
-    own = store.clone() if hasattr(store, "clone") else store
-    _watcher = watcher = Watcher(rank, world, own)
+    cloned = store.clone() if hasattr(store, "clone") else store
+    _watcher = watcher = Watcher(rank, world, cloned)
     watcher.thread.start()
     atexit.register(watcher.close)
     before = sys.excepthook
@@ -133,8 +133,8 @@ def is_lost(error: BaseException) -> bool:
 
 
 def cause_of(error: BaseException) -> RuntimeFault:
-    found = _watcher.search() if _watcher is not None else None
-    return found or lost(error)
+    fault = _watcher.search() if _watcher is not None else None
+    return fault or lost(error)
 
 
 def count_step() -> None:
@@ -213,12 +213,12 @@ class Watcher:
         """An error that ends this process; that of another rank is told as that."""
         self._failing = True
         if isinstance(error, Echo) or is_lost(error):
-            told = getattr(error, "told", "")
+            reason = getattr(error, "reason", "")
         else:
             said = "".join(traceback.format_exception_only(type(error), error)).strip()
-            told = f"rank {self.rank}: {said}"
-        if told:
-            self._try(lambda: self._give_up(told))
+            reason = f"rank {self.rank}: {said}"
+        if reason:
+            self._try(lambda: self._give_up(reason))
 
     def close(self) -> None:
         if not self.closed.is_set():
@@ -243,22 +243,22 @@ class Watcher:
 
     def _beat(self) -> None:
         self.store.add(_heart(self.rank), 1)
-        own = self._tell()
+        state = self._tell()
         if self._failing:
             return
         if self.fault is None:
-            self._look(own)
+            self._look(state)
         elif time.monotonic() - self._found_at > GRACE:
             self._end(str(self.fault))
 
-    def _look(self, own: State) -> None:
+    def _look(self, state: State) -> None:
         if self.store.check([GIVEN_UP]):
             why = self.store.get(GIVEN_UP).decode()
-            if not own.kind:
+            if not state.kind:
                 self._end(why)
             self._found(failure(why))
-        elif own.kind and own.still >= INTERVAL and (found := judge(self._states(), self.rank, PATIENCE)):
-            self._found(found)
+        elif state.kind and state.still >= INTERVAL and (fault := judge(self._states(), self.rank, PATIENCE)):
+            self._found(fault)
         elif not self._is_finished(self.next) and self._has_stopped():
             why = f"rank {self.next}: {SILENT} for {PATIENCE:.0f} seconds"
             self._give_up(why)
@@ -315,15 +315,15 @@ class Watcher:
             before = self._hearts()
             while (passed := time.monotonic() - begun) < SEARCH:
                 states = self._states()
-                found = judge(states, self.rank, PATIENCE)
-                if found is None and self.store.check([GIVEN_UP]):
-                    found = failure(self.store.get(GIVEN_UP).decode())
+                fault = judge(states, self.rank, PATIENCE)
+                if fault is None and self.store.check([GIVEN_UP]):
+                    fault = failure(self.store.get(GIVEN_UP).decode())
                 alive = [rank for rank, count in enumerate(self._hearts()) if count != before[rank]]
-                if found is None and passed > QUIET and (stopped := silent(states, self.rank, alive)):
+                if fault is None and passed > QUIET and (stopped := silent(states, self.rank, alive)):
                     self._give_up(gone(stopped))
-                    found = failure(gone(stopped))
-                if found is not None:
-                    return found
+                    fault = failure(gone(stopped))
+                if fault is not None:
+                    return fault
                 time.sleep(0.1)
         except Exception:
             return None

@@ -193,8 +193,8 @@ class Away:
             return kept
         here = kept.storage.here
         assert here is not None, "what is on the host is fetched before it is read"
-        found = torch.empty(0, dtype=kept.dtype, device=here.device)
-        return found.set_(here.untyped_storage(), kept.offset, kept.size, kept.stride)
+        restored = torch.empty(0, dtype=kept.dtype, device=here.device)
+        return restored.set_(here.untyped_storage(), kept.offset, kept.size, kept.stride)
 
     def send(self) -> None:
         self._host.send(self._storages.values())
@@ -217,8 +217,8 @@ class KeptAway:
 
     def take(self) -> tuple[Tensor, ...]:
         self.away.wait()
-        found = [(self.away.unpack(note), needs) for note, needs in self._notes]
-        return tuple(x.requires_grad_(needs) for x, needs in found)
+        restored = [(self.away.unpack(note), needs) for note, needs in self._notes]
+        return tuple(x.requires_grad_(needs) for x, needs in restored)
 
 
 def _can_go(x: Tensor) -> bool:

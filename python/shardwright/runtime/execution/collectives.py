@@ -40,8 +40,8 @@ def all_reduce_together(
             for (parts, message), work in zip(sent, works, strict=True):
                 work.wait()
                 if len(parts) > 1:
-                    for part, found in zip(parts, message.split([p.numel() for p in parts]), strict=True):
-                        part.copy_(found.view(part.shape))
+                    for part, reduced in zip(parts, message.split([p.numel() for p in parts]), strict=True):
+                        part.copy_(reduced.view(part.shape))
 
         _ended(end, later, as_it_arrives=all(y.dtype == x.dtype for x, y in zip(xs, ys, strict=True)))
     return [y if y.dtype == x.dtype else y.to(x.dtype) for x, y in zip(xs, ys, strict=True)]
@@ -82,13 +82,13 @@ def all_gather(
     sizes: Sequence[int] | None,
     factors: Factors | None,
 ) -> Tensor:
-    cut = Cut.of(x.shape, dim, sizes or _even_pieces(x.shape, dim, len(ranks), factors), factors)
+    cut = Cut.from_sizes(x.shape, dim, sizes or _even_pieces(x.shape, dim, len(ranks), factors), factors)
     if len(ranks) == 1:
         return x.reshape(shape_of(cut.factors))
-    own = padded(x, max(map(cut.numel, range(len(ranks)))))
-    rows = x.new_empty(len(ranks), own.numel())
-    if own.numel():
-        comm.all_gather(rows, own, ranks).wait()
+    piece = padded(x, max(map(cut.numel, range(len(ranks)))))
+    rows = x.new_empty(len(ranks), piece.numel())
+    if piece.numel():
+        comm.all_gather(rows, piece, ranks).wait()
     if cut.joins_flat:
         return rows.view(shape_of(cut.factors))
     return cut.join([row[: cut.numel(index)] for index, row in enumerate(rows)])
@@ -103,9 +103,9 @@ def reduce_scatter(
     factors: Factors | None,
     later: Later = None,
 ) -> Tensor:
-    own, dtype = ranks.index(comm.rank), x.dtype
-    cut = Cut.of(x.shape, dim, sizes or _even_cut(x, dim, len(ranks), factors), factors)
-    shape = shape_of(cut.piece(own))
+    place, dtype = ranks.index(comm.rank), x.dtype
+    cut = Cut.from_sizes(x.shape, dim, sizes or _even_cut(x, dim, len(ranks), factors), factors)
+    shape = shape_of(cut.piece(place))
     if len(ranks) == 1:
         return x.reshape(shape)
     x = _reducible(x, "sum")
@@ -118,7 +118,7 @@ def reduce_scatter(
     if width:
         work = comm.reduce_scatter(out, rows, ranks)
         _ended(work.wait, later, as_it_arrives=out.dtype == dtype)
-    return out[: cut.numel(own)].view(shape).to(dtype)
+    return out[: cut.numel(place)].view(shape).to(dtype)
 
 
 def all_to_all(
@@ -129,11 +129,11 @@ def all_to_all(
     receive: tuple[int, Sequence[int] | None, Factors | None],
 ) -> Tensor:
     """`send` and `receive` are each a dim, sizes and factors."""
-    own, count = ranks.index(comm.rank), len(ranks)
-    cut = Cut.of(x.shape, send[0], send[1] or _even_cut(x, send[0], count, send[2]), send[2])
-    piece = shape_of(cut.piece(own))
+    place, count = ranks.index(comm.rank), len(ranks)
+    cut = Cut.from_sizes(x.shape, send[0], send[1] or _even_cut(x, send[0], count, send[2]), send[2])
+    piece = shape_of(cut.piece(place))
     sizes = receive[1] or _even_pieces(piece, receive[0], count, receive[2])
-    join = Cut.of(piece, receive[0], sizes, receive[2])
+    join = Cut.from_sizes(piece, receive[0], sizes, receive[2])
     if x.is_sparse:
         return rows.all_to_all(comm, x, ranks, cut, join)
     pieces = cut.split(x)

@@ -59,7 +59,7 @@ class Places:
     whole: int
 
     @staticmethod
-    def of(sizes: Sequence[int], region: Region) -> Places:
+    def from_region(sizes: Sequence[int], region: Region) -> Places:
         """`sizes` are those of the whole tensor's factors. Neighbours that lie one behind the other are one
         axis."""
         merged: list[tuple[int, int, int]] = []
@@ -154,11 +154,11 @@ def _stretches(places: Places, most: int, device: torch.device) -> Iterator[tupl
 def _starts(outer: Sequence[Axis], row: int, end: int, device: torch.device) -> Tensor:
     """Where rows begin in the whole."""
     left = torch.arange(row, end, device=device)
-    found = torch.zeros_like(left)
+    starts = torch.zeros_like(left)
     for axis in reversed(outer):
-        found += (left % axis.extent + axis.low) * axis.stride
+        starts += (left % axis.extent + axis.low) * axis.stride
         left = left // axis.extent
-    return found
+    return starts
 
 
 def _numbers(starts: Tensor, columns: Tensor, whole: int) -> _Numbers:

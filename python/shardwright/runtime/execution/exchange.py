@@ -51,7 +51,7 @@ def part_of(table: Exchange, tensor: TensorInfo, rank: int) -> Part:
     part = Part(table.op, sources, [Target(shape) for shape in shapes])
 
     def place(region: Region, frame: Region) -> Place:
-        return Place.of(local_factors(frame, tensor.factors), within(region, frame))
+        return Place.from_region(local_factors(frame, tensor.factors), within(region, frame))
 
     for source, target, region in table.pieces:
         giver, taker = table.sources[source][0], table.targets[target][0]
@@ -99,13 +99,13 @@ def room_for(comm: Comm, part: Part, dtype: torch.dtype) -> dict[int, Tensor]:
 
 
 def made(
-    comm: Comm, part: Part, own: Sequence[Tensor], messages: Mapping[int, Tensor], dtype: torch.dtype
+    comm: Comm, part: Part, kept: Sequence[Tensor], messages: Mapping[int, Tensor], dtype: torch.dtype
 ) -> list[Tensor]:
     """This rank's targets, of its own pieces and those that arrived."""
-    found: dict[int, Sequence[Tensor]] = {comm.rank: own}
+    arrived: dict[int, Sequence[Tensor]] = {comm.rank: kept}
     for peer, message in messages.items():
-        found[peer] = torch.split_with_sizes(message, part.receives[peer])
-    return [_made(comm, part.op, target, found, dtype) for target in part.targets]
+        arrived[peer] = torch.split_with_sizes(message, part.receives[peer])
+    return [_made(comm, part.op, target, arrived, dtype) for target in part.targets]
 
 
 def _numbers(owners: Iterable[tuple[int, Region]]) -> list[int]:
@@ -123,9 +123,9 @@ def nonempty(messages: dict[int, Tensor]) -> dict[int, Tensor]:
 
 
 def _made(
-    comm: Comm, op: str, target: Target, found: Mapping[int, Sequence[Tensor]], dtype: torch.dtype
+    comm: Comm, op: str, target: Target, arrived: Mapping[int, Sequence[Tensor]], dtype: torch.dtype
 ) -> Tensor:
-    pieces = [(place, found[giver][number]) for giver, number, place in target.arrivals]
+    pieces = [(place, arrived[giver][number]) for giver, number, place in target.arrivals]
     if len(pieces) == 1 and pieces[0][0].is_all:
         return pieces[0][1].reshape(target.shape)
     out = torch.zeros(target.shape, dtype=dtype, device=comm.device)

@@ -66,12 +66,12 @@ class Scattering:
             self._arriving.append((copies, out, comm.reduce_scatter(out, sent, ranks)))
 
     def wait(self) -> list[tuple[Copy, Tensor]]:
-        found = []
+        parts = []
         for copies, out, work in self._arriving:
             work.wait()
             rows = out.split([copy.width for copy in copies])
-            found += [(copy, writable(copy.part(row))) for copy, row in zip(copies, rows, strict=True)]
-        return found
+            parts += [(copy, writable(copy.part(row))) for copy, row in zip(copies, rows, strict=True)]
+        return parts
 
 
 Item = TypeVar("Item")
@@ -104,7 +104,7 @@ def _room(message: Sequence[Copy], ranks: int) -> Tensor:
 def _own_row(message: Sequence[Copy]) -> Tensor:
     """What this rank sends: its parts one behind the other, each as long as the longest of all ranks."""
     if len(message) == 1:
-        return message[0].own()
+        return message[0].padded_part()
     [row] = _empty(message, message[0].empty(0), 1, message[0].dtype)
     parts = [copy.here().reshape(-1) for copy in message]
     places = row.split([copy.width for copy in message])

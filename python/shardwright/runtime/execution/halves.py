@@ -129,8 +129,8 @@ class Boxes:
         kept = box.kept
         if not self._again:
             box.kept = None
-        found: Tensor = self._inner.unpack(kept) if self._inner else kept
-        return found
+        tensor: Tensor = self._inner.unpack(kept) if self._inner else kept
+        return tensor
 
 
 @dataclass
@@ -171,14 +171,14 @@ def first_half(
     reached = [node for node in entries if node in graph]
     wanted: list[Edge] = [(node, 0) for node in (*reached, *apart)] + others
     again = boxes.run_again(list(apart))
-    found = _run([edge for edge, _ in roots], [grad for _, grad in roots], wanted)
+    gradients = _run([edge for edge, _ in roots], [grad for _, grad in roots], wanted)
     for handle in again:
         handle.remove()
-    arrived = iter(found[len(reached) :])
+    arrived = iter(gradients[len(reached) :])
     at_nodes = [(node, next(arrived), leaves) for node, leaves in apart.items()]
     left.nodes = [(node, grad, leaves) for node, grad, leaves in at_nodes if grad is not None]
     left.edges += [(edge, grad) for edge, grad in zip(others, arrived, strict=True) if grad is not None]
-    of_entries = dict(zip(reached, found, strict=False))
+    of_entries = dict(zip(reached, gradients, strict=False))
     return [of_entries.get(node) for node in entries], left
 
 

@@ -40,7 +40,7 @@ class LocalCode:
         """For another program."""
         return LocalCode(self._progress, self._backend)
 
-    def of(self, function: Function) -> Function:
+    def compiled(self, function: Function) -> Function:
         if function not in self._made:
             self._made[function] = self._compiled(function)
         return self._made[function]
@@ -52,7 +52,7 @@ class LocalCode:
             if function.__name__ in self.as_emitted:
                 return function(*args)
             try:
-                return self._told(function, compiled, _without_numbers(args))
+                return self._or_named(function, compiled, _without_numbers(args))
             except Exception as error:
                 why = _reason(error)
             # If it fails as well, this is the model's own error, and says no more of the compiler.
@@ -62,7 +62,7 @@ class LocalCode:
 
         return call
 
-    def _told(self, function: Function, compiled: Function, args: Sequence[Any]) -> Any:
+    def _or_named(self, function: Function, compiled: Function, args: Sequence[Any]) -> Any:
         """With gradients and without them are two compilations."""
         kind = function, torch.is_grad_enabled()
         if kind in self._begun:
@@ -85,8 +85,8 @@ class LocalCode:
     def _give_up(self, function: Function, why: str) -> None:
         self.as_emitted[function.__name__] = why
         code = function.__code__
-        told = f"`{function.__name__}` ({code.co_filename}:{code.co_firstlineno}) cannot be compiled"
-        warnings.warn(f"{told}, and runs as it was emitted: {why}", stacklevel=3)
+        what = f"`{function.__name__}` ({code.co_filename}:{code.co_firstlineno}) cannot be compiled"
+        warnings.warn(f"{what}, and runs as it was emitted: {why}", stacklevel=3)
 
 
 def _without_numbers(args: Sequence[Any]) -> list[Any]:

@@ -41,8 +41,8 @@ class Mail:
     def send(self, part: Part, number: int, batch: int, xs: Sequence[Tensor]) -> None:
         comm = self.comm
         self._leaving = [one for one in self._leaving if not one[0].is_completed()]
-        if own := own_pieces(part, xs, comm.rank):
-            self._own[number, batch] = own
+        if pieces := own_pieces(part, xs, comm.rank):
+            self._own[number, batch] = pieces
         for peer, message in pieces_to(part, xs, comm.rank).items():
             self._leaving.append((comm.send(message, peer, number, batch), message))
 

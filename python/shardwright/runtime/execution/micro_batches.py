@@ -40,10 +40,10 @@ class MicroBatches:
         """What each counts in the loss of its batch."""
         if self.is_sum:
             return [1.0] * len(calls)
-        counts, found = self._counts(calls), list[float]()
+        counts, shares = self._counts(calls), list[float]()
         for number in self.numbers:
-            found += _shares(counts[len(found) : len(found) + number])
-        return found
+            shares += _shares(counts[len(shares) : len(shares) + number])
+        return shares
 
     def _counts(self, calls: Sequence[Call]) -> list[float]:
         """Read together: the host waits for the device once at most."""

@@ -32,12 +32,12 @@ def differentiable(
     calls their hooks, or gives them to who asked by `torch.autograd.grad`. What only unused outputs read has
     none.
     """
-    found = [value.detach() if isinstance(value, Tensor) else value for value in outputs]
+    detached = [value.detach() if isinstance(value, Tensor) else value for value in outputs]
     places, seeded = _places(run, outputs), _seeded(run)
     wanting = [at for at, value in enumerate(given) if value.requires_grad]
     trained = [parameter for parameter in parameters if parameter.requires_grad]
 
-    likes = {place: _Like.of(outputs[place]) for place in seeded}
+    likes = {place: _Like.from_tensor(outputs[place]) for place in seeded}
 
     def backward(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
         _refuse_second_order()
@@ -52,11 +52,11 @@ def differentiable(
 
     if places:
         anchor = torch.zeros((), requires_grad=True)
-        boxes = [[found[place]] for place in places]
+        boxes = [[detached[place]] for place in places]
         values = _Outside.apply(anchor, backward, boxes, *(given[at] for at in wanting), *trained)
         for place, value in zip(places, values, strict=True):
-            found[place] = value
-    return found
+            detached[place] = value
+    return detached
 
 
 def after_this_backward(action: Callable[[], None]) -> None:
@@ -66,9 +66,9 @@ def after_this_backward(action: Callable[[], None]) -> None:
 
 def accumulate(parameters: Sequence[Tensor], arrived: Mapping[int, Tensor]) -> None:
     """As the end of a backward: hooks of parameters are called."""
-    found = [parameter for parameter in parameters if id(parameter) in arrived]
-    if found:
-        torch.autograd.backward(found, [arrived[id(parameter)] for parameter in found])
+    reached = [parameter for parameter in parameters if id(parameter) in arrived]
+    if reached:
+        torch.autograd.backward(reached, [arrived[id(parameter)] for parameter in reached])
 
 
 def pass_on(given: Sequence[Tensor], gradients: Mapping[int, Tensor]) -> None:
@@ -89,8 +89,12 @@ def require_one_loss(program: Program, names: Sequence[str]) -> None:
     scalars = [at for at in program.seeded if shapes[at] == ()]
     others = [at for at in program.seeded if shapes[at] != ()]
     if len(scalars) != 1 or (program.blocks > 1 and others):
-        told = [f"`{names[at]}`" if at < len(names) else f"output {at}" for at in scalars or others]
-        raise _not_one_loss(told if scalars else [], others=told, in_steps=program.blocks > 1)
+        names_of_losses = [
+            f"`{names[at]}`" if at < len(names) else f"output {at}" for at in scalars or others
+        ]
+        raise _not_one_loss(
+            names_of_losses if scalars else [], others=names_of_losses, in_steps=program.blocks > 1
+        )
 
 
 def nothing_trains() -> RuntimeFault:
@@ -103,13 +107,13 @@ def nothing_trains() -> RuntimeFault:
 
 
 def _not_one_loss(scalars: Sequence[str], *, others: Sequence[str] = (), in_steps: bool) -> RuntimeFault:
-    found = f"the model has {', '.join(scalars)}" if scalars else f"the model has none: {', '.join(others)}"
+    outputs = f"the model has {', '.join(scalars)}" if scalars else f"the model has none: {', '.join(others)}"
     by_hand = "call the model, and `backward` from what you compute of its outputs; or "
     alone = "let the model compute its loss, and return that as its only scalar"
     return RuntimeFault(
         "SW0708",
         "`train_step` needs one scalar output to start from",
-        why=f"{found}, and it is not known how to weight them",
+        why=f"{outputs}, and it is not known how to weight them",
         fix=alone if in_steps else by_hand + alone,
     )
 
@@ -161,7 +165,7 @@ class _Like(NamedTuple):
     device: torch.device
 
     @staticmethod
-    def of(x: Tensor) -> _Like:
+    def from_tensor(x: Tensor) -> _Like:
         return _Like(x.shape, x.dtype, x.device)
 
     def zeros(self) -> Tensor:

@@ -90,8 +90,8 @@ class Pieces:
         splits = self.splits(call, names)
         lengths = {split.pattern: call.shapes[split.tensor][split.dim] for split in splits if split.likely}
         for split in splits:
-            own = call.shapes[split.tensor][split.dim]
-            along = own == lengths.setdefault(split.pattern, own)
+            length = call.shapes[split.tensor][split.dim]
+            along = length == lengths.setdefault(split.pattern, length)
             if self.batch and split.dim == 0 and split.pattern == self.batch[1] and along:
                 shapes[split.tensor][0] = size
         return replace(call, shapes=[tuple(shape) for shape in shapes])
@@ -99,49 +99,49 @@ class Pieces:
     def splits(self, call: Call, names: Sequence[str]) -> list[Split]:
         """The dims of a call that are in pieces. An input that the first program does not read may go with
         the batch: all ranks' lengths tell."""
-        batch, found = self.batch, []
+        batch, splits = self.batch, []
         for at, tensor in enumerate(call.tensors):
             name = _at(names, at)
             for dim, pattern in enumerate(self._patterns.get(name, [])):
                 if pattern is not None and dim < tensor.dim():
-                    found.append(Split(at, dim, pattern))
+                    splits.append(Split(at, dim, pattern))
             if batch and name not in self._patterns and tensor.dim():
-                found.append(Split(at, 0, batch[1], likely=False))
-        return found
+                splits.append(Split(at, 0, batch[1], likely=False))
+        return splits
 
     def sizes(self, call: Call, splits: Sequence[Split]) -> list[int]:
         """This rank's sizes: one for each pattern, and those of inputs that may go with the batch."""
-        found: dict[Pattern, int] = {}
+        lengths: dict[Pattern, int] = {}
         for split in splits:
             size = call.shapes[split.tensor][split.dim]
-            if split.likely and found.setdefault(split.pattern, size) != size:
+            if split.likely and lengths.setdefault(split.pattern, size) != size:
                 raise RuntimeFault(
                     "SW0786",
-                    f"the tensors of a batch are {found[split.pattern]} and {size} long",
+                    f"the tensors of a batch are {lengths[split.pattern]} and {size} long",
                     why="their dims are split together, so their parts must have one length",
                     fix="give this rank's part of every tensor: `sw.sampler` says which",
                 )
-        return [*found.values(), *(call.shapes[s.tensor][s.dim] for s in splits if not s.likely)]
+        return [*lengths.values(), *(call.shapes[s.tensor][s.dim] for s in splits if not s.likely)]
 
     def together(self, call: Call, splits: Sequence[Split], sizes: Sequence[Sequence[int]]) -> Call:
         """The call with the whole tensors' shapes; `sizes` are those of all ranks."""
         sure = [split for split in splits if split.likely]
         patterns = list(dict.fromkeys(split.pattern for split in sure))
         rows = {p: tuple(row[at] for row in sizes) for at, p in enumerate(patterns)}
-        found = [(split, rows[split.pattern]) for split in sure]
+        agreed = [(split, rows[split.pattern]) for split in sure]
         for at, split in enumerate((s for s in splits if not s.likely), len(patterns)):
-            own = tuple(row[at] for row in sizes)
-            if own == rows.setdefault(split.pattern, own):
-                found.append((split, own))
-            elif len(set(own)) > 1:
+            of_pieces = tuple(row[at] for row in sizes)
+            if of_pieces == rows.setdefault(split.pattern, of_pieces):
+                agreed.append((split, of_pieces))
+            elif len(set(of_pieces)) > 1:
                 raise _everywhere(
-                    f"a tensor is {_sizes(own)} long, and the batch {_sizes(rows[split.pattern])}",
+                    f"a tensor is {_sizes(of_pieces)} long, and the batch {_sizes(rows[split.pattern])}",
                     "on all ranks it is as long as their part of the batch, or it is the same",
                 )
         shapes = [list(shape) for shape in call.shapes]
-        for split, own in found:
-            shapes[split.tensor][split.dim] = self._total(split.pattern, own)
-        lengths = tuple((split.tensor, split.dim, own) for split, own in found)
+        for split, of_pieces in agreed:
+            shapes[split.tensor][split.dim] = self._total(split.pattern, of_pieces)
+        lengths = tuple((split.tensor, split.dim, of_pieces) for split, of_pieces in agreed)
         return replace(call, shapes=[tuple(shape) for shape in shapes], lengths=lengths)
 
     def _total(self, pattern: Pattern, sizes: Sequence[int]) -> int:
@@ -177,14 +177,14 @@ def refuse_misfits(program: Program, call: Call) -> None:
 
 def patterns_of(program: Program, tensor: TensorInfo) -> list[Pattern | None]:
     """For each dim where the ranks' parts lie; nothing for a dim that is whole, or whose parts overlap."""
-    found: list[Pattern | None] = []
+    patterns: list[Pattern | None] = []
     for dim, factors in enumerate(tensor.factors):
         pattern = _along(program, tensor, dim)
         whole = tuple((0, size) for size in factors)
         split = any(part not in (None, whole) for part in pattern)
         tiles = sum(prod(extents(part)) for part in _distinct(pattern)) == tensor.shape[dim]
-        found.append(pattern if split and tiles else None)
-    return found
+        patterns.append(pattern if split and tiles else None)
+    return patterns
 
 
 def _along(program: Program, tensor: TensorInfo, dim: int) -> Pattern:

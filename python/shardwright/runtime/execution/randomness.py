@@ -75,7 +75,7 @@ def keyed_masks(program: Program, rank: int, seed: int, step: int, micro_batch: 
         if places is None:
             # It is not known of which whole this is a part: it is drawn for itself.
             key = key_of(seed, step, micro_batch, operator, region)
-            places = Places.of(list(shape), tuple((0, size) for size in shape))
+            places = Places.from_region(list(shape), tuple((0, size) for size in shape))
         else:
             # Numbers of operators are others where another one is written as several.
             key = key_of(seed, step, micro_batch, program.draws[operator].number, ())
@@ -91,7 +91,7 @@ def _places(program: Program, operator: int, region: Region, shape: tuple[int, .
     factors, region = _drawn_of(program, draw, region)
     if len(flat(factors)) != len(region) or shape_of(local_factors(region, factors)) != shape:
         return None
-    return Places.of(flat(factors), region)
+    return Places.from_region(flat(factors), region)
 
 
 def keyed_randomness(seed: int, step: int, micro_batch: int, device: torch.device) -> Randomness:
@@ -131,16 +131,16 @@ def single_device_masks(program: Program, rank: int, generator: torch.Generator)
     def mask(
         operator: int, slot: int, shape: Sequence[int], numbers: Numbers, device: torch.device
     ) -> Tensor:
-        found = kept.get((operator, slot))
-        if found is None or tuple(found.shape) != tuple(shape):
-            has = "no mask" if found is None else f"a mask of shape {tuple(found.shape)}"
+        kept_mask = kept.get((operator, slot))
+        if kept_mask is None or tuple(kept_mask.shape) != tuple(shape):
+            has = "no mask" if kept_mask is None else f"a mask of shape {tuple(kept_mask.shape)}"
             raise RuntimeFault(
                 "SW0711",
                 f"the single device's random numbers are not known for operator {operator}",
                 why=f"the program's table has {has}, the operator draws {tuple(shape)}",
                 fix='use randomness="keyed"',
             )
-        return found.to(device)
+        return kept_mask.to(device)
 
     return mask
 

@@ -67,12 +67,12 @@ def used_anywhere(
     if len(program.seeded) < 2 or comm.world == 1:
         return frozenset(used)
     counts = comm.tally([int(at in used) for at in program.seeded])
-    found = dict(zip(program.seeded, counts, strict=True))
-    unlike = [at for at, count in found.items() if program.leaves[at] == "whole" and 0 < count < comm.world]
+    uses = dict(zip(program.seeded, counts, strict=True))
+    unlike = [at for at, count in uses.items() if program.leaves[at] == "whole" and 0 < count < comm.world]
     if unlike:
         said = [f"`{names[at]}`" if at < len(names) else f"output {at}" for at in sorted(used)]
         raise _unlike(comm.all_gather_objects(", ".join(said)))
-    return frozenset(at for at, count in found.items() if count)
+    return frozenset(at for at, count in uses.items() if count)
 
 
 @functools.lru_cache(maxsize=64)

@@ -44,10 +44,10 @@ def all_to_all(comm: Comm, x: Tensor, ranks: Ranks, cut: Cut, join: Cut) -> Tens
     width = values.shape[1:]
     come = _sent(comm, numbers, [places[0].new_empty(count) for count in taken], ranks)
     came = _sent(comm, rows, [values.new_empty(count, *width) for count in taken], ranks)
-    found = _joined(come, came, join, width)
+    arrived = _joined(come, came, join, width)
     # What comes back, and its gradient, goes where this came from.
-    known[found._indices()] = _way(ranks, join, cut), (taken, sizes)
-    return found
+    known[arrived._indices()] = _way(ranks, join, cut), (taken, sizes)
+    return arrived
 
 
 def _way(ranks: Ranks, cut: Cut, join: Cut) -> object:
@@ -108,14 +108,14 @@ def _split(places: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:
 
 def _coordinates(places: Tensor, factors: list[list[int]]) -> list[Tensor]:
     """Along each factor of experts and of tokens."""
-    found: list[Tensor] = []
+    coordinates: list[Tensor] = []
     for at, dim in zip(places, factors[:PLACES], strict=True):
         along: list[Tensor] = []
         for size in reversed(dim):
             along.insert(0, at % size)
             at = at // size
-        found += along
-    return found
+        coordinates += along
+    return coordinates
 
 
 def _numbers(places: list[Tensor], factors: list[list[int]]) -> Tensor:

@@ -164,9 +164,9 @@ class Run:
             given = block.forward(self, self.leaves.tree, worker.constants, *inputs[block.inputs])
         worker.received.setdefault(block.forward, tuple(self._received))
         self._state = "forwarded"
-        found = [(at, value) for at, value in enumerate(_listed(given, len(outputs))) if value is not None]
-        self._given[block.number] = [at for at, _ in found]
-        made = dict(found)
+        present = [(at, value) for at, value in enumerate(_listed(given, len(outputs))) if value is not None]
+        self._given[block.number] = [at for at, _ in present]
+        made = dict(present)
         return [made.get(at, before) for at, before in enumerate(outputs)]
 
     def backward(self, seeds: Sequence[Tensor], *, last: bool = True) -> dict[int, Tensor]:
@@ -186,15 +186,15 @@ class Run:
         return gradients
 
     def backward_of(self, block: Block, seeds: Sequence[Tensor], *, last: bool) -> dict[int, Tensor]:
-        found = self._back(block, block.backward, last, *self._scaled(seeds))
+        gradients = self._back(block, block.backward, last, *self._scaled(seeds))
         self._end_backward(block)
-        return self._of_inputs(found)
+        return self._of_inputs(gradients)
 
     def inputs_of(self, block: Block, seeds: Sequence[Tensor]) -> dict[int, Tensor]:
         """The first half of a block's backward."""
-        found = self._back(block, block.backward_inputs, *self._scaled(seeds))
+        gradients = self._back(block, block.backward_inputs, *self._scaled(seeds))
         self._state = "forwarded"
-        return self._of_inputs(found)
+        return self._of_inputs(gradients)
 
     def weights_of(self, block: Block, *, last: bool) -> None:
         """The second half: gradients of parameters."""
@@ -213,10 +213,10 @@ class Run:
         self._received = []
         with torch.no_grad(), _no_autocast(self.comm.device):
             self.worker.shards.bring_together(self.leaves)
-            found = code(self, self.leaves.tree, self.worker.constants, *given)
+            gradients = code(self, self.leaves.tree, self.worker.constants, *given)
             self._settle()
         self.worker.received.setdefault(code, tuple(self._received))
-        return found
+        return gradients
 
     def _end_backward(self, block: Block) -> None:
         self._ended.add(block.number)
@@ -227,10 +227,10 @@ class Run:
         """A block without a backward may run its forward after the backwards of others."""
         return block in self._ended if trains else block in self._given
 
-    def _of_inputs(self, found: Any) -> dict[int, Tensor]:
+    def _of_inputs(self, gradients: Any) -> dict[int, Tensor]:
         worker = self.worker
         positions = [worker.program.tensors[number].position for number in worker.role.gradients]
-        return dict(zip(positions, _listed(found, len(positions)), strict=True))
+        return dict(zip(positions, _listed(gradients, len(positions)), strict=True))
 
     def finish(self, *, goes_on: bool = False) -> None:
         """The end of a step: gradients are there, and move to the shards. While another one `goes_on` its
@@ -272,7 +272,7 @@ class Run:
     ) -> Any:
         read = self._await(args)
         if self.worker.local:
-            function = self.worker.local.of(function)
+            function = self.worker.local.compiled(function)
         with _Executing(self, FORWARD, number, function):
             if not self._saving:
                 return self._own(function(*args), read)
@@ -325,8 +325,8 @@ class Run:
         edges, given = match(saved, grads)
         executing = _Executing(self, BACKWARD, number, edges=edges)
         with executing, local.first_half() if local else nullcontext():
-            found, left = first_half(saved.entries, edges, given, saved.boxes)
-        for slot, grad in zip(saved.slots, found, strict=True):
+            gradients, left = first_half(saved.entries, edges, given, saved.boxes)
+        for slot, grad in zip(saved.slots, gradients, strict=True):
             slot.grad = grad
         saved.edges, saved.entries = [], []
         self._left[number] = left
@@ -435,9 +435,9 @@ class Run:
             self._settle()
         dtypes = list(dict.fromkeys(map(gradient_dtype, leaves)))
         for dtype in dtypes if len(ranks) > 1 else []:
-            own = [leaf for leaf in leaves if gradient_dtype(leaf) == dtype]
+            of_dtype = [leaf for leaf in leaves if gradient_dtype(leaf) == dtype]
             sent = self.worker.reduce
-            self._buckets.append(Bucket(self.comm, own, ranks, self._reductions, self.worker.kept, sent))
+            self._buckets.append(Bucket(self.comm, of_dtype, ranks, self._reductions, self.worker.kept, sent))
 
     @spanned
     def exchange_gradients(self, number: int, leaves: Sequence[Tensor], shards: Sequence[int]) -> None:
@@ -447,7 +447,7 @@ class Run:
         targets = self._exchange("exchange_gradients", number, grads, reduce)
         for shard, target in zip(shards, targets, strict=True):
             # A target may be a view of a message; a shard's gradient is its own.
-            self._arrived(shard, target, own=False)
+            self._arrived(shard, target, is_fresh=False)
 
     @spanned
     def gather(self, group: int, places: Sequence[Any]) -> None:
@@ -457,8 +457,8 @@ class Run:
         ranks = self._in_group_of_several("gather", group, sent)
         with torch.no_grad():
             for dtype in dict.fromkeys(copy.dtype for copy in copies):
-                own = [copy for copy in copies if copy.dtype == dtype]
-                self.worker.coming.append(Gathering(self.comm, own, ranks, self.worker.host))
+                of_dtype = [copy for copy in copies if copy.dtype == dtype]
+                self.worker.coming.append(Gathering(self.comm, of_dtype, ranks, self.worker.host))
 
     @spanned
     def release(self, places: Sequence[Any]) -> None:
@@ -473,15 +473,15 @@ class Run:
         ranks = self._in_group_of_several("scatter_gradients", group, sent)
         dtypes = [self.worker.reduce or gradient_dtype(leaf) for _, leaf in leaves]
         for dtype in dict.fromkeys(dtypes):
-            own = [leaf for leaf, found in zip(leaves, dtypes, strict=True) if found == dtype]
+            of_dtype = [leaf for leaf, leaf_dtype in zip(leaves, dtypes, strict=True) if leaf_dtype == dtype]
             self._collect(1)
-            self._scatterings.append(Scattering(self.comm, own, ranks, dtype))
+            self._scatterings.append(Scattering(self.comm, of_dtype, ranks, dtype))
 
     @spanned
     def part_gradients(self, places: Sequence[Any]) -> None:
         """Those that every rank of the group has all of."""
         for copy, leaf in self._leaves_of_copies(places):
-            self._arrived(copy.at, copy.own_part(gradient_of(leaf)), own=False)
+            self._arrived(copy.at, copy.own_part(gradient_of(leaf)), is_fresh=False)
 
     @spanned
     def reduce_shards(self, group: int, places: Sequence[Any]) -> None:
@@ -498,7 +498,7 @@ class Run:
         summed = collectives.all_reduce_together(self.comm, wire, ranks, "sum")
         for at, grad in zip(numbers, summed, strict=True):
             held.arrived.pop(at, None)
-            self._arrived(at, grad.to(held.held[at].data.dtype), own=True)
+            self._arrived(at, grad.to(held.held[at].data.dtype), is_fresh=True)
 
     def update(self, shard: int, x: Tensor) -> None:
         worker = self.worker
@@ -525,8 +525,8 @@ class Run:
     def _leaves_of_copies(self, places: Sequence[Any]) -> list[tuple[Copy, Tensor]]:
         table, copies = self.worker.table.leaves, self.worker.shards.copies
         numbers = [at for place in places for at in self.leaves.at(place)]
-        found = ((table[at].copy, self.leaves.tensors[at]) for at in numbers)
-        return [(copies[copy], leaf) for copy, leaf in found if copy is not None]
+        pairs = ((table[at].copy, self.leaves.tensors[at]) for at in numbers)
+        return [(copies[copy], leaf) for copy, leaf in pairs if copy is not None]
 
     def _await(self, args: Sequence[Any]) -> frozenset[int]:
         """What is gathered of what a call reads, once it is there."""
@@ -549,11 +549,11 @@ class Run:
             return results
         pointers = self._gathered(read)
 
-        def own(x: Any) -> Any:
+        def copied(x: Any) -> Any:
             views = isinstance(x, Tensor) and not x.is_sparse and x.untyped_storage().data_ptr() in pointers
             return x.detach().clone().requires_grad_(x.requires_grad) if views else x
 
-        return tuple(map(own, results)) if isinstance(results, tuple) else own(results)
+        return tuple(map(copied, results)) if isinstance(results, tuple) else copied(results)
 
     def _gathered(self, read: frozenset[int]) -> frozenset[int]:
         """The memory of what is gathered of some leaves."""
@@ -649,16 +649,16 @@ class Run:
         """Gradients that have arrived, but for so many messages: what is on its way holds memory."""
         while len(self._scatterings) > left:
             for copy, grad in self._scatterings.pop(0).wait():
-                self._arrived(copy.at, grad.to(copy.shard.data.dtype), own=True)
+                self._arrived(copy.at, grad.to(copy.shard.data.dtype), is_fresh=True)
         self._taken_by_host(left)
 
-    def _arrived(self, shard: int, grad: Tensor, *, own: bool) -> None:
+    def _arrived(self, shard: int, grad: Tensor, *, is_fresh: bool) -> None:
         """The gradient of a shard, in memory of its own or not; to the host if the shard is there."""
         if self.worker.shards.held[shard].tensor.on_host:
             self._handed.append((shard, *self.worker.host.hand(grad)))
             self._taken_by_host(HANDED if self.comm.device.type == "cuda" else 0)
         else:
-            self.worker.shards.arrives(shard, grad if own else grad.clone())
+            self.worker.shards.arrives(shard, grad if is_fresh else grad.clone())
 
     def _taken_by_host(self, left: int) -> None:
         """It adds up what has got there, but for so many of the last gradients."""
@@ -724,8 +724,8 @@ def _no_autocast(device: torch.device) -> Any:
 
 
 def _taken(saved: Saved) -> Any:
-    found = tuple(slot.take() for slot in saved.slots)
-    return found[0] if len(found) == 1 else found
+    values = tuple(slot.take() for slot in saved.slots)
+    return values[0] if len(values) == 1 else values
 
 
 def _listed(outputs: Any, count: int) -> list[Any]:

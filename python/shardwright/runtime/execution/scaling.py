@@ -50,11 +50,11 @@ class LossScaling:
                 _hooks.append(register_optimizer_step_pre_hook(_leave_out))
 
     def copied(self, shards: Shards) -> LossScaling:
-        found = copy.copy(self)
-        found._shards = shards
+        scaling = copy.copy(self)
+        scaling._shards = shards
         for shard in shards.held:
-            setattr(shard.data, MARK, found)
-        return found
+            setattr(shard.data, MARK, scaling)
+        return scaling
 
     def scaled(self, seeds: Sequence[Tensor]) -> list[Tensor]:
         """What backward starts from."""

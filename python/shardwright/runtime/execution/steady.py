@@ -74,7 +74,7 @@ class Steady:
         """Runs what is left of the last step."""
         before = self._before
         assert before is not None and self._versions is not None
-        self._go(((of, task) for of, task in self._tasks(before, before) if of is None), issued)
+        self._go(((issue, task) for issue, task in self._tasks(before, before) if issue is None), issued)
         self._end(before, issued)
         before.step.variant.worker.mail.close()
         self._versions.give_up()
@@ -90,14 +90,14 @@ class Steady:
     def _go(self, order: Iterator[tuple[UnderWay | None, Task]], issued: list[Issued]) -> None:
         if self._before:
             self._before.step.issue_to(issued)
-        found = [(of or self._before, task) for of, task in order]
-        for (of, task), (other, following) in zip(found, [*found[1:], *found[-1:]], strict=True):
-            assert of is not None and other is not None
+        issues = [(issue or self._before, task) for issue, task in order]
+        for (issue, task), (other, following) in zip(issues, [*issues[1:], *issues[-1:]], strict=True):
+            assert issue is not None and other is not None
             # What the next one receives may come while this one runs.
-            if of.step.expect(task):
+            if issue.step.expect(task):
                 other.step.expect(following)
-            of.step.variant.worker.shards.arrived = of.arrived
-            of.step.do(task)
+            issue.step.variant.worker.shards.arrived = issue.arrived
+            issue.step.do(task)
 
     def _end(self, before: UnderWay | None, issued: list[Issued]) -> None:
         if before is None:

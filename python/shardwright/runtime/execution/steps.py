@@ -109,8 +109,8 @@ class Step:
     def mean(self, number: int) -> Tensor | None:
         """Of the losses that this rank has, where `number` batches were given."""
         pairs = zip(self._losses, self._shares, strict=True)
-        found = [x.detach() * share for x, share in pairs if x is not None]
-        return torch.stack(found).sum(0) / number if found else None
+        weighted = [x.detach() * share for x, share in pairs if x is not None]
+        return torch.stack(weighted).sum(0) / number if weighted else None
 
     def _begin(self, variant: Variant) -> None:
         if variant.worker.code.begin is not None:

@@ -93,10 +93,10 @@ def _together(codes: Sequence[Code], alone: bool) -> list[list[int]]:
     """The micro-batches of each step of one program."""
     if alone:
         return [[batch] for batch in range(len(codes))]
-    found: dict[int, list[int]] = {}
+    by_code: dict[int, list[int]] = {}
     for batch, code in enumerate(codes):
-        found.setdefault(id(code), []).append(batch)
-    return list(found.values())
+        by_code.setdefault(id(code), []).append(batch)
+    return list(by_code.values())
 
 
 def _tasks(code: Code, batches: Sequence[int], scale: float) -> Iterator[Task]:
@@ -136,10 +136,10 @@ def steady_tasks(
 
 
 def _kinds(code: Code) -> dict[Any, tuple[Any, Block]]:
-    found: dict[Any, tuple[Any, Block]] = {}
+    tasks: dict[Any, tuple[Any, Block]] = {}
     for block in code.blocks:
-        found[block.forward] = Forward, block
-        found[block.backward] = Backward, block
-        found[block.backward_inputs] = Inputs, block
-        found[block.backward_weights] = Weights, block
-    return found
+        tasks[block.forward] = Forward, block
+        tasks[block.backward] = Backward, block
+        tasks[block.backward_inputs] = Inputs, block
+        tasks[block.backward_weights] = Weights, block
+    return tasks

@@ -154,10 +154,10 @@ class Variants:
     def copied(self, first: Variant) -> Variants:
         """The same for other shards. What was compiled besides is found in the cache."""
         facade = self.facade.copied()
-        found = Variants(first, self.first_training, compile=self._compile, facade=facade)
-        found._mode, found._first_mode = self._mode, self._first_mode
-        found.forget()
-        return found
+        variants = Variants(first, self.first_training, compile=self._compile, facade=facade)
+        variants._mode, variants._first_mode = self._mode, self._first_mode
+        variants.forget()
+        return variants
 
     def train(self, mode: bool, path: str = "", alone: bool = False) -> None:
         """The mode of a module and, unless it is meant alone, of all below it."""
@@ -178,13 +178,13 @@ class Variants:
         """What the programs that may be for a call read of it besides: where ranks read other values, they
         would not run the same program."""
         mode = self._mode, self.settings()
-        found = (
+        readings = (
             one.captured
             for key, variants in self._known.items()
             for one in variants
             if key[:2] == mode and key[2] == structure != one.captured.structure and one.captured.known_names
         )
-        return tuple(str(captured.describe(args, kwargs)[0]) for captured in found)
+        return tuple(str(captured.describe(args, kwargs)[0]) for captured in readings)
 
     def settings(self) -> tuple[str, ...]:
         """What a loop has changed of the model since: attributes, and parameters that are trained now."""
@@ -194,8 +194,8 @@ class Variants:
         """The modules that are in another mode than the model."""
         if self.skeleton is None:
             return ()
-        found = self.skeleton.named_modules()
-        return tuple(path for path, module in found if module.training != self.skeleton.training)
+        modules = self.skeleton.named_modules()
+        return tuple(path for path, module in modules if module.training != self.skeleton.training)
 
     def select(self, call: Call, *, only_loss: bool = False) -> Variant:
         """The program for a call; a step of training needs `only_loss`. All ranks come here with the
@@ -230,18 +230,18 @@ class Variants:
         known = self._known.setdefault((self._mode, settings, call.structure, only_loss), [])
         fitting = (one for one in [*known, *self._that_read_nothing(settings, only_loss)] if one.is_of(call))
         fitting = (one for one in fitting if fits(one.worker, call))
-        found = next((one for one in fitting if one.suits(goes_back)), None)
-        if found is None:
+        variant = next((one for one in fitting if one.suits(goes_back)), None)
+        if variant is None:
             if call.structure == self.first.captured.structure:
                 refuse_other_dtypes(self.first.worker, call.tensors)
             self._thaw()
             general = self._count_of_read() >= MANY - 1
             with torch.set_grad_enabled(goes_back):
-                found = self._made(self._compile(self.skeleton, *call.whole(), only_loss, general))
-            known.append(found)
-            self._warn_of_many(settings, general and not found.captured.known_names)
-        refuse_misfits(found.worker.program, call)
-        return found
+                variant = self._made(self._compile(self.skeleton, *call.whole(), only_loss, general))
+            known.append(variant)
+            self._warn_of_many(settings, general and not variant.captured.known_names)
+        refuse_misfits(variant.worker.program, call)
+        return variant
 
     def _that_read_nothing(self, settings: tuple[str, ...], only_loss: bool) -> list[Variant]:
         """Programs that are for any values, also where the first is for what it reads."""
@@ -293,8 +293,8 @@ class Variants:
 
     def _count_of_read(self) -> int:
         """How many programs are for what they read."""
-        found = (one for variants in self._known.values() for one in variants)
-        return sum(bool(one.captured.known_names) for one in found)
+        compiled = (one for variants in self._known.values() for one in variants)
+        return sum(bool(one.captured.known_names) for one in compiled)
 
     def _warn_of_many(self, settings: tuple[str, ...], general: bool) -> None:
         count = sum(map(len, self._known.values()))
@@ -307,8 +307,8 @@ class Variants:
                 each += " as they are (`known_inputs=()` has only that one)"
             if settings:
                 each = f"such as `{settings[0]}`; what changes often belongs in a buffer or an argument"
-            told = f"the model has been compiled for {count} kinds of calls (`model.programs`): {each}"
-            warnings.warn(told, stacklevel=4)
+            message = f"the model has been compiled for {count} kinds of calls (`model.programs`): {each}"
+            warnings.warn(message, stacklevel=4)
 
     def _read_names(self) -> list[str]:
         """The inputs of which some program reads values."""

@@ -45,13 +45,13 @@ def refuse_another_world(program: Program, comm: Comm) -> None:
 
 def lines(program: Program) -> dict[Line, tuple[Pair, ...]]:
     """The ways by which blocks send to each other, and on each who sends to whom."""
-    found: dict[Line, set[Pair]] = {}
+    pairs_of_lines: dict[Line, set[Pair]] = {}
     for number, table in enumerate(program.exchanges if program.blocks > 1 else ()):
         for source, target, _ in table.pieces:
             ends = table.sources[source][0], table.targets[target][0]
             if ends[0] != ends[1]:
-                found.setdefault(line(*ends, number), set()).add(ends)
-    return {at: tuple(sorted(pairs)) for at, pairs in found.items()}
+                pairs_of_lines.setdefault(line(*ends, number), set()).add(ends)
+    return {at: tuple(sorted(pairs)) for at, pairs in pairs_of_lines.items()}
 
 
 class Worker:
@@ -118,15 +118,15 @@ class Worker:
 
     def copied(self, shards: Shards, scaling: LossScaling | None) -> Worker:
         """A worker for the same program over other shards; without a word to other ranks."""
-        found = copy.copy(self)
-        found.shards, found.scaling = shards, scaling
-        found.kept, found._parts, found.coming = {}, {}, []
-        found.mail = Mail(self.comm)
-        return found
+        worker = copy.copy(self)
+        worker.shards, worker.scaling = shards, scaling
+        worker.kept, worker._parts, worker.coming = {}, {}, []
+        worker.mail = Mail(self.comm)
+        return worker
 
     def sharing(self, program: Program, shards: Shards) -> Worker:
         """A worker for another program of the same model."""
-        found = Worker(
+        worker = Worker(
             program,
             self.comm,
             shards,
@@ -138,8 +138,8 @@ class Worker:
             local=self.local and self.local.another(),
             modules=self._modules,
         )
-        found.host = self.host
-        return found
+        worker.host = self.host
+        return worker
 
     def masks(self, step: int, micro_batch: int) -> Masks:
         if self.randomness == "single-device":

@@ -61,12 +61,12 @@ class Contained:
                 raise refusal(change.place, f"a {change.kind} may change without being set again")
 
     def _changes(self) -> list[Change]:
-        found: list[Change] = []
+        changes: list[Change] = []
         for held in self._held:
             now = _items(held.container)
             if len(now) != len(held.before) or not all(map(is_, now.values(), held.before.values())):
-                found += _differences(held, now, self._read)
-        return found
+                changes += _differences(held, now, self._read)
+        return changes
 
     def _note(self, attribute: str, path: str, value: Any) -> None:
         if isinstance(value, Tensor):

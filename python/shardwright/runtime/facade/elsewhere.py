@@ -20,11 +20,11 @@ class Elsewhere(nn.Parameter):
     called: str
 
     @staticmethod
-    def of(tensor: TensorInfo) -> Elsewhere:
+    def standing_for(tensor: TensorInfo) -> Elsewhere:
         empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-        found = torch.Tensor._make_subclass(Elsewhere, empty, tensor.trainable)
-        found.called = tensor.names[0]
-        return found
+        stand_in = torch.Tensor._make_subclass(Elsewhere, empty, tensor.trainable)
+        stand_in.called = tensor.names[0]
+        return stand_in
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -58,10 +58,10 @@ class Facade:
 
     def copied(self) -> Facade:
         """Another model that has been changed as this one. What its parameters are is not known yet."""
-        found = Facade(None, self._fixed)
-        found.skeleton, found._contained = copy.deepcopy((self.skeleton, self._contained))
-        found._changes = dict(self._changes)
-        return found
+        facade = Facade(None, self._fixed)
+        facade.skeleton, facade._contained = copy.deepcopy((self.skeleton, self._contained))
+        facade._changes = dict(self._changes)
+        return facade
 
     def reads(self, path: str, name: str) -> bool:
         """Whether the model may read an attribute of this name there."""
@@ -95,11 +95,11 @@ class Facade:
     @property
     def key(self) -> tuple[str, ...]:
         """By this a program is chosen, and the ranks compare it."""
-        found = [
+        changes = [
             f"{path}.{name} = {value!r}".lstrip(".")
             for (path, name), (value, _) in sorted(self._changes.items())
         ]
-        return *found, *self._contained.changes()
+        return *changes, *self._contained.changes()
 
     def refuse_changes(self) -> None:
         """Of what lies inside of attributes, for which no program can be made."""

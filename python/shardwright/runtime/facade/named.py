@@ -20,8 +20,8 @@ def named_in(module: nn.Module) -> set[str]:
 def named_by_forward(model: nn.Module, others: Iterable[type]) -> frozenset[str]:
     """The same for the forwards of all modules, and for what they reach by name: functions, and methods of
     the model's classes and of `others`."""
-    kinds = {own for kind in {*map(type, model.modules()), *others} for own in _own(kind)}
-    found: set[str] = set()
+    kinds = {base for kind in {*map(type, model.modules()), *others} for base in _own(kind)}
+    reached: set[str] = set()
     pending: list[Any] = [vars(kind).get("forward") for kind in kinds]
     for module in model.modules():
         pending += [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
@@ -34,20 +34,20 @@ def named_by_forward(model: nn.Module, others: Iterable[type]) -> frozenset[str]
         names = _names(value)
         around = getattr(_function(value), "__globals__", {})
         pending += [around[name] for name in names if isinstance(around.get(name), types.FunctionType)]
-        pending += [vars(kind)[name] for name in names - found for kind in kinds if name in vars(kind)]
-        found |= names
-    return frozenset(found)
+        pending += [vars(kind)[name] for name in names - reached for kind in kinds if name in vars(kind)]
+        reached |= names
+    return frozenset(reached)
 
 
 def _own(kind: type) -> list[type]:
-    return [own for own in kind.__mro__ if own not in nn.Module.__mro__]
+    return [base for base in kind.__mro__ if base not in nn.Module.__mro__]
 
 
 def _names(value: Any) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for code in _codes(_function(value)):
-        found |= {*code.co_names, *(c for c in code.co_consts if isinstance(c, str))}
-    return found
+        names |= {*code.co_names, *(c for c in code.co_consts if isinstance(c, str))}
+    return names
 
 
 def _function(value: Any) -> Any:
@@ -64,9 +64,9 @@ def _codes(function: Any, depth: int = 0) -> Iterator[types.CodeType]:
         return
     pending = [code]
     while pending:
-        found = pending.pop()
-        yield found
-        pending += [inner for inner in found.co_consts if isinstance(inner, types.CodeType)]
+        current = pending.pop()
+        yield current
+        pending += [inner for inner in current.co_consts if isinstance(inner, types.CodeType)]
     for cell in function.__closure__ or ():
         try:
             yield from _codes(cell.cell_contents, depth + 1)

@@ -34,15 +34,15 @@ def passed_on(place: nn.Module, module: nn.Module, name: str) -> Any:
     """What `module`, the model as it was written, has under a name that `place` has not."""
     if name in vars(module):
         return vars(module)[name]
-    found = inspect.getattr_static(type(module), name, _NOTHING)
-    if found is _NOTHING or any(name in vars(kind) for kind in nn.Module.__mro__):
+    attribute = inspect.getattr_static(type(module), name, _NOTHING)
+    if attribute is _NOTHING or any(name in vars(kind) for kind in nn.Module.__mro__):
         raise AttributeError(f"{type(module).__name__!r} object has no attribute {name!r}")
-    if isinstance(found, functools.cached_property):
-        return _on_the_whole(place, name, found.func)(place)
-    if isinstance(found, property) and found.fget is not None:
-        return _on_the_whole(place, name, found.fget)(place)
-    if inspect.isfunction(found):
-        return functools.partial(_on_the_whole(place, name, found), place)
+    if isinstance(attribute, functools.cached_property):
+        return _on_the_whole(place, name, attribute.func)(place)
+    if isinstance(attribute, property) and attribute.fget is not None:
+        return _on_the_whole(place, name, attribute.fget)(place)
+    if inspect.isfunction(attribute):
+        return functools.partial(_on_the_whole(place, name, attribute), place)
     return getattr(type(module), name)
 
 

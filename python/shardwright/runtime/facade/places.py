@@ -27,8 +27,8 @@ SetMode = Callable[[bool, str, bool], None]
 class Place(nn.Module):
     def __init__(self, path: str, facade: Facade, set_mode: SetMode):
         super().__init__()
-        own = {"_path": path, "_facade": facade, "_set_mode": set_mode, "_ready": True}
-        self.__dict__.update(own)
+        attributes = {"_path": path, "_facade": facade, "_set_mode": set_mode, "_ready": True}
+        self.__dict__.update(attributes)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # type: ignore[override]
@@ -211,10 +211,10 @@ def stand_in(shards: Shards, facade: Facade) -> dict[int, Elsewhere]:
     """Puts something in the places of the parameters that this rank has nothing of; by their numbers."""
     held = {shard.tensor.id for shard in shards.held}
     absent = [tensor for tensor in shards.program.parameters() if tensor.id not in held]
-    found = {tensor.id: Elsewhere.of(tensor) for tensor in absent}
+    stand_ins = {tensor.id: Elsewhere.standing_for(tensor) for tensor in absent}
     facade.elsewhere = {
-        (name.rpartition(".")[0], name.rpartition(".")[2]): found[tensor.id]
+        (name.rpartition(".")[0], name.rpartition(".")[2]): stand_ins[tensor.id]
         for tensor in absent
         for name in tensor.names
     }
-    return found
+    return stand_ins

@@ -51,12 +51,12 @@ def replace(module: Any, name: str, watching: Callable[..., Any]) -> None:
 
 
 def _communicates(original: Callable[..., Any], given: Any, name: str) -> Any:
-    found = original(given, name)
+    value = original(given, name)
     frame = sys._getframe(1)
     function = frame.f_code.co_name
     if not (function in _READING and name in _READ) and not _is_own(frame):
         _refuse_parts(given if isinstance(given, list) else [given], function)
-    return found
+    return value
 
 
 def _broadcasts(original: Callable[..., Any], group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:

@@ -51,9 +51,9 @@ class FixedValues:
         """Of values that are about to be loaded."""
         for tensor in self._shards.program.saved_tensors() if self._wanted else ():
             name = tensor.names[0]
-            found = next((values[other] for other in names_of(tensor) if other in values), None)
-            if name in self._wanted and found is not None and tuple(found.shape) == tensor.shape:
-                _require(name, self._wanted[name], found)
+            value = next((values[other] for other in names_of(tensor) if other in values), None)
+            if name in self._wanted and value is not None and tuple(value.shape) == tensor.shape:
+                _require(name, self._wanted[name], value)
 
 
 def _require(name: str, wanted: Tensor, value: Tensor) -> None:

@@ -43,7 +43,7 @@ class OutOfMemory(RuntimeFault, torch.OutOfMemoryError):
 
 
 @contextmanager
-def memory_told(program: Program, comm: Comm, where: str) -> Iterator[None]:
+def memory_explained(program: Program, comm: Comm, where: str) -> Iterator[None]:
     """Around what runs a program."""
     try:
         yield
@@ -54,26 +54,26 @@ def memory_told(program: Program, comm: Comm, where: str) -> Iterator[None]:
 
 
 def out_of_memory(program: Program, comm: Comm, where: str, error: Exception) -> OutOfMemory:
-    told = program.told
+    estimate = program.memory
     said = [f"PyTorch says: {str(error).splitlines()[0] if str(error) else type(error).__name__}"]
-    said += [_told(told, comm.rank)] if told else []
+    said += [_line_of_estimate(estimate, comm.rank)] if estimate else []
     said += _there(comm.device)
     return OutOfMemory(
         "SW0792",
         f"there is no memory left on {comm.device}, in {where}",
         why="; ".join(said),
-        fix=_fix(program, told),
+        fix=_fix(program, estimate),
     )
 
 
-def _told(told: Mapping[str, Any], rank: int) -> str:
-    own = told["ranks"][rank] if rank < len(told["ranks"]) else told["total"]
-    kinds = sorted(((size, name) for name, size in told["peak"].items() if size), reverse=True)
+def _line_of_estimate(estimate: Mapping[str, Any], rank: int) -> str:
+    here = estimate["ranks"][rank] if rank < len(estimate["ranks"]) else estimate["total"]
+    kinds = sorted(((size, name) for name, size in estimate["peak"].items() if size), reverse=True)
     used = ", ".join(f"{_size(size)} {name}" for size, name in kinds)
-    most = f", and {_size(told['total'])} of rank {told['rank']}, which needs most"
-    most = "" if told["rank"] == rank else most
-    at = f", in {told['at']}" if told["at"] else ""
-    return f"the compiler predicted {_size(own)} of this rank{most}: {used}{at}"
+    most = f", and {_size(estimate['total'])} of rank {estimate['rank']}, which needs most"
+    most = "" if estimate["rank"] == rank else most
+    at = f", in {estimate['at']}" if estimate["at"] else ""
+    return f"the compiler predicted {_size(here)} of this rank{most}: {used}{at}"
 
 
 def _there(device: torch.device) -> list[str]:
@@ -87,9 +87,9 @@ def _there(device: torch.device) -> list[str]:
     ]
 
 
-def _fix(program: Program, told: Mapping[str, Any] | None) -> str:
+def _fix(program: Program, estimate: Mapping[str, Any] | None) -> str:
     """What there is most of comes first, and what the plan has already does not come."""
-    peak = dict(told["peak"]) if told else {"activations": 2, "optimizer": 1}
+    peak = dict(estimate["peak"]) if estimate else {"activations": 2, "optimizer": 1}
     kinds = sorted(peak, key=lambda kind: -peak[kind])
     helps: list[str] = []
     for kind in kinds:

@@ -38,15 +38,15 @@ def belongs_to(optimizer: Optimizer, comm: Comm) -> None:
 
 def _agreeing(original: Callable[..., Any]) -> Callable[..., Any]:
     def unscale(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        found = original(scaler, optimizer, *args, **kwargs)
+        flags = original(scaler, optimizer, *args, **kwargs)
         for comm in _comms_of(optimizer):
             if comm.world > 1:
-                flag = found.setdefault(comm.device, torch.zeros((), device=comm.device))
+                flag = flags.setdefault(comm.device, torch.zeros((), device=comm.device))
                 # Of what lives on the host it is told there.
-                for other in found.values():
+                for other in flags.values():
                     flag.copy_(torch.maximum(flag, other.to(flag)))
                 comm.all_reduce(flag.view(1), tuple(range(comm.world)), "max").wait()
-        return found
+        return flags
 
     unscale.shardwright = True  # type: ignore[attr-defined]
     return unscale

@@ -25,10 +25,10 @@ _watched: list[weakref.ref[ParallelModule]] = []
 
 def watch(model: ParallelModule) -> bool:
     """Whether it has such memory, which is known from now on."""
-    found = bool(_own(model.program))
-    if found:
+    has_own = bool(_own(model.program))
+    if has_own:
         _watched.append(weakref.ref(model, _watched.remove))
-    return found
+    return has_own
 
 
 def own_parts_among(tensors: Iterable[object]) -> Iterator[str]:
@@ -39,9 +39,9 @@ def own_parts_among(tensors: Iterable[object]) -> Iterator[str]:
             yield "a gradient"
         elif isinstance(tensor, Tensor):
             memory = _memory() if memory is None else memory
-            found = memory.get(_place(tensor))
-            if found is not None:
-                yield found
+            name = memory.get(_place(tensor))
+            if name is not None:
+                yield name
 
 
 def _own(program: Program) -> set[int]:
@@ -51,20 +51,20 @@ def _own(program: Program) -> set[int]:
 
 def _memory() -> dict[int, str]:
     """By where it is, whose; also that of gradients."""
-    found: dict[int, str] = {}
+    by_place: dict[int, str] = {}
     for shard in _shards():
         name = shard.tensor.names[0]
-        found[_place(shard.data)] = f"`{name}`"
+        by_place[_place(shard.data)] = f"`{name}`"
         if shard.data.grad is not None:
-            found[_place(shard.data.grad)] = f"the gradient of `{name}`"
-    found.pop(0, None)
-    return found
+            by_place[_place(shard.data.grad)] = f"the gradient of `{name}`"
+    by_place.pop(0, None)
+    return by_place
 
 
 def _shards() -> Iterator[Shard]:
     for model in [model for reference in list(_watched) if (model := reference()) is not None]:
-        own = _own(model.program)
-        yield from (shard for shard in model.shards.held if shard.tensor.id in own)
+        numbers = _own(model.program)
+        yield from (shard for shard in model.shards.held if shard.tensor.id in numbers)
 
 
 def _place(tensor: Tensor) -> int:

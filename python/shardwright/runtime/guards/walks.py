@@ -50,9 +50,9 @@ _HARMLESS = ("torch.nn.parallel.distributed", *_SAVING)
 def refuse_walk(alike: bool) -> None:
     """Called where a model is walked; `alike` says whether all ranks hold the same."""
     who = _who_walks(sys._getframe(2))
-    found = _among(who, (*_WRAPPERS, *_EXPORTERS, *_SAVING))
-    if found is not None and not (alike and found in _HARMLESS):
-        raise _refusals(found)()
+    caller = _among(who, (*_WRAPPERS, *_EXPORTERS, *_SAVING))
+    if caller is not None and not (alike and caller in _HARMLESS):
+        raise _refusals(caller)()
 
 
 def refuse_tracing() -> None:
@@ -83,12 +83,12 @@ def _among(who: str, names: Iterable[str]) -> str | None:
     return next((name for name in names if who == name or who.startswith(f"{name}.")), None)
 
 
-def _refusals(found: str) -> Callable[[], RuntimeFault]:
-    if found in _EXPORTERS:
+def _refusals(caller: str) -> Callable[[], RuntimeFault]:
+    if caller in _EXPORTERS:
         return exporting
-    if found in _SAVING:
+    if caller in _SAVING:
         return lambda: saving("a state dict")
-    return lambda: _wrapping(_WRAPPERS[found])
+    return lambda: _wrapping(_WRAPPERS[caller])
 
 
 def _wrapping(wrapper: str) -> RuntimeFault:

@@ -42,12 +42,12 @@ def to_make_whole(program: Program, number: int) -> list[Piece]:
     owner = program.updates[number]
     held = _held(program, number)
     regions = list(dict.fromkeys(region for _, _, region in held))
-    found = []
+    pieces = []
     for at, piece in disjoint(regions):
         of_it = [(holder, shard) for holder, shard, region in held if region == regions[at]]
         holder, shard = next((it for it in of_it if it[0] == owner), of_it[0])
-        found.append(Piece(program.tensors[number], piece, holder, shard, owner, to_whole=True))
-    return found
+        pieces.append(Piece(program.tensors[number], piece, holder, shard, owner, to_whole=True))
+    return pieces
 
 
 def to_hand_out(program: Program, number: int) -> list[Piece]:
@@ -90,15 +90,15 @@ def carry(
             if comm.rank == piece.taker:
                 arrivals.setdefault(piece.giver, []).append(piece)
         messages = {peer: torch.cat(given).to(comm.device) for peer, given in sends.items()}
-        own = messages.pop(comm.rank, None)
+        kept = messages.pop(comm.rank, None)
         received = {
             peer: torch.empty(sum(numel(it.region) for it in given), dtype=dtype, device=comm.device)
             for peer, given in arrivals.items()
             if peer != comm.rank
         }
         comm.exchange(messages, received)
-        if own is not None:
-            received[comm.rank] = own
+        if kept is not None:
+            received[comm.rank] = kept
         for peer, message in received.items():
             sizes = [numel(piece.region) for piece in arrivals[peer]]
             for piece, values in zip(arrivals[peer], message.split(sizes), strict=True):

@@ -139,9 +139,9 @@ def _norms(grads: list[Tensor], order: float, dtype: torch.dtype) -> list[Tensor
 
 def _dtype(models: Sequence[ParallelModule]) -> torch.dtype:
     """That of the gradients, which is the norm's with PyTorch; known on every rank."""
-    found = [t.dtype for model in models for t in model.program.parameters() if t.trainable]
-    dtype = torch.bfloat16 if not found else found[0]
-    for other in found:
+    dtypes = [t.dtype for model in models for t in model.program.parameters() if t.trainable]
+    dtype = torch.bfloat16 if not dtypes else dtypes[0]
+    for other in dtypes:
         dtype = torch.promote_types(dtype, other)
     return dtype.to_real() if dtype.is_complex else dtype
 

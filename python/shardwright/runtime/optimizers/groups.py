@@ -77,13 +77,13 @@ def _by_names(
         )
     groups = [Group([], chosen, set()) for chosen in options]
     for tensor in (tensor for tensor in parameters if tensor.steppable):
-        found = [at for at, names in enumerate(items) if any(_matches(tensor, name) for name in names)]
-        if len(found) > 1:
+        matching = [at for at, names in enumerate(items) if any(_matches(tensor, name) for name in names)]
+        if len(matching) > 1:
             raise RuntimeFault(
                 "SW0716",
-                f"parameter {tensor.names[0]!r} is in groups {found[0]} and {found[1]} both",
+                f"parameter {tensor.names[0]!r} is in groups {matching[0]} and {matching[1]} both",
             )
-        for at in found:
+        for at in matching:
             groups[at].tensors.add(tensor.id)
     for group in groups:
         group.params = _held(model, group.tensors)
@@ -112,7 +112,7 @@ def _by_tensors(
     owners = {id(shard.data): shard.tensor for shard in model.shards.held}
     groups: list[Group] = []
     for group, chosen in zip(items, options, strict=True):
-        params = [found for item in group for found in _tensors(model, item)]
+        params = [tensor for item in group for tensor in _tensors(model, item)]
         groups.append(Group(params, chosen, set()))
     strange = sum(id(param) not in owners for group in groups for param in group.params)
     lowest, highest = _agreed(model, groups, owners, strange)
@@ -154,7 +154,7 @@ def _agreed(
     message = torch.tensor(numbers, dtype=torch.int64, device=model.comm.device)
     if model.comm.world > 1:
         model.comm.all_reduce(message, tuple(range(model.comm.world)), "max").wait()
-    strange, most, fewest, *found = message.tolist()
+    strange, most, fewest, *extremes = message.tolist()
     if strange:
         raise RuntimeFault(
             "SW0716",
@@ -171,8 +171,8 @@ def _agreed(
         )
     half = len(highest)
     return (
-        {number: -low for number, low in zip(lowest, found[half:], strict=True)},
-        dict(zip(highest, found[:half], strict=True)),
+        {number: -low for number, low in zip(lowest, extremes[half:], strict=True)},
+        dict(zip(highest, extremes[:half], strict=True)),
     )
 
 

@@ -57,18 +57,18 @@ def divide_what_is_loaded(models: Models) -> None:
 
 
 def _divided(optimizer: Optimizer, given: Any, models: Models) -> Any:
-    found = [model] if optimizer in _made and (model := _made[optimizer][0]()) else models(optimizer)
-    divided = [model for model in found if is_divided(model.program)]
+    candidates = [model] if optimizer in _made and (model := _made[optimizer][0]()) else models(optimizer)
+    divided = [model for model in candidates if is_divided(model.program)]
     if not divided or isinstance(given, OwnState) or not isinstance(given, Mapping):
         return given
     if not {"state", "param_groups"} <= given.keys():
         raise misfit("it has no `state` and `param_groups`")
     if not given["state"] and _sizes(given["param_groups"]) == _sizes(optimizer.param_groups):
         return given  # options alone, such as those of an optimizer that has not stepped
-    own = {id(shard.data): shard for shard in divided[0].shards.held}
-    if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
+    shards = {id(shard.data): shard for shard in divided[0].shards.held}
+    if any(id(p) not in shards for group in optimizer.param_groups for p in group["params"]):
         raise misfit("the optimizer has parameters of several models, or of modules around one")
-    return _Whole(optimizer, divided[0], own).parts_of(given)
+    return _Whole(optimizer, divided[0], shards).parts_of(given)
 
 
 def _sizes(groups: Iterable[Mapping[str, Any]]) -> list[int]:
@@ -78,8 +78,8 @@ def _sizes(groups: Iterable[Mapping[str, Any]]) -> list[int]:
 class _Whole:
     """The single device's state, read for one rank's optimizer."""
 
-    def __init__(self, optimizer: Optimizer, model: ParallelModule, own: Mapping[int, Shard]):
-        self._optimizer, self._own, self._program = optimizer, own, model.program
+    def __init__(self, optimizer: Optimizer, model: ParallelModule, shards: Mapping[int, Shard]):
+        self._optimizer, self._own, self._program = optimizer, shards, model.program
         self._wholes = wholes_of(optimizer)
 
     def parts_of(self, given: Mapping[str, Any]) -> OwnState:

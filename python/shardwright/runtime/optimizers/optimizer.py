@@ -106,11 +106,11 @@ def _groups(params: list[Any] | None) -> dict[str, Any]:
     """By name what each group is given. Of tensors ranks hold others: what they mean is compared later."""
     if params is None or not params or not all(isinstance(entry, Mapping) for entry in params):
         return {"params": _means(params)}
-    found: dict[str, Any] = {"the number of groups": len(params)}
+    settings: dict[str, Any] = {"the number of groups": len(params)}
     for at, group in enumerate(params):
         for key, value in group.items():
-            found[f"{key} of group {at}"] = _means(value) if key == "params" else value
-    return found
+            settings[f"{key} of group {at}"] = _means(value) if key == "params" else value
+    return settings
 
 
 def _means(params: Any) -> Any:

@@ -28,11 +28,11 @@ def _known() -> dict[Any, Reach]:
         "SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adagrad", "Adadelta", "Adamax", "RMSprop", "ASGD",
         "Rprop",
     )  # fmt: skip
-    found = {getattr(torch.optim, name): Reach.ELEMENT for name in elements}
+    reaches = {getattr(torch.optim, name): Reach.ELEMENT for name in elements}
     for name in ("Adafactor", "Muon"):
         if hasattr(torch.optim, name):
-            found[getattr(torch.optim, name)] = Reach.TENSOR
-    return {**found, torch.optim.LBFGS: Reach.MODEL}
+            reaches[getattr(torch.optim, name)] = Reach.TENSOR
+    return {**reaches, torch.optim.LBFGS: Reach.MODEL}
 
 
 KNOWN = _known()
@@ -97,18 +97,18 @@ class _Trial:
 
     def _steps(self, optimizers: Sequence[Sequence[tuple[int, int, int, int]]]) -> list[Tensor]:
         """Each optimizer has its own list of (tensor, dim, number of parts, part)."""
-        found: list[dict[int, Tensor]] = [{} for _ in SHAPES]
+        updated: list[dict[int, Tensor]] = [{} for _ in SHAPES]
         dims = [0] * len(SHAPES)
         for pieces in optimizers:
             try:
                 for (at, dim, _, part), value in zip(pieces, self._run(pieces), strict=True):
-                    found[at][part] = value
+                    updated[at][part] = value
                     dims[at] = min(dim, len(SHAPES[at]) - 1)
             except Exception as error:
                 raise self._unknown(f"{type(error).__name__}: {str(error).strip()}") from error
         return [
             torch.cat([parts[at] for at in sorted(parts)], dim)
-            for parts, dim in zip(found, dims, strict=True)
+            for parts, dim in zip(updated, dims, strict=True)
         ]
 
     def _run(self, pieces: Sequence[tuple[int, int, int, int]]) -> list[Tensor]:

@@ -101,9 +101,9 @@ def _refuse_originals(optimizer: Optimizer) -> None:
     """One that has gradients is trained for itself, beside the parallel model."""
     of_models: dict[int, list[tuple[Tensor, str]]] = {}
     for parameter in _parameters(optimizer):
-        found = _originals.get(id(parameter))
-        if found is not None and found[0]() is parameter and found[1]() is not None:
-            of_models.setdefault(id(found[1]()), []).append((parameter, found[2]))
+        original = _originals.get(id(parameter))
+        if original is not None and original[0]() is parameter and original[1]() is not None:
+            of_models.setdefault(id(original[1]()), []).append((parameter, original[2]))
     for parameters in of_models.values():
         if all(parameter.grad is None for parameter, _ in parameters):
             raise RuntimeFault(

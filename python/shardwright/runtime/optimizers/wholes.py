@@ -77,8 +77,10 @@ class Wholes:
 
     def instead_of(self, params: Iterable[Tensor]) -> list[Tensor]:
         """What an optimizer is given for parts: each parameter once, where its update is computed."""
-        own = {id(place): there for there, place in self._places()}
-        return [own.get(id(param), param) for param in params if id(param) in own or not self.has(param)]
+        placed = {id(place): there for there, place in self._places()}
+        return [
+            placed.get(id(param), param) for param in params if id(param) in placed or not self.has(param)
+        ]
 
     def settle(self, optimizer: Optimizer, params: Sequence[list[Tensor]]) -> None:
         """The optimizer has groups of parts again, and the states of what was whole are at these."""
@@ -115,10 +117,10 @@ class Wholes:
         mine = {shard.tensor.id for shard in self._shards.held if shard.data.grad is not None}
         flags = [int(number in mine) for number in numbers]
         counts = flags if self._comm.world == 1 else self._comm.tally(flags)
-        found = {number for number, count in zip(numbers, counts, strict=True) if count}
-        for number in found & self._own.keys():
+        arrived = {number for number, count in zip(numbers, counts, strict=True) if count}
+        for number in arrived & self._own.keys():
             self._own[number].grad = torch.empty_like(self._own[number])
-        pieces = [piece for piece in self._gathered if piece.tensor.id in found]
+        pieces = [piece for piece in self._gathered if piece.tensor.id in arrived]
         self._carry(pieces, {number: there.grad for number, there in self._own.items()}, _gradient)
 
     def _carry(self, pieces: Sequence[Piece], wholes: Any, of_part: Any) -> None:

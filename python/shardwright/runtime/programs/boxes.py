@@ -20,7 +20,7 @@ class Box:
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
 
-    def of(self, part: Tensor) -> Tensor:
+    def view_of(self, part: Tensor) -> Tensor:
         """A view of the box in the tensor of the region."""
         return narrow(part, [(low, low + size) for low, size in zip(self.starts, self.sizes, strict=True)])
 

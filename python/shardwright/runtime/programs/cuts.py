@@ -21,7 +21,7 @@ class Cut:
     sizes: list[int]
 
     @staticmethod
-    def of(shape: Sequence[int], at: int, sizes: Sequence[int], factors: Factors | None) -> Cut:
+    def from_sizes(shape: Sequence[int], at: int, sizes: Sequence[int], factors: Factors | None) -> Cut:
         """`shape` is that of the whole or of any piece; it says nothing if there are factors."""
         dims = [list(dim) for dim in factors] if factors else [[size] for size in shape]
         return Cut(_replaced(dims, at, sum(sizes)), at, list(sizes))
@@ -66,8 +66,8 @@ def physical(x: Tensor) -> Tensor:
 
 
 def _replaced(factors: list[list[int]], at: int, size: int) -> list[list[int]]:
-    count, found = 0, []
+    count, dims = 0, []
     for dim in factors:
-        found.append([size if count + i == at else old for i, old in enumerate(dim)])
+        dims.append([size if count + i == at else old for i, old in enumerate(dim)])
         count += len(dim)
-    return found
+    return dims

@@ -49,11 +49,11 @@ def _with_deletions(
 
 def _needed_after(body: Sequence[ast.stmt], needed: set[str], names: _Names) -> list[set[str]]:
     """For each statement the names that are read after it."""
-    found = []
+    after = []
     for statement in reversed(body):
-        found.append(needed)
+        after.append(needed)
         needed = _before(statement, needed, names)
-    return found[::-1]
+    return after[::-1]
 
 
 def _before(statement: ast.stmt, needed: set[str], names: _Names) -> set[str]:
@@ -110,11 +110,11 @@ def _names(node: ast.AST) -> list[ast.Name]:
 
 def _nodes(root: ast.AST) -> list[ast.AST]:
     """All but contexts and what is in leaves. Programs have many: `ast.walk` takes several times as long."""
-    found = []
+    nodes = []
     pending = [root]
     while pending:
         node = pending.pop()
-        found.append(node)
+        nodes.append(node)
         if isinstance(node, (ast.Name, ast.Constant)):
             continue
         for field in node._fields:
@@ -123,4 +123,4 @@ def _nodes(root: ast.AST) -> list[ast.AST]:
                 pending += [item for item in value if isinstance(item, ast.AST)]
             elif isinstance(value, ast.AST):
                 pending.append(value)
-    return found
+    return nodes

@@ -44,12 +44,12 @@ def output_parts(program: Program, rank: int, names: list[str]) -> dict[str, Out
     tensors: dict[int, int] = {}
     for other in program.roles:
         tensors |= {at: output.tensor for at, output in enumerate(other.outputs) if output is not None}
-    found: dict[str, OutputPart | None] = {}
+    parts: dict[str, OutputPart | None] = {}
     for at in sorted(tensors):
         region = regions[at]
         factors = program.tensors[tensors[at]].factors
-        found[names[at] if names else str(at)] = None if region is None else OutputPart(factors, region)
-    return found
+        parts[names[at] if names else str(at)] = None if region is None else OutputPart(factors, region)
+    return parts
 
 
 def asks_for_more(program: Program) -> bool:

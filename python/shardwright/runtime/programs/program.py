@@ -282,15 +282,15 @@ class Program:
     # The text of the model's graph, if it is known.
     graph: str = ""
     # The memory that the compiler tells of a step, if that is known.
-    told: Mapping[str, Any] | None = None
+    memory: Mapping[str, Any] | None = None
     _codes: dict[str, Code] = field(default_factory=dict)
     _groups_of: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
 
     @functools.cached_property
     def blocks(self) -> int:
         """How many blocks the model is cut into."""
-        found = (name for text in self.files.values() for name in DEFINED.findall(text))
-        return max((int(number) + 1 for number in found), default=1)
+        numbers = (name for text in self.files.values() for name in DEFINED.findall(text))
+        return max((int(number) + 1 for number in numbers), default=1)
 
     @functools.cached_property
     def goes_on(self) -> bool:
@@ -364,12 +364,12 @@ def load_program(
     digest: str | None = None,
     version: str | None = None,
     graph: str = "",
-    told: Mapping[str, Any] | None = None,
+    memory: Mapping[str, Any] | None = None,
 ) -> Program:
     """Reads a program from `{file name: text}` or a folder; refuses what does not fit.
 
     Files may have been edited since they were proved. With their `graph.txt` they are proved again;
-    `graph` is what it says where it is not among them. `told` is the memory that a step takes.
+    `graph` is what it says where it is not among them. `memory` is the memory that a step takes.
     """
     folder = None if isinstance(files, Mapping) else Path(files)
     texts = files if isinstance(files, Mapping) else read_folder(Path(files))
@@ -396,7 +396,7 @@ def load_program(
         raise _unreadable(f"{type(error).__name__}: {error}", folder) from error
     if GRAPH in texts:
         verify(texts[GRAPH], {name: text for name, text in texts.items() if name != GRAPH})
-    return replace(program, graph=texts.get(GRAPH, graph), told=told)
+    return replace(program, graph=texts.get(GRAPH, graph), memory=memory)
 
 
 def _unreadable(why: str, folder: Path | None) -> RuntimeFault:
@@ -424,12 +424,12 @@ def read_folder(folder: Path) -> dict[str, str]:
 def _parse(texts: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
     place = str(folder) if folder else None
     if TABLES not in texts:
-        found = ", ".join(texts) or "nothing"
+        listed = ", ".join(texts) or "nothing"
         raise RuntimeFault(
             "SW0701",
             "there is no program.json",
             place=place,
-            why=f"found {found}",
+            why=f"found {listed}",
             fix="give the folder that a program was written to, with all its files",
         )
     try:
@@ -580,7 +580,7 @@ def _compile(program: Program, file: str) -> Code:
 
 
 def _blocks(names: Mapping[str, Any]) -> list[Block]:
-    found: list[Block] = []
+    blocks: list[Block] = []
     codes = {code[1]: name for name in names if (code := BLOCK.fullmatch(name))}
     taken = 0
     for number in sorted(codes, key=lambda number: int(number or 0)):
@@ -589,6 +589,6 @@ def _blocks(names: Mapping[str, Any]) -> list[Block]:
         whole, first, second = (
             names.get(codes[number].replace("forward", other)) for other in ("backward", "inputs", "weights")
         )
-        found.append(Block(int(number or 0), forward, whole, slice(taken, taken + count), first, second))
+        blocks.append(Block(int(number or 0), forward, whole, slice(taken, taken + count), first, second))
         taken += count
-    return found
+    return blocks

@@ -73,7 +73,7 @@ class Place:
     numel: int
 
     @staticmethod
-    def of(factors: Factors, region: Region) -> Place:
+    def from_region(factors: Factors, region: Region) -> Place:
         sizes = tuple(flat(factors))
         sides = enumerate(zip(region, sizes, strict=True))
         narrowed = ((dim, low, high - low) for dim, ((low, high), size) in sides if (low, high) != (0, size))

@@ -96,22 +96,22 @@ class Borrowed:
 def _in_other_parts(program: Program, model: Program) -> list[TensorInfo]:
     """Also what a rank holds for the model and does not read: its gradient must come there too."""
     read = {number for role in program.roles for number, _ in role.leaves}
-    found = {}
+    tensors = {}
     for theirs, ours in zip(program.ranks, model.ranks, strict=True):
         held, wanted = _parts_by_name(model, ours), _parts_by_name(program, theirs)
         for number in sorted(read):
             tensor = program.tensors[number]
             if tensor.held and held.get(tensor.names[0]) != wanted.get(tensor.names[0]):
-                found[number] = tensor
-    return list(found.values())
+                tensors[number] = tensor
+    return list(tensors.values())
 
 
 def _parts_by_name(program: Program, table: RankTable) -> dict[str, set[Part]]:
-    found: dict[str, set[Part]] = {}
+    parts: dict[str, set[Part]] = {}
     for number, region in table.shards:
         tensor = program.tensors[number]
-        found.setdefault(tensor.names[0], set()).add(_part(tensor, region))
-    return found
+        parts.setdefault(tensor.names[0], set()).add(_part(tensor, region))
+    return parts
 
 
 def _part(tensor: TensorInfo, region: Region) -> Part:

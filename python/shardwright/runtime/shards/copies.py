@@ -83,7 +83,7 @@ class Copy:
     def release(self) -> None:
         self._storage.resize_(0)
 
-    def own(self) -> Tensor:
+    def padded_part(self) -> Tensor:
         """This rank's part, as long as the longest."""
         return padded(self.here().to(self.dtype), self.width)
 

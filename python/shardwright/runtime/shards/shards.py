@@ -91,11 +91,11 @@ class Leaves:
         return self._below.get(id(place), frozenset())
 
     def _know(self, place: Any) -> frozenset[int]:
-        own = frozenset([id(place)])
+        below = frozenset([id(place)])
         if isinstance(place, Node):
-            own = frozenset().union(*map(self._know, place.__dict__.values()))
-        self._below[id(place)] = own
-        return own
+            below = frozenset().union(*map(self._know, place.__dict__.values()))
+        self._below[id(place)] = below
+        return below
 
 
 class Arriving:
@@ -103,10 +103,10 @@ class Arriving:
 
     def __init__(self) -> None:
         self.gradients: dict[int, Tensor] = {}
-        self.of: set[int] = set()
+        self.expected: set[int] = set()
 
     def takes(self, parameter: Tensor) -> bool:
-        return id(parameter) in self.of
+        return id(parameter) in self.expected
 
 
 class Shards:
@@ -161,9 +161,9 @@ class Shards:
         """Also after the shards have got other memory."""
         made = [(self.held[it.shard], it) for it in self.table.copies]
         self.copies = [Copy(held, self.device, it) for held, it in made]
-        of = enumerate(self.table.leaves)
+        leaves = enumerate(self.table.leaves)
         self._of_copies = {
-            at: self.copies[leaf.copy].leaf(leaf.region) for at, leaf in of if leaf.copy is not None
+            at: self.copies[leaf.copy].leaf(leaf.region) for at, leaf in leaves if leaf.copy is not None
         }
 
     def on_host(self) -> list[Tensor]:
@@ -286,8 +286,8 @@ class Shards:
             return
         grad = grad.to(data.dtype)
         if self.arriving.takes(data):
-            found = self.arriving.gradients
-            found[id(data)] = _sum(held, found.get(id(data)), grad, part)
+            gradients = self.arriving.gradients
+            gradients[id(data)] = _sum(held, gradients.get(id(data)), grad, part)
         else:
             data.grad = _sum(held, data.grad, grad, part)
 
@@ -295,11 +295,11 @@ class Shards:
     def collecting(self, wanted: bool = True) -> Iterator[dict[int, Tensor]]:
         """What is added meanwhile is not put into `.grad`: gradients by the `id` of their parameters."""
         arriving = self.arriving
-        arriving.gradients, arriving.of = {}, {id(shard.data) for shard in self.held if wanted}
+        arriving.gradients, arriving.expected = {}, {id(shard.data) for shard in self.held if wanted}
         try:
             yield arriving.gradients
         finally:
-            arriving.gradients, arriving.of = {}, set()
+            arriving.gradients, arriving.expected = {}, set()
 
     def update(self, shard: int, value: Tensor) -> None:
         """New memory instead of writing into the old: backward may still need the old value."""
@@ -374,19 +374,19 @@ def _lookup(values: Mapping[str, Tensor]) -> Source:
 
 def _full(source: Source, tensor: TensorInfo) -> Tensor:
     """The whole tensor under any of its names."""
-    found = None
+    value = None
     for name in tensor.names:
         try:
-            found = source(name)
+            value = source(name)
             break
         except KeyError:
             continue
-    if found is None:
+    if value is None:
         raise RuntimeFault("SW0710", f"there is no value for {tensor.kind} {tensor.names[0]!r}")
-    if tuple(found.shape) != tensor.shape:
+    if tuple(value.shape) != tensor.shape:
         raise RuntimeFault(
             "SW0710",
-            f"{tensor.kind} {tensor.names[0]!r} has shape {tuple(found.shape)},"
+            f"{tensor.kind} {tensor.names[0]!r} has shape {tuple(value.shape)},"
             f" the program has {tensor.shape}",
         )
-    return found
+    return value

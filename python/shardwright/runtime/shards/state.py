@@ -50,7 +50,7 @@ def load_full_state_dict(
 
 def owners(program: Program, tensor: TensorInfo) -> list[tuple[int, Region]]:
     """Shards that together are the tensor: for each region the first rank that has it."""
-    found: list[tuple[int, Region]] = []
+    owned: list[tuple[int, Region]] = []
     held = [
         (rank, region)
         for rank, table in enumerate(program.ranks)
@@ -59,9 +59,9 @@ def owners(program: Program, tensor: TensorInfo) -> list[tuple[int, Region]]:
     ]
     # Large ones first: what lies inside of them is not needed.
     for rank, region in sorted(held, key=lambda entry: -numel(entry[1])):
-        if not any(contains(other, region) for _, other in found):
-            found.append((rank, region))
-    return found
+        if not any(contains(other, region) for _, other in owned):
+            owned.append((rank, region))
+    return owned
 
 
 def gather(shards: Shards, comm: Comm, tensor: TensorInfo, value: Callable[[Shard], Tensor]) -> Tensor:
@@ -130,12 +130,12 @@ def _refuse_misfits(
         for name, value in full.items()
         if name in known and tuple(value.shape) != known[name].shape
     ]
-    found = [("missing", missing), ("unknown", extra), ("of another shape", misshapen)]
+    misfits = [("missing", missing), ("unknown", extra), ("of another shape", misshapen)]
     if misshapen or (strict and (missing or extra)):
         raise RuntimeFault(
             "SW0710",
             "the state dict does not fit the model",
-            why="; ".join(f"{label}: {', '.join(listed)}" for label, listed in found if listed),
+            why="; ".join(f"{label}: {', '.join(listed)}" for label, listed in misfits if listed),
             fix="load the state dict of the model that was compiled",
         )
     return missing, extra

@@ -45,9 +45,9 @@ class Versions:
         """The shards of which a leaf is a view, and not a cast or a copy."""
         shards = self._shards
         leaves = zip(shards.table.leaves, shards.leaves(shards.step).tensors, strict=True)
-        found = {
+        numbers = {
             it.shard: None
             for it, leaf in leaves
             if shards.held[it.shard].tensor.trainable and is_view(leaf, shards.held[it.shard].data)
         }
-        return list(found)
+        return list(numbers)

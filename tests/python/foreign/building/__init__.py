@@ -29,14 +29,14 @@ def installed(package: str) -> bool:
 
 def names(package: str) -> list[str]:
     """Of each model that is tried."""
-    found: list[str] = _of(package).names()
-    return found
+    listed: list[str] = _of(package).names()
+    return listed
 
 
 def parts(package: str) -> set[str]:
     """Of these the ones that another of them contains."""
-    found: set[str] = getattr(_of(package), "parts", set)()
-    return found
+    names: set[str] = getattr(_of(package), "parts", set)()
+    return names
 
 
 def build(package: str, name: str) -> Built:

@@ -42,8 +42,8 @@ def names() -> list[str]:
 def build(name: str) -> Built:
     import timm
 
-    found = sorted(timm.list_models(module=name), key=_rank)[:MOST]
-    model = min(found, key=_parameters)
+    names = sorted(timm.list_models(module=name), key=_rank)[:MOST]
+    model = min(names, key=_parameters)
     reason = ""
     for size in SIZES:
         for options in ({"img_size": size}, {}):

@@ -67,21 +67,21 @@ def build(name: str) -> Built:
 def _options(kind: Any) -> dict[str, Any]:
     """What its constructor needs, and of the rest what makes it small."""
     taken = inspect.signature(kind.__init__).parameters
-    found = {name: GIVEN[name] for name in taken if GIVEN.get(name) is not None}
+    options = {name: GIVEN[name] for name in taken if GIVEN.get(name) is not None}
     if "nn" in taken:
         double = 2 if kind.__name__ in ("EdgeConv", "DynamicEdgeConv") else 1
-        found["nn"] = nn.Sequential(nn.Linear(double * WIDTH, 16), nn.ReLU(), nn.Linear(16, WIDTH))
+        options["nn"] = nn.Sequential(nn.Linear(double * WIDTH, 16), nn.ReLU(), nn.Linear(16, WIDTH))
     if "deg" in taken:
-        found |= {
+        options |= {
             "deg": torch.tensor([0, 4, 8, 12]),
             "aggregators": ["mean", "max"],
             "scalers": ["identity", "linear"],
         }
     if kind.__name__ in ATTRIBUTES:
-        found |= {name: 2 for name in ("dim", "edge_dim") if name in taken}
+        options |= {name: 2 for name in ("dim", "edge_dim") if name in taken}
     if kind.__name__ == "NNConv":
-        found["nn"] = nn.Linear(2, WIDTH * WIDTH)
-    return found
+        options["nn"] = nn.Linear(2, WIDTH * WIDTH)
+    return options
 
 
 def _edges() -> Tensor:

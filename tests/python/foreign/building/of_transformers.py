@@ -39,13 +39,13 @@ def names() -> list[str]:
 def parts() -> set[str]:
     """Those that are a part of another type, such as its tower for images."""
     folders: set[str] = set()
-    found = set()
+    names = set()
     for name in _tasks():
         folder = folder_of(name)
         if folder in folders:
-            found.add(name)
+            names.add(name)
         folders.add(folder)
-    return found
+    return names
 
 
 def build(name: str) -> Built:
@@ -66,15 +66,15 @@ def _built(name: str, task: str, kind: str, way: Way) -> Built:
     import transformers
 
     try:
-        found = getattr(transformers, kind)
-        config = fitting(config_of(name, way), found)
-        module, attention = _made(found, config)
+        model_class = getattr(transformers, kind)
+        config = fitting(config_of(name, way), model_class)
+        module, attention = _made(model_class, config)
     except NotBuilt:
         raise
     except Exception as error:
         raise NotBuilt(said(error)) from error
     reason = "no example is known for what it takes"
-    for at, kwargs in enumerate(examples.of(module, config, kind, task)):
+    for at, kwargs in enumerate(examples.examples_for(module, config, kind, task)):
         if at == MOST_EXAMPLES:
             break
         try:
@@ -85,13 +85,13 @@ def _built(name: str, task: str, kind: str, way: Way) -> Built:
     raise NotBuilt(reason)
 
 
-def _made(found: Any, config: Any) -> tuple[nn.Module, str | None]:
+def _made(model_class: Any, config: Any) -> tuple[nn.Module, str | None]:
     """With the attention that most of its users have, where it knows that."""
-    make = getattr(found, "_from_config", None)
+    make = getattr(model_class, "_from_config", None)
     with torch.device("meta"):
-        require_small(_first(make, found, config)[0])
+        require_small(_first(make, model_class, config)[0])
     torch.manual_seed(0)
-    module, attention = _first(make, found, config)
+    module, attention = _first(make, model_class, config)
     if any(type(part).__name__.endswith("Experts") for part in module.modules()):
         # The one that is usual has no kernel in float64.
         with contextlib.suppress(Exception):
@@ -99,9 +99,9 @@ def _made(found: Any, config: Any) -> tuple[nn.Module, str | None]:
     return module, attention
 
 
-def _first(make: Any, found: Any, config: Any) -> tuple[nn.Module, str | None]:
+def _first(make: Any, model_class: Any, config: Any) -> tuple[nn.Module, str | None]:
     if make is None:
-        return found(copy.deepcopy(config)), None
+        return model_class(copy.deepcopy(config)), None
     latest: Exception | None = None
     for attention in ("sdpa", "eager", None):
         options = {} if attention is None else {"attn_implementation": attention}

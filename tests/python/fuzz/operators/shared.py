@@ -28,9 +28,9 @@ def _made(p: Pool, kind: str) -> Value:
 
 def _passed(p: Pool, kind: str, family: str) -> None:
     made = _made(p, kind)
-    found = p.step(p.rng.choice(PASSED[family]).format(x=made, n=made.t.shape[1]))
-    b = p.operand(*found.t.shape)
-    p.step(f"({b} * {found}).sin()")
+    passed = p.step(p.rng.choice(PASSED[family]).format(x=made, n=made.t.shape[1]))
+    b = p.operand(*passed.t.shape)
+    p.step(f"({b} * {passed}).sin()")
 
 
 for _kind in MADE:

@@ -22,27 +22,27 @@ TINY = {
 def config_of(name: str, way: Way) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    found = CONFIG_MAPPING[name]
+    config_class = CONFIG_MAPPING[name]
     pair = _pair(name)
-    config = json.loads(json.dumps((found() if pair is None else pair).to_dict()))
+    config = json.loads(json.dumps((config_class() if pair is None else pair).to_dict()))
     for key in _NOT_OURS:
         config.pop(key, None)
     if pair is None:
         shrunk(config, way)
-        if _has_sections(found):
+        if _has_sections(config_class):
             each_part(config, _fit_sections)
     if "id2label" in config:
         config["num_labels"] = 3
     each_part(config, _strip)
     config.pop("model_type", None)
-    made = found(**config)
+    made = config_class(**config)
     without_cache(made)
     return made
 
 
-def fitting(config: Any, found: Any) -> Any:
+def fitting(config: Any, model_class: Any) -> Any:
     """Of a type of several parts the part that a class is made from."""
-    wanted = getattr(found, "config_class", None)
+    wanted = getattr(model_class, "config_class", None)
     if wanted is None or isinstance(config, wanted):
         return config
     parts = (getattr(config, name, None) for name in getattr(config, "sub_configs", None) or {})
@@ -90,10 +90,10 @@ def _pair(name: str) -> Any:
     return None
 
 
-def _has_sections(found: Any) -> bool:
+def _has_sections(config_class: Any) -> bool:
     """Whether its positions are divided among time, height and width."""
-    module = importlib.import_module(found.__module__)
-    name = "modeling_" + found.__module__.split("configuration_")[-1] + ".py"
+    module = importlib.import_module(config_class.__module__)
+    name = "modeling_" + config_class.__module__.split("configuration_")[-1] + ".py"
     file = Path(module.__file__ or "").parent / name
     return file.is_file() and "mrope_section" in file.read_text(encoding="utf-8")
 

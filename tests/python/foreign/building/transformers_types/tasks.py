@@ -28,11 +28,11 @@ def tasks() -> dict[str, tuple[str, str]]:
     }
     known["BASE"] = modeling_auto.MODEL_MAPPING_NAMES
     order = [task for task in FIRST if task in known] + sorted(known.keys() - set(FIRST))
-    found: dict[str, tuple[str, str]] = {}
+    by_name: dict[str, tuple[str, str]] = {}
     for task in order:
         for name, kind in known[task].items():
-            found.setdefault(name, (task, kind[0] if isinstance(kind, (tuple, list)) else kind))
-    return found
+            by_name.setdefault(name, (task, kind[0] if isinstance(kind, (tuple, list)) else kind))
+    return by_name
 
 
 def folder_of(name: str) -> str:

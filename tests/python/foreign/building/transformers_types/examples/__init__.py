@@ -17,12 +17,12 @@ from .mixed import with_places
 Example = dict[str, Any]
 
 
-def of(module: nn.Module, config: Any, kind: str, task: str) -> Iterator[Example]:
+def examples_for(module: nn.Module, config: Any, kind: str, task: str) -> Iterator[Example]:
     it = About(module, config, kind, task)
     for example in _unlabelled(it):
-        found = with_places(it, example)
-        if found is not None:
-            yield from labelled(it, found)
+        placed = with_places(it, example)
+        if placed is not None:
+            yield from labelled(it, placed)
 
 
 def _unlabelled(it: About) -> Iterator[Example]:
@@ -32,11 +32,11 @@ def _unlabelled(it: About) -> Iterator[Example]:
         _special(it), seen, sounds.examples(it, nothing), others.series(it), others.decisions(it),
         others.inputs(it), _texts(it),
     )  # fmt: skip
-    found = False
+    any_given = False
     for example in known:
-        found = True
+        any_given = True
         yield example
-    if not found:
+    if not any_given:
         yield from others.states(it)
 
 

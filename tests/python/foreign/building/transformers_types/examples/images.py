@@ -42,8 +42,8 @@ def channels(it: About) -> int:
 
 def sizes(it: About) -> list[tuple[int, int]]:
     said = it.find("image_size", "img_size", "input_size")
-    own = [] if said is None else [pair(said)]
-    return own + [size for size in USUAL if size not in own]
+    configured = [] if said is None else [pair(said)]
+    return configured + [size for size in USUAL if size not in configured]
 
 
 def _shapes(it: About) -> Iterator[tuple[int, ...]]:
@@ -111,5 +111,5 @@ def _depth(it: About) -> int:
 
 
 def _seen(it: About, name: str, otherwise: Any) -> Any:
-    found = getattr(getattr(it.config, "vision_config", it.config), name, None)
-    return otherwise if found is None else found
+    value = getattr(getattr(it.config, "vision_config", it.config), name, None)
+    return otherwise if value is None else value

@@ -24,9 +24,9 @@ def labelled(it: About, example: Example) -> Iterator[Example]:
         starts = torch.arange(BATCH) + 1
         yield {**example, "start_positions": starts, "end_positions": starts + 2}
     if "labels" in it.takes and "labels" not in example:
-        found = _labels(it, example)
-        if found is not None:
-            yield {**example, "labels": found}
+        labels = _labels(it, example)
+        if labels is not None:
+            yield {**example, "labels": labels}
     elif "return_loss" in it.takes:
         yield {**example, "return_loss": True}
     yield example

@@ -48,12 +48,12 @@ class About:
         self._plain = torch.tensor(plain or list(range(max(1, min(self.vocabulary, 10)))))
 
     def find(self, *names: str, default: Any = None) -> Any:
-        found = find(self.config, *names)
-        return default if found is None else found
+        value = find(self.config, *names)
+        return default if value is None else value
 
     def number(self, *names: str, default: int) -> int:
-        found = self.find(*names)
-        return found if isinstance(found, int) else default
+        value = self.find(*names)
+        return value if isinstance(value, int) else default
 
     def tokens(self, *shape: int) -> Tensor:
         return self._plain[torch.randint(len(self._plain), shape, generator=self.generator)]
@@ -69,17 +69,17 @@ class About:
 
     def text(self) -> dict[str, Tensor]:
         """What a model of text is given; nothing for others."""
-        found: dict[str, Tensor] = {}
+        inputs: dict[str, Tensor] = {}
         if "input_ids" in self.takes:
-            found["input_ids"] = self.tokens(BATCH, TIME)
+            inputs["input_ids"] = self.tokens(BATCH, TIME)
             if "attention_mask" in self.takes:
-                found["attention_mask"] = torch.ones(BATCH, TIME, dtype=torch.long)
+                inputs["attention_mask"] = torch.ones(BATCH, TIME, dtype=torch.long)
         if "decoder_input_ids" in self.takes:
-            found["decoder_input_ids"] = self.tokens(BATCH, SHORT)
+            inputs["decoder_input_ids"] = self.tokens(BATCH, SHORT)
         if "bbox" in self.takes:
             corner, size = self.whole(40, BATCH, TIME, 2), self.whole(40, BATCH, TIME, 2)
-            found["bbox"] = torch.cat([corner, corner + size], -1)
-        return found
+            inputs["bbox"] = torch.cat([corner, corner + size], -1)
+        return inputs
 
 
 def find(config: Any, *names: str, depth: int = 0) -> Any:
@@ -110,17 +110,17 @@ def pair(size: Any, otherwise: int = 224) -> tuple[int, int]:
 
 
 def first(size: Any) -> int:
-    found: int = size[0] if isinstance(size, (list, tuple)) else size
-    return found
+    number: int = size[0] if isinstance(size, (list, tuple)) else size
+    return number
 
 
 def _special(config: dict[str, Any]) -> set[int]:
-    found: set[int] = set()
+    tokens: set[int] = set()
     for name, value in config.items():
         if isinstance(value, dict):
-            found |= _special(value)
+            tokens |= _special(value)
         elif isinstance(value, int) and not isinstance(value, bool) and _SPECIAL.search(name):
-            found.add(value)
+            tokens.add(value)
         elif isinstance(value, list) and name.endswith(("token_id", "token_ids")):
-            found |= {token for token in value if isinstance(token, int)}
-    return found
+            tokens |= {token for token in value if isinstance(token, int)}
+    return tokens

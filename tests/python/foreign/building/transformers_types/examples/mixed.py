@@ -29,13 +29,13 @@ def with_places(it: About, example: Example) -> Example | None:
         return None
     places = torch.full((BATCH, count // BATCH), token)
     ids = torch.cat([it.tokens(BATCH, 4), places, it.tokens(BATCH, SHORT)], 1)
-    found = {**example, "input_ids": ids}
+    placed = {**example, "input_ids": ids}
     if "attention_mask" in it.takes:
-        found["attention_mask"] = torch.ones_like(ids)
+        placed["attention_mask"] = torch.ones_like(ids)
     for name in ("token_type_ids", "mm_token_type_ids"):
         if name in it.takes and (name != "token_type_ids" or "gemma" in it.kind.lower()):
-            found[name] = (ids == token).long()
-    return found
+            placed[name] = (ids == token).long()
+    return placed
 
 
 def _features(function: Any, example: Example) -> int | None:
@@ -45,12 +45,12 @@ def _features(function: Any, example: Example) -> int | None:
     given = pytree.tree_map_only(Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, given)
     try:
         with torch.no_grad():
-            found = function(**copied(given))
+            features = function(**copied(given))
     except Exception:
         return None
     for name in ("pooler_output", "last_hidden_state"):
-        if getattr(found, name, None) is not None:
-            found = getattr(found, name)
+        if getattr(features, name, None) is not None:
+            features = getattr(features, name)
             break
-    tensors = [leaf for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor)]
+    tensors = [leaf for leaf in pytree.tree_leaves(features) if isinstance(leaf, Tensor)]
     return sum(x.numel() for x in tensors) // tensors[0].shape[-1] if tensors else None
