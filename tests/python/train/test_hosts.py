@@ -82,7 +82,9 @@ def steps_of(folder: Path) -> list[dict[str, Any]]:
     return [step for step in found if "loss" in step]
 
 
-def start(machines: Hosts, at: int, folder: Path, env: dict[str, str], *words: str) -> subprocess.Popen[bytes]:
+def start(
+    machines: Hosts, at: int, folder: Path, env: dict[str, str], *words: str
+) -> subprocess.Popen[bytes]:
     """The page's line, on one of them."""
     name = machines.names[at]
     said = {"FIRST": machines.names[0], "GLOO_SOCKET_IFNAME": hosts.LINK, **env}
@@ -119,3 +121,33 @@ def test_hosts_train_as_one_process(
     steps = steps_of(folder)
     assert {step["ranks"] for step in steps} == {each * len(machines.names)}
     assert {step["step"]: step["loss"] for step in steps} == pytest.approx(expected, rel=2e-5)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.parametrize("machines", [3], indirect=True)
+def test_a_host_whose_power_fails_is_left_out(
+    machines: Hosts, folder: Path, expected: dict[int, float]
+) -> None:
+    """Nobody closes its connections: that it is gone follows from its silence. `auto` plans anew for two."""
+    (folder / "lost").write_text(machines.names[-1])
+    known = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=5"
+    cache = str(folder / "cache")
+    env = {"HOSTS": "2:3", "RANKS": "1", "PET_RDZV_CONF": known, "SHARDWRIGHT_CACHE": cache}
+    words = settings(**{"plan.name": "auto", "hooks": "[ranks.py:Ranks]"})
+    agents = [start(machines, at, folder, env, *words) for at in range(3)]
+    deadline = time.monotonic() + PATIENCE
+    while not (folder / "here").exists():
+        assert agents[0].poll() is None and time.monotonic() < deadline, said(folder)
+        time.sleep(0.05)
+    machines.cut_off(2)
+    wait_for(agents[:2], folder)
+    steps = steps_of(folder)
+    for step in steps:
+        assert step["loss"] == pytest.approx(expected[step["step"]], rel=2e-5), step
+    ranks = [(step["step"], step["ranks"]) for step in steps]
+    fewer = ranks.index((SAVED + 1, 2))
+    assert ranks[:fewer] in ([(at, 3) for at in range(1, last)] for last in (GONE, GONE + 1))
+    assert ranks[fewer:] == [(at, 2) for at in range(SAVED + 1, STEPS + 1)]
+    assert f"step-{SAVED:08d}: {SAVED} of {STEPS} steps are done" in said(folder)
+    assert "SW0783" in said(folder)
