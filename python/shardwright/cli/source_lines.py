@@ -39,8 +39,8 @@ def source_lines(graph: Graph, model: str) -> dict[str, str]:
 
 
 def _files(paths: set[str]) -> dict[str, Path]:
-    """The files that are called so, as capture names them: of modules that are there, or of packages that would
-    be found. A graph from the cache was made without importing its model."""
+    """The files that are called so, as capture names them: of modules that are imported, or of packages that
+    could be. A graph from the cache was made without importing its model."""
     names = {path.rpartition("/")[2] for path in paths}
     by_name: dict[str, set[Path]] = defaultdict(set)
     for module in list(sys.modules.values()):

@@ -18,7 +18,7 @@ from test_page import PLAN, VIEWS, data_of, show
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTED = ROOT / "docs" / "how-to" / "report.md"
-# Places of the timeline's canvas, in pixels: above all rows, the height of a row, and in it what is communicated.
+# Of the timeline's canvas in pixels: what is above all rows, a row, and in it what is communicated.
 HEAD, ROW, TALK = 28, 50, 35
 
 
@@ -95,7 +95,8 @@ def is_late(browser: Browser, data: Any) -> None:
     code, middle, (instr, _, long, exposed) = max(red, key=lambda one: one[2][3])
     assert exposed > 0
     x, y, width, left = browser.ask(
-        "(() => { const it = document.getElementById('timeline-canvas'); const box = it.getBoundingClientRect();"
+        "(() => { const it = document.getElementById('timeline-canvas');"
+        " const box = it.getBoundingClientRect();"
         " return [box.x, box.y, it.clientWidth - LINE.left, LINE.left]; })()"
     )
     whole = timeline["seconds"] * timeline["ticks_per_second"]

@@ -359,8 +359,8 @@ class TorchComm:
             return messages.gathered(value, _host_group(), first=self.rank == 0)
 
     def tally(self, numbers: Sequence[int], what: str) -> list[int]:
-        # Where ranks give Gloo different sizes it waits for ever, or ends the process: first go as many numbers
-        # as always, and the others once it is seen that all ranks are here.
+        # Where ranks give Gloo different sizes it waits for ever, or ends the process. So as many numbers as
+        # always go first, and the others once it is seen that all ranks are here.
         mark = zlib.crc32(f"{what} {len(numbers)}".encode())
         head, rest = numbers[: FIRST - 1], numbers[FIRST - 1 :]
         with watch.outside_calls(what), explained():
