@@ -47,9 +47,9 @@ def _files(paths: set[str]) -> dict[str, Path]:
         file = vars(module).get("__file__")
         if isinstance(file, str) and file.replace("\\", "/").rpartition("/")[2] in names:
             by_name[short_path(file)].add(Path(file).resolve())
-    found = {path: files.pop() for path, files in by_name.items() if path in paths and len(files) == 1}
+    imported = {path: files.pop() for path, files in by_name.items() if path in paths and len(files) == 1}
     packaged = {path: _of_package(path) for path in paths - set(by_name)}
-    return found | {path: file for path, file in packaged.items() if file is not None}
+    return imported | {path: file for path, file in packaged.items() if file is not None}
 
 
 def _of_package(path: str) -> Path | None:
