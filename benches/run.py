@@ -41,6 +41,7 @@ BENCHES = {
     "predicted-4": "predicted_4",
     "shaped": "shaped",
     "start": "start",
+    "report": "reports",
     "host": "host",
     "integrations": "integrations",
     "lightning": "lightning_trainer",
@@ -48,7 +49,7 @@ BENCHES = {
 }
 # What takes rights that not everybody has, or half an hour: only by name.
 APART = {
-    *("published", "measured", "shaped", "found", "paper", "search", "curves"),
+    *("published", "measured", "shaped", "found", "paper", "search", "curves", "report"),
     *("integrations", "lightning", "equal-losses"),
 }
 

@@ -110,11 +110,21 @@ class Browser:
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def click(self, selector: str) -> None:
+        self.press(*self.place(selector))
+
+    def hover(self, selector: str) -> None:
+        self.move(*self.place(selector))
+
+    def place(self, selector: str) -> tuple[float, float]:
+        """The middle of an element, which comes into view."""
         x, y = self.ask(
             f"(() => {{ const box = document.querySelector({json.dumps(selector)}); "
             "box.scrollIntoView({ block: 'center' }); const it = box.getBoundingClientRect(); "
             "return [it.x + it.width / 2, it.y + it.height / 2]; })()"
         )
+        return x, y
+
+    def press(self, x: float, y: float) -> None:
         self.move(x, y)
         for kind in ("mousePressed", "mouseReleased"):
             self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..capture.lines import short_path
+from ..support.short_paths import short_path
 from .describe import Describer
 
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep

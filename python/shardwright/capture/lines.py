@@ -7,11 +7,12 @@ import os
 import re
 import sysconfig
 import types
-from collections.abc import Iterable
 from typing import TypeVar
 
 import torch
 from torch import fx
+
+from ..support.short_paths import INSTALLED, NOTEBOOK, short_path
 
 E = TypeVar("E", bound=BaseException)
 _WHERE = "shardwright_module"
@@ -20,8 +21,6 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # The files of the package that are models.
 _MODELS = (_OURS + "demo.py", os.path.join(_OURS, "shipped", "evoformer.py"))
 _STDLIB = os.path.join(sysconfig.get_paths()["stdlib"], "")
-_INSTALLED = ("site-packages", "dist-packages")
-_NOTEBOOK = re.compile(r"ipykernel_\d+|^<ipython-input")
 _FRAME = re.compile(r'File "([^"]*)", line (\d+)')
 # Where PyTorch looks at what it is given.
 _CHECKING = (os.path.join(_TORCH, "nn", ""), os.path.join(_TORCH, "distributions", ""))
@@ -135,34 +134,16 @@ def said_by(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def short_path(file: str) -> str:
-    """A path from the outermost package that holds the file; never an absolute path."""
-    if _NOTEBOOK.search(file):
-        return "notebook"
-    parts = os.path.abspath(file).replace(os.sep, "/").split("/")
-    for folder in _INSTALLED:
-        if folder in parts:
-            return "/".join(parts[len(parts) - parts[::-1].index(folder) :])
-    return "/".join(_from_package(parts))
-
-
-def _from_package(parts: list[str]) -> Iterable[str]:
-    start = len(parts) - 1
-    while start > 1 and os.path.isfile("/".join([*parts[:start], "__init__.py"])):
-        start -= 1
-    return parts[start:]
-
-
 def _is_ours(file: str) -> bool:
     return file.startswith(_OURS) and file not in _MODELS
 
 
 def _is_models(file: str) -> bool:
-    if _NOTEBOOK.search(file):
+    if NOTEBOOK.search(file):
         return True
     if file.startswith(("<", _TORCH)):
         return False
-    if any(f"{os.sep}{folder}{os.sep}" in file for folder in _INSTALLED):
+    if any(f"{os.sep}{folder}{os.sep}" in file for folder in INSTALLED):
         return True
     return not file.startswith(_STDLIB)
 

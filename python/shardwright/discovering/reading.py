@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ..capture.lines import is_models_file, short_path
+from ..capture.lines import is_models_file
+from ..support.short_paths import short_path
 
 _READS = {"item", "__bool__", "__int__", "__float__", "__index__", "__contains__", "tolist", "numpy"}
 _READS |= {"equal", "allclose", "is_nonzero"}

@@ -27,7 +27,7 @@ def seconds(comm: Comm, work: Work, before: Work | None = None) -> float:
 def often(comm: Comm, work: Work, before: Work | None = None, lasts: float = LASTS) -> int:
     """How often all ranks do it, to last so long."""
     once = min(stretch(comm, work, before) for _ in range(3))
-    agreed = comm.tally([int(once * 1e9)])[0] / comm.world / 1e9
+    agreed = comm.tally([int(once * 1e9)], "a measurement")[0] / comm.world / 1e9
     return max(1, int(lasts / max(agreed, 1e-6)))
 
 

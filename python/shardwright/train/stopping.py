@@ -35,7 +35,7 @@ class Stopping:
 
     def is_asked(self) -> bool:
         """On any rank. All ranks call this."""
-        return any(self._comm.tally([int(self._asked)]))
+        return any(self._comm.tally([int(self._asked)], "the question whether to stop"))
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._asked = True

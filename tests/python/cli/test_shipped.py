@@ -146,15 +146,15 @@ from shardwright.start.auto_plan import Choice
 from shardwright.cli import main
 from shardwright.shipped.table import SHIPPED
 SHIPPED["tiny"] = replace(SHIPPED["alphafold2-87m"], config={config})
-words = "simulate tiny --batch 4 --sequence 8 --plan data --cluster dgx-h100:2x1".split()
-assert main(words) == 0
+words = "tiny --batch 4 --sequence 8 --plan data --cluster dgx-h100:2x1".split()
+assert main(["{command}", *words]) == 0
 print(sorted({{"torch", "transformers"}} & set(sys.modules)))
 """
 
 
 def test_a_second_start_imports_no_torch(folder: Path) -> None:
     config = dict(small("alphafold2-87m").config)
-    code = SECOND.format(config=config)
+    code = SECOND.format(command="simulate", config=config)
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for _ in range(2)]
     assert [run.returncode for run in runs] == [0, 0], runs
     first, second = (run.stdout.splitlines() for run in runs)
@@ -162,6 +162,22 @@ def test_a_second_start_imports_no_torch(folder: Path) -> None:
     assert (first[-1], second[-1]) == ("['torch']", "[]")
     # What capture has to say is said again.
     assert runs[0].stderr == runs[1].stderr
+
+
+def test_the_second_page_has_the_models_lines_as_the_first_and_imports_no_torch(
+    folder: Path, tmp_path: Path
+) -> None:
+    code = SECOND.format(command="report", config=dict(small("alphafold2-87m").config))
+    run = [sys.executable, "-c", code]
+    pages, last = [], []
+    for _ in range(2):
+        done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        last.append(done.stdout.splitlines()[-1])
+        pages.append((tmp_path / "report.html").read_text())
+    assert last == ["['torch']", "[]"]
+    assert pages[0] == pages[1]
+    assert "first, at = msa[:, 0" in pages[1]
 
 
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,7 +191,9 @@ def _agreed(rank: int) -> list[list[int]]:
     comm_module.FEW = 2
     comm = TorchComm(watch=False)
     comm.prepare([])
-    return [comm.tally([rank, 7]), *comm.rows([rank, rank * rank])]
+    many = comm.tally([rank] * 40, "many")
+    assert many == [3] * 40
+    return [comm.tally([rank, 7], "a sum"), *comm.rows([rank, rank * rank], "rows")]
 
 
 @pytest.mark.processes

@@ -29,7 +29,7 @@ EXPERTS = "once, of all sizes together: experts take their own rows, of which th
 # By file, function and what it calls.
 EXCEPTIONS = {
     "agreement/alike.py _tensor .item()": "an argument of a call of the interface, once",
-    "communication/comm.py TorchComm.tally .tolist()": "on the host anyway",
+    "communication/comm.py TorchComm._summed .tolist()": "on the host anyway",
     "communication/messages.py bytes_of .cpu()": "files, messages of the host, batches of the first calls",
     "communication/messages.py _announced .tolist()": "on the host anyway",
     "communication/timed.py HostClock.now perf_counter()": "only while `sw.record` looks, on a CPU",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -75,6 +76,13 @@ elif how == "destroys":
         steps(2)
 elif how == "barrier":
     dist.barrier() if leaves else steps(2)
+elif how == "sum or barrier":
+    dist.barrier() if leaves else model.comm.tally([1], "a sum of theirs")
+elif how in ("another sum", "a longer sum"):
+    many = 1 if how == "another sum" else 40
+    model.comm.tally([1] * many, "a sum of ours") if leaves else steps(2)
+elif how == "two sums":
+    model.comm.tally([1], "a sum of ours" if leaves else "a sum of theirs")
 elif how == "no backward":
     loss = model(x, labels)
     if not leaves:
@@ -129,6 +137,7 @@ def in_time(ended: forked.Ended, folder: Path) -> bool:
         ("evaluates", 1, "SW0782", "rank 1 left the loop after step 3"),
         ("barrier", 1, "SW0785", "rank 1 waits outside the model after step 3 (loop.py:"),
         ("no backward", 1, "SW0785", "rank 1 waits in train_step after step 3 (loop.py:"),
+        ("sum or barrier", 1, "SW0785", "rank 0 waits in a sum of theirs after step 3 (loop.py:"),
     ],
 )
 def test_a_rank_that_leaves_the_loop(how: str, leaver: int, code: str, words: str, tmp_path: Path) -> None:
@@ -139,11 +148,30 @@ def test_a_rank_that_leaves_the_loop(how: str, leaver: int, code: str, words: st
         else:
             assert ended.code != 0 and "done" not in ended.out
             # Whoever waits in a call of PyTorch may hear first that the other rank has gone.
-            if not (how == "barrier" and rank == leaver):
+            if not (how.endswith("barrier") and rank == leaver):
                 explained = f"error[{code}]" in ended.error and words in ended.error
                 referred = f"rank {rank} ends with {code}: rank 0 says why" in ended.error
                 assert explained or (rank > 0 and referred), ended.error
             assert in_time(ended, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("how", "first", "second"),
+    [
+        ("another sum", "train_step, the agreement on a call", "a sum of ours"),
+        ("a longer sum", "train_step, the agreement on a call", "a sum of ours"),
+        ("two sums", "a sum of theirs", "a sum of ours"),
+    ],
+)
+def test_ranks_that_meet_in_different_places_say_so_at_once(
+    how: str, first: str, second: str, tmp_path: Path
+) -> None:
+    explains, refers = run(how, tmp_path)
+    assert "error[SW0785]: the ranks meet in different places" in explains.error
+    at = r"after step 3 \(loop\.py:\d+\)"
+    assert re.search(f"rank 0 waits in {first} {at}; rank 1 waits in {second} {at}\n", explains.error)
+    assert refers.error == "shardwright: rank 1 ends with SW0785: rank 0 says why\n"
+    assert (explains.code, refers.code) == (1, 1)
 
 
 def test_a_label_out_of_range_on_one_rank(tmp_path: Path) -> None:

@@ -112,6 +112,10 @@ class Steps:
         """Of whose state a checkpoint is."""
         return self.model
 
+    def parts(self) -> list[Tensor]:
+        """What this rank has of all parameters."""
+        return [shard.data for shard in self.model.shards.held]
+
     def train(self, arguments: Sequence[Any], *, last: bool) -> Any:
         """`last` of the batches whose gradients come together."""
         call = self._call("training_step", arguments)
@@ -174,8 +178,10 @@ class Steps:
             parameter.grad = grad
 
         def arrive(factor: Tensor) -> None:
+            # On a GPU to look at it would cost more than to multiply by one.
+            is_one = factor.device.type == "cpu" and factor.item() == 1
             for parameter, grad in made:
-                grad = grad.mul_(factor.to(grad.device))
+                grad = grad if is_one else grad.mul_(factor.to(grad.device))
                 parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
 
         assert loss is not None
@@ -243,6 +249,9 @@ class Children:
     @property
     def root(self) -> nn.Module:
         return self.module
+
+    def parts(self) -> list[Tensor]:
+        return [part for parts in own_names(self.module, self.models).values() for part in parts]
 
     def train(self, arguments: Sequence[Any], *, last: bool) -> Any:
         return self.module.training_step(*arguments)

@@ -40,7 +40,7 @@ from ...errors import RuntimeFault
 from ...runtime.optimizers.clipping import clip_grad_norm_
 from .examples import first_batch, random_kept, random_states, set_random_states, with_whole_batches
 from .making import Made, Wanted, make
-from .running import load_whole_optimizer, own_names, whole_optimizer, whole_state
+from .running import load_whole_optimizer, whole_optimizer, whole_state
 
 # What a run depends on besides what Lightning keeps, among the entries of a checkpoint.
 CLOCK = "shardwright"
@@ -176,8 +176,7 @@ class ShardwrightStrategy(ParallelStrategy):
             return
         running = self._running.running
         stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        aside = [p for parts in own_names(running.module, running.models).values() for p in parts]
-        aside = [p for p in aside if id(p) not in stepped and p.grad is not None]
+        aside = [p for p in running.parts() if id(p) not in stepped and p.grad is not None]
         kept = [p.grad for p in aside]
         for p in aside:
             p.grad = None

@@ -137,7 +137,9 @@ class Agreement:
         self._seen[fingerprint] += 1
         new = self._seen[fingerprint] <= FIRST and not problem
         content = digest(_given(calls)) if new and not self.pieces else 0
-        *sums, saying, knowing = self.comm.tally([fingerprint, content, self.said, self.news])
+        *sums, saying, knowing = self.comm.tally(
+            [fingerprint, content, self.said, self.news], "the agreement on a call"
+        )
         self.said, self.news = saying > 0, knowing > 0
         if sums != [self.comm.world * fingerprint, self.comm.world * content]:
             everyone = self.comm.all_gather_objects((record, content))
@@ -156,7 +158,7 @@ class Agreement:
             for call, row in zip(calls, sizes, strict=True)
             for number in (digest(_given([call])) if new else 0, *row)
         ]
-        everyone = self.comm.rows(digests)
+        everyone = self.comm.rows(digests, "the sizes of a batch")
         agreed, at = [], 0
         for call, split, row in zip(calls, splits, sizes, strict=True):
             rows = [theirs[at : at + 1 + len(row)] for theirs in everyone]

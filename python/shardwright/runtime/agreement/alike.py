@@ -49,7 +49,7 @@ def same_everywhere(comm: Comm, marks: Sequence[Any]) -> bool:
     mine = number_of(repr(marks).encode())
     # The sum alone could be right on one rank by chance, and all have to decide alike.
     squares = [mine, (mine % (1 << 20)) ** 2]
-    return comm.tally(squares) == [comm.world * number for number in squares]
+    return comm.tally(squares, "a comparison of all ranks") == [comm.world * number for number in squares]
 
 
 def text_of(value: Any) -> str:

@@ -92,7 +92,7 @@ class Alone:
     def gather_objects(self, value: Any) -> list[Any] | None:
         return [value] * self.world
 
-    def tally(self, numbers: Sequence[int]) -> list[int]:
+    def tally(self, numbers: Sequence[int], what: str) -> list[int]:
         return [self.world * number for number in numbers]
 
     def all_gather_objects(self, value: Any) -> list[Any]:

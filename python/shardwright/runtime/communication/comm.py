@@ -8,6 +8,7 @@ order of its pieces. The other implementation, threads in one process, is in `lo
 from __future__ import annotations
 
 import weakref
+import zlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -22,6 +23,7 @@ from . import devices, groups, messages, watch
 from .devices import DeviceLike
 from .groups import Group, Kind, Line, Lines, line
 from .places import place_of
+from .verdicts import crossed
 from .watch import explain_once, explained, wait_for
 from .wires import added, moved, placed
 from .works import All, Done, Sent, Sorted, Summed, Work
@@ -94,10 +96,13 @@ class Comm(Protocol):
     def gather_objects(self, value: Any) -> list[Any] | None:
         """Picklable values of all ranks, in their order, on rank 0; `None` on the others."""
 
-    def tally(self, numbers: Sequence[int]) -> list[int]:
-        """Each number's sum over all ranks of the world; on the host, and gives up on ranks that left."""
+    def tally(self, numbers: Sequence[int], what: str) -> list[int]:
+        """Each number's sum over all ranks of the world; on the host, and gives up on ranks that left.
 
-    def rows(self, numbers: Sequence[int]) -> list[list[int]]:
+        `what` it is for is the same on all ranks: one that is elsewhere is told by it.
+        """
+
+    def rows(self, numbers: Sequence[int], what: str) -> list[list[int]]:
         """As many numbers of each rank, in the order of the ranks; as `tally`."""
 
     def all_gather_objects(self, value: Any) -> list[Any]:
@@ -121,6 +126,8 @@ class Comm(Protocol):
 
 # Ranks whose numbers Gloo adds up in a ring as quickly as in pairs.
 FEW = 8
+# So many numbers go first, whatever is summed.
+FIRST = 16
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
@@ -351,19 +358,29 @@ class TorchComm:
         with explained():
             return messages.gathered(value, _host_group(), first=self.rank == 0)
 
-    def tally(self, numbers: Sequence[int]) -> list[int]:
+    def tally(self, numbers: Sequence[int], what: str) -> list[int]:
+        # Where ranks give Gloo different sizes it waits for ever, or ends the process. So as many numbers as
+        # always go first, and the others once it is seen that all ranks are here.
+        mark = zlib.crc32(f"{what} {len(numbers)}".encode())
+        head, rest = numbers[: FIRST - 1], numbers[FIRST - 1 :]
+        with watch.outside_calls(what), explained():
+            marks, *sums = self._summed([mark, *head] + [0] * (FIRST - 1 - len(head)))
+            if marks != self.world * mark:
+                raise crossed(self.all_gather_objects(watch.here(what)))
+            return sums[: len(head)] + (self._summed(rest) if rest else [])
+
+    def _summed(self, numbers: Sequence[int]) -> list[int]:
         sums = torch.tensor(numbers, dtype=torch.int64)
-        with explained():
-            if self.world > FEW:
-                return messages.total(sums, _host_group(), self.rank, self.world).tolist()
-            wait_for(dist.all_reduce(sums, group=_host_group(), async_op=True))
+        if self.world > FEW:
+            return messages.total(sums, _host_group(), self.rank, self.world).tolist()
+        wait_for(dist.all_reduce(sums, group=_host_group(), async_op=True))
         return sums.tolist()
 
-    def rows(self, numbers: Sequence[int]) -> list[list[int]]:
+    def rows(self, numbers: Sequence[int], what: str) -> list[list[int]]:
         width = len(numbers)
         everyone = [0] * (self.world * width)
         everyone[self.rank * width : (self.rank + 1) * width] = numbers
-        counted = self.tally(everyone) if self.world > 1 else everyone
+        counted = self.tally(everyone, what) if self.world > 1 else everyone
         return [counted[start : start + width] for start in range(0, len(counted), max(width, 1))]
 
     def all_gather_objects(self, value: Any) -> list[Any]:

@@ -320,10 +320,10 @@ class LocalComm:
         values = self._meet("gather_objects", self._everyone, value)
         return values if self.rank == 0 else None
 
-    def tally(self, numbers: Sequence[int]) -> list[int]:
+    def tally(self, numbers: Sequence[int], what: str) -> list[int]:
         return [sum(column) for column in zip(*self._meet("tally", self._everyone, numbers), strict=True)]
 
-    def rows(self, numbers: Sequence[int]) -> list[list[int]]:
+    def rows(self, numbers: Sequence[int], what: str) -> list[list[int]]:
         return [list(row) for row in self._meet("rows", self._everyone, numbers)]
 
     def all_gather_objects(self, value: Any) -> list[Any]:

@@ -120,6 +120,18 @@ def other_batches(ranks: Sequence[int], why: str) -> RuntimeFault:
     )
 
 
+def crossed(at: Sequence[str]) -> RuntimeFault:
+    """Ranks that have met, and each for something else; all know where each is."""
+    fault = _apart("the ranks meet in different places", at)
+    fault.everywhere = True
+    return fault
+
+
+def described(kind: str, steps: int, place: str) -> str:
+    what = f"waits in {kind}" if kind else "waits outside the model"
+    return f"{what} after step {steps}" + (f" ({place})" if place else "")
+
+
 def listed(ranks: Sequence[int]) -> str:
     """`rank 1`, `ranks 0, 2 and 3`."""
     if len(ranks) == 1:
@@ -143,17 +155,20 @@ def _deadlock(states: Sequence[State], patience: float) -> RuntimeFault | None:
         return None
     if len({(state.call, state.kind, state.ended) for state in states}) == 1:
         return None
-    at = [f"rank {rank} {_described(state)}" for rank, state in enumerate(states)]
-    return RuntimeFault(
-        "SW0785",
-        "the ranks wait for each other for ever",
-        why="; ".join(at),
-        fix="let every rank make the same calls in the same order",
-    )
+    at = [_described(state) for state in states]
+    return _apart("the ranks wait for each other for ever", at)
 
 
 def _described(state: State) -> str:
     if state.ended:
         return f"has finished after step {state.steps}"
-    what = f"waits in {state.kind}" if state.kind else "waits outside the model"
-    return f"{what} after step {state.steps}" + (f" ({state.place})" if state.place else "")
+    return described(state.kind, state.steps, state.place)
+
+
+def _apart(what: str, at: Sequence[str]) -> RuntimeFault:
+    return RuntimeFault(
+        "SW0785",
+        what,
+        why="; ".join(f"rank {rank} {where}" for rank, where in enumerate(at)),
+        fix="let every rank make the same calls in the same order",
+    )

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import timedelta
 from types import TracebackType
@@ -26,7 +26,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ...errors import RuntimeFault, ShardwrightError
-from .verdicts import SILENT, Echo, State, failure, gone, judge, lost, place_of, silent
+from .verdicts import SILENT, Echo, State, described, failure, gone, judge, lost, place_of, silent
 
 INTERVAL = 2.0
 PATIENCE = 20.0
@@ -116,6 +116,18 @@ def inside(kind: str, *, new: bool = True) -> Iterator[None]:
         watcher.leave()
 
 
+def outside_calls(kind: str) -> AbstractContextManager[None]:
+    """Around what all ranks do together, be it in a call or not: a call says already what it is."""
+    return nullcontext() if _watcher is not None and _watcher.kind else inside(kind, new=False)
+
+
+def here(what: str) -> str:
+    """Where this rank is: in what, after which step, at which line of the user's."""
+    kind, steps = ("", 0) if _watcher is None else (_watcher.kind, _watcher.steps)
+    place, _ = place_of(sys._getframe())
+    return described(f"{kind}, {what}" if kind not in ("", what) else what, steps, place)
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """Around what all ranks do on the host: a connection that broke says which rank has gone."""
@@ -180,6 +192,11 @@ class Watcher:
         self._tell()
         # The others count from here on: a rank that stops before its thread's first round has a heart.
         self.store.add(_heart(rank), 1)
+
+    @property
+    def kind(self) -> str:
+        """What this rank is in, of what all do together."""
+        return self._kinds[-1] if self._kinds else ""
 
     # What the main thread calls.
 
@@ -288,7 +305,7 @@ class Watcher:
 
     def _tell(self, ended: bool = False) -> State:
         place, waiting = place_of(sys._current_frames().get(self._main or 0))
-        kind = self._kinds[-1] if self._kinds else ""
+        kind = self.kind
         mark, since = self._mark
         if mark != (now := (self.calls, self.messages, kind, place)):
             since = time.monotonic()

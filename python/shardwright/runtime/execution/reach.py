@@ -66,7 +66,7 @@ def used_anywhere(
     """
     if len(program.seeded) < 2 or comm.world == 1:
         return frozenset(used)
-    counts = comm.tally([int(at in used) for at in program.seeded])
+    counts = comm.tally([int(at in used) for at in program.seeded], "the agreement on gradients")
     uses = dict(zip(program.seeded, counts, strict=True))
     unlike = [at for at, count in uses.items() if program.leaves[at] == "whole" and 0 < count < comm.world]
     if unlike:

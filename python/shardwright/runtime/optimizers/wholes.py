@@ -116,7 +116,7 @@ class Wholes:
         numbers = sorted({piece.tensor.id for piece in self._gathered})
         mine = {shard.tensor.id for shard in self._shards.held if shard.data.grad is not None}
         flags = [int(number in mine) for number in numbers]
-        counts = flags if self._comm.world == 1 else self._comm.tally(flags)
+        counts = flags if self._comm.world == 1 else self._comm.tally(flags, "the optimizer's step")
         arrived = {number for number, count in zip(numbers, counts, strict=True) if count}
         for number in arrived & self._own.keys():
             self._own[number].grad = torch.empty_like(self._own[number])
