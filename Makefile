@@ -56,7 +56,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/target/bytecode
 # Tests run as many processes as there are cores; each of them is one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: help docs demo test fuzz mutate mutants zoo quick lint format bench bench-real build edges rust-lint rust-tests python-lint python-tests oldest wheel gpu clean
+.PHONY: help docs demo test fuzz mutate mutants zoo quick hosts lint format bench bench-real build edges rust-lint rust-tests python-lint python-tests oldest wheel gpu clean
 
 help: ## says what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ docs: $(VENV)/.docs ## the documentation as a site, in target/site; links that l
 quick: build ## the inner loop: CASES of each test that takes no processes and no time, 0 for all
 	$(CARGO_TEST)
 	$(PYTEST) -m "not processes and not slow" --cases=$(CASES)
+
+hosts: build ## training on hosts that are namespaces, each with a network of its own: root only, eight minutes
+	SHARDWRIGHT_HOSTS=1 $(PYTEST) tests/python/train/test_hosts.py
 
 lint: rust-lint python-lint ## format, clippy, links in docs of Rust, ruff, mypy, stubs
 

@@ -18,7 +18,7 @@ def default_deadline() -> float | None:
         return deadline_of(float(said))
     except ValueError:
         raise ClusterError(
-            "SW0929",
+            "SW0935",
             f"SHARDWRIGHT_DEADLINE={said!r} is no number of seconds",
             why="it says how long a search for a plan may take",
             fix="set it to a number such as 120, or to inf for as long as it takes",

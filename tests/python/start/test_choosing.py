@@ -15,9 +15,11 @@ import models
 import shardwright as sw
 from shardwright._core import cluster_devices
 from shardwright.cli import main
+from shardwright.errors import ClusterError
 from shardwright.runtime import run_local
 from shardwright.start.auto_plan import Choice, Here, cluster_here
 from shardwright.start.options import PlanOptions
+from shardwright.support.deadline import default_deadline
 
 torch.set_num_threads(1)
 
@@ -352,3 +354,12 @@ def test_memory_over_time_comes_to_what_is_told(capsys: pytest.CaptureFixture[st
         # It grows a little with micro-batches beyond those that what is needed is counted of.
         assert most == pytest.approx(answer["memory"][one["rank"]]["needed"], rel=0.01)
         assert all(0 <= start <= end <= answer["seconds"] for start, end, _ in one["stretches"])
+
+
+def test_how_long_a_search_may_take_is_said_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for said, seconds in (("", 60.0), ("7.5", 7.5), ("inf", None)):
+        monkeypatch.setenv("SHARDWRIGHT_DEADLINE", said)
+        assert default_deadline() == seconds == Choice("cpu:2").deadline
+    monkeypatch.setenv("SHARDWRIGHT_DEADLINE", "soon")
+    with pytest.raises(ClusterError, match=r"SW0935\S* SHARDWRIGHT_DEADLINE='soon' is no number of seconds"):
+        default_deadline()
