@@ -98,7 +98,7 @@ class Alone:
     def all_gather_objects(self, value: Any) -> list[Any]:
         return [value] * self.world
 
-    def rows(self, numbers: Sequence[int]) -> list[list[int]]:
+    def rows(self, numbers: Sequence[int], what: str) -> list[list[int]]:
         return [list(numbers)] * self.world
 
     @property
