@@ -34,7 +34,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """After `-m` and `-k` have chosen."""
     if number := config.getoption("--cases"):
         chosen = first_cases(items, number)
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        kept = set(chosen)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = chosen
 
 
