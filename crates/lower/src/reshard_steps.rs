@@ -92,6 +92,16 @@ fn price(kind: HopKind, _along: &[Axis], bytes: u64) -> u64 {
 
 /// What an exchange costs the rank that gets most: a message from each other rank, and what is in them.
 fn exchanged(middle: &[Middle], target: &Layout, exchange: &Pieces) -> u64 {
+    let price = |from: &BTreeMap<RankId, u64>| from.values().map(|size| LATENCY + size * WIDTH).sum::<u64>();
+    received(middle, target, exchange).values().map(price).max().unwrap_or(0)
+}
+
+/// Elements that each rank gets from each other rank in an exchange.
+pub fn received(
+    middle: &[Middle],
+    target: &Layout,
+    exchange: &Pieces,
+) -> BTreeMap<RankId, BTreeMap<RankId, u64>> {
     let mut messages: BTreeMap<RankId, BTreeMap<RankId, u64>> = BTreeMap::new();
     for (from, to, region) in &exchange.pieces {
         let from = middle[exchange.sources[*from]].entry.rank;
@@ -100,8 +110,7 @@ fn exchanged(middle: &[Middle], target: &Layout, exchange: &Pieces) -> u64 {
             *messages.entry(to).or_default().entry(from).or_default() += region.numel().unsigned_abs();
         }
     }
-    let price = |from: &BTreeMap<RankId, u64>| from.values().map(|size| LATENCY + size * WIDTH).sum::<u64>();
-    messages.values().map(price).max().unwrap_or(0)
+    messages
 }
 
 fn layout(sharding: &Sharding) -> Layout {

@@ -603,31 +603,27 @@ fn reduction_kind(plan: Option<&Move>, leaves: &Layout, held: &Layout) -> Reduce
 }
 
 /// Elements that each rank gets from others in an exchange.
-fn received(plan: &Move, target: &Layout) -> BTreeMap<RankId, i64> {
-    let mut received: BTreeMap<RankId, i64> = BTreeMap::new();
-    let Method::Exchange(pieces) = &plan.method else { return received };
-    for (from, to, region) in &pieces.pieces {
-        let from = plan.middle[pieces.sources[*from]].entry.rank;
-        let to = target.entries[pieces.targets[*to]].rank;
-        *received.entry(to).or_default() += if from == to { 0 } else { region.numel() };
-    }
-    received
+fn received(plan: &Move, target: &Layout) -> BTreeMap<RankId, u64> {
+    let Method::Exchange(pieces) = &plan.method else { return BTreeMap::new() };
+    let messages = reshard_steps::received(&plan.middle, target, pieces);
+    messages.into_iter().map(|(rank, from)| (rank, from.into_values().sum())).collect()
 }
 
 /// Elements that each rank gets from others where leaves are summed in groups: all but its own part, twice.
-fn received_for_sums(leaves: &Layout, groups: &Grouping) -> BTreeMap<RankId, i64> {
-    let mut received: BTreeMap<RankId, i64> = BTreeMap::new();
-    for group in groups {
-        let members = i64::try_from(group.len()).unwrap_or(i64::MAX);
-        for rank in group {
-            let all = leaves.on(*rank).map(|at| leaves.entries[at].region.numel()).sum::<i64>();
-            received.insert(*rank, 2 * (all - all / members));
-        }
-    }
-    received
+fn received_for_sums(leaves: &Layout, groups: &Grouping) -> BTreeMap<RankId, u64> {
+    let of_group = |group: &Vec<RankId>| {
+        let members = group.len() as u64;
+        let of_rank = |rank: &RankId| {
+            let shards = leaves.on(*rank).map(|at| leaves.entries[at].region.numel().unsigned_abs());
+            let all = shards.sum::<u64>();
+            (*rank, 2 * (all - all / members))
+        };
+        group.iter().map(of_rank).collect::<Vec<_>>()
+    };
+    groups.iter().flat_map(of_group).collect()
 }
 
-fn most(received: &BTreeMap<RankId, i64>) -> i64 {
+fn most(received: &BTreeMap<RankId, u64>) -> u64 {
     received.values().copied().max().unwrap_or(0)
 }
 
