@@ -1,7 +1,7 @@
 //! Gradients of leaves: where they arise, the messages that they are reduced in, and how they get to the shards.
 
 use graph::Dtype;
-use program::{ExchangeId, GroupingId, Instr, LeafId, Of};
+use program::{ExchangeId, GroupingId, Instr, LeafId, Of, Program, RankId};
 
 use crate::purpose::Purpose;
 
@@ -40,7 +40,7 @@ impl Walk<'_, '_> {
     pub(super) fn make_messages(&mut self) {
         for (index, instr) in self.rank.body.instrs().enumerate() {
             let Instr::ReduceGradients { leaves, group } = instr else { continue };
-            if self.is_alone_in(*group) {
+            if is_alone_in(self.cx.program, self.rank.id, *group) {
                 continue;
             }
             let messages = self.new_messages(leaves);
@@ -77,11 +77,6 @@ impl Walk<'_, '_> {
             }
             self.ledger.becomes(message, Purpose::Gradients);
         }
-    }
-
-    fn is_alone_in(&self, group: GroupingId) -> bool {
-        let groups = &self.cx.program.groupings[group.index()];
-        groups.iter().any(|group| *group == [self.rank.id])
     }
 
     pub(super) fn by_dtype(&self, leaves: &[LeafId]) -> Vec<Vec<usize>> {
@@ -121,6 +116,11 @@ impl Walk<'_, '_> {
             self.ledger.release(gradient);
         }
     }
+}
+
+/// Whether a rank is by itself in its group.
+pub(super) fn is_alone_in(program: &Program, rank: RankId, grouping: GroupingId) -> bool {
+    program.groupings[grouping.index()].iter().any(|group| *group == [rank])
 }
 
 /// Those of one dtype together, in the order of what comes first.

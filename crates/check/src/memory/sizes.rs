@@ -13,6 +13,8 @@ use crate::cuts::extents;
 use crate::region::numel;
 use crate::state::{Context, Rank};
 
+use super::gradients::is_alone_in;
+
 /// What parts of operators cost, by numbers: parts of the same cost have the same.
 #[derive(Default)]
 pub(super) struct RankSizes {
@@ -79,8 +81,7 @@ fn sent(cx: &mut Context<'_>, rank: &Rank<'_>, instr: &Instr, sizes: &mut Vec<u6
             }
         }
         Instr::ReduceGradients { group, .. } => {
-            let groups = &cx.program.groupings[group.index()];
-            sizes.push(u64::from(groups.iter().any(|group| *group == [rank.id])));
+            sizes.push(u64::from(is_alone_in(cx.program, rank.id, *group)));
         }
         Instr::Exchange { exchange, .. } | Instr::ExchangeGradients { exchange, .. } => {
             let all = count::sent(cx, *exchange);
