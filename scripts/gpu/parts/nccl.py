@@ -31,7 +31,7 @@ def run(setting: Setting, finding: Finding) -> None:
     for name, method in METHODS.items():
         table.row(name, *(_tried(finding, setting, comm, name, method, dtype) for dtype in DTYPES))
     with finding.trying("what counts on the host"):
-        finding.expect(comm.tally([3, 4]) == [3, 4], "tally of one rank is what it gave")
+        finding.expect(comm.tally([3, 4], "two numbers") == [3, 4], "tally of one rank is what it gave")
         finding.expect(comm.hand(b"x") == b"x", "hand of one rank is what it gave")
         finding.expect(comm.all_gather_objects("y") == ["y"], "all_gather_objects of one rank")
     with finding.trying("ends"):

@@ -71,7 +71,7 @@ def test_what_one_module_takes_is_told_of_that_module(monkeypatch: pytest.Monkey
     gelu = torch.nn.functional.gelu
 
     def slow(*given: Any, **named: Any) -> Any:
-        time.sleep(0.05)
+        time.sleep(0.2)
         return gelu(*given, **named)
 
     def rank(rank: int, comm: Any) -> Any:
@@ -81,10 +81,10 @@ def test_what_one_module_takes_is_told_of_that_module(monkeypatch: pytest.Monkey
 
     profile = run_local(2, rank)[0]
     [entry] = [it for it in profile.entries if (it["name"], it["pass"]) == ("h.*.mlp", "forward")]
-    # Two layers, each of which sleeps.
-    assert entry["measured"] > 0.1
+    # Two layers, each of which sleeps; what the marks themselves take is not counted.
+    assert entry["measured"] > 0.35
     others = [it for it in profile.entries if it["kind"] == "computation" and it is not entry]
-    assert all(it["measured"] < 0.1 for it in others)
+    assert all(it["measured"] < 0.2 for it in others)
 
 
 def test_a_step_leaves_the_model_as_it_was() -> None:
