@@ -9,6 +9,7 @@
 
 mod blocks;
 pub mod constraints;
+mod counterparts;
 mod device_list;
 pub mod dim_names;
 mod exchange;

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use graph::{Graph, OpId};
 use rules::families::{self, View};
-use rules::rewriting::Origin;
 use rules::{Analysis, DimId, Kind, Loop, Rewriting, Rewritten};
 
+use crate::counterparts::Counterparts;
 use crate::{On, OpPlan, Plan, Split, legal};
 
 /// The operators that a plan splits along dims with their own algorithm, or whose parts exchange rows.
@@ -63,19 +63,9 @@ pub fn carried(plan: &Plan, analysis: &Analysis, rewritten: &Rewritten<'_>, fres
             ops[op.index()].splits = splits;
         }
     }
-    let pieces = pieces(plan, &rewritten.origins);
-    let pieces_of = |span: &Vec<OpId>| {
-        let mut all: Vec<OpId> = span.iter().flat_map(|op| pieces[op.index()].iter().copied()).collect();
-        all.sort_unstable();
-        all
-    };
-    let between = |(a, b): &(OpId, OpId)| {
-        let [a, b] = [a, b].map(|op| &pieces[op.index()]);
-        a.iter().flat_map(|a| b.iter().map(|b| (*a, *b))).collect::<Vec<_>>()
-    };
-    let order = plan.order.iter().flat_map(between).collect();
-    let recompute = plan.recompute.iter().map(pieces_of).collect();
-    let offload = plan.offload.iter().map(pieces_of).collect();
+    let pieces = Counterparts::new(plan.ops.len(), rewritten.origins.iter().map(|origin| Some(origin.op)));
+    let order = pieces.order(&plan.order);
+    let (recompute, offload) = (pieces.spans(&plan.recompute), pieces.spans(&plan.offload));
     let of_blocks = if plan.blocks.is_empty() { &[][..] } else { &rewritten.origins };
     let blocks = of_blocks.iter().map(|origin| plan.block(origin.op)).collect();
     Plan { ops, order, recompute, offload, blocks, ..plan.clone() }
@@ -118,15 +108,6 @@ fn as_read(
     let first = all.next()??;
     let agree = all.all(|other| other.as_ref() == Some(&first));
     (agree && first != op_plan.splits && legal(graph, analysis, op, &first).is_ok()).then_some(first)
-}
-
-/// What is made of each operator of a plan.
-fn pieces(plan: &Plan, origins: &[Origin]) -> Vec<Vec<OpId>> {
-    let mut pieces = vec![vec![]; plan.ops.len()];
-    for (op, origin) in origins.iter().enumerate() {
-        pieces[origin.op.index()].push(OpId::new(op));
-    }
-    pieces
 }
 
 /// Where a dim of the original operator stands in a piece: a dim of the piece's rule, and the original's dims that

@@ -11,6 +11,7 @@ use graph::{Graph, OpId, TensorId};
 use rules::slicing::{self, Piece, slice};
 use rules::{Analysis, Sliced, Slices, rewrite};
 
+use crate::counterparts::Counterparts;
 use crate::exchange;
 use crate::select::clip;
 use crate::{MOST, On, OpPlan, Plan, Split, carried, legal, recompute, rewritings};
@@ -83,13 +84,21 @@ pub fn rewritten(graph: &Graph, analysis: &Analysis, plan: &Plan) -> Result<Grap
     Ok(rewritten)
 }
 
-/// The same decisions for the graph in slices: what an operator is made for is divided as that was, and a block is a
-/// slice of one.
+/// The same decisions for the graph in slices: what an operator is made for is divided as that was, a block is a slice
+/// of one, and what is said of several operators is said of those of each slice.
 fn for_slices(plan: &Plan, analysis: &Analysis, sliced: &Sliced<'_>, fresh: &Analysis) -> Plan {
     let ops = sliced.graph.op_ids().map(|op| piece(plan, analysis, sliced, fresh, op)).collect();
-    let recompute = recompute::sorted(spans(&plan.recompute, &sliced.pieces));
-    let offload = recompute::sorted(spans(&plan.offload, &sliced.pieces));
-    let (order, blocks) = (order(plan, &sliced.pieces), blocks(plan, &sliced.pieces));
+    let slices = sliced.pieces.iter().map(|piece| piece.slice).max().map_or(0, |last| last + 1);
+    let of_slice = |slice| sliced.pieces.iter().map(move |piece| (piece.slice == slice).then_some(piece.op));
+    let slices: Vec<Counterparts> =
+        (0..slices).map(|slice| Counterparts::new(plan.ops.len(), of_slice(slice))).collect();
+    let spans = |spans: &[Vec<OpId>]| {
+        recompute::sorted(slices.iter().flat_map(|pieces| pieces.spans(spans)).collect())
+    };
+    let (recompute, offload) = (spans(&plan.recompute), spans(&plan.offload));
+    let of_slices = |pair| slices.iter().flat_map(move |pieces| pieces.order(std::slice::from_ref(pair)));
+    let order = plan.order.iter().flat_map(of_slices).collect();
+    let blocks = blocks(plan, &sliced.pieces);
     Plan { ops, order, recompute, offload, blocks, tokens: 1, ..plan.clone() }
 }
 
@@ -160,28 +169,6 @@ fn same_factor(old: &[Vec<i64>], new: &[Vec<i64>], factor: usize) -> Option<usiz
         before += new.len();
     }
     None
-}
-
-/// Of each span what is of one slice.
-fn spans(spans: &[Vec<OpId>], pieces: &[Piece]) -> Vec<Vec<OpId>> {
-    let slices = pieces.iter().map(|piece| piece.slice).max().map_or(0, |last| last + 1);
-    let one = |span: &Vec<OpId>, slice: usize| -> Vec<OpId> {
-        let belongs = |piece: &Piece| piece.slice == slice && span.binary_search(&piece.op).is_ok();
-        pieces.iter().enumerate().filter(|(_, piece)| belongs(piece)).map(|(op, _)| OpId::new(op)).collect()
-    };
-    let all = spans.iter().flat_map(|span| (0..slices).map(move |slice| (span, slice)));
-    all.map(|(span, slice)| one(span, slice)).filter(|span| !span.is_empty()).collect()
-}
-
-/// Of one slice the first comes before the second.
-fn order(plan: &Plan, pieces: &[Piece]) -> Vec<(OpId, OpId)> {
-    let pieces_of = |wanted: OpId| pieces.iter().enumerate().filter(move |(_, piece)| piece.op == wanted);
-    let pairs = |(a, b): (OpId, OpId)| {
-        pieces_of(a).flat_map(move |first| pieces_of(b).map(move |then| (first, then)))
-    };
-    let all =
-        plan.order.iter().copied().flat_map(pairs).filter(|(first, then)| first.1.slice == then.1.slice);
-    all.map(|(first, then)| (OpId::new(first.0), OpId::new(then.0))).collect()
 }
 
 /// Slices of one block follow each other, then those of the next.

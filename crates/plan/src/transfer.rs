@@ -13,6 +13,7 @@ use graph::{Graph, OpId};
 use rules::{Analysis, Kind, OpDims};
 
 use crate::classes::Classes;
+use crate::counterparts::Counterparts;
 use crate::exchange;
 use crate::fit::{fit, without_idle_copies};
 use crate::{On, OpPlan, Plan, Split, blocks, recompute, tokens};
@@ -38,9 +39,10 @@ pub fn transfer(plan: &Plan, from: Side<'_>, to: Side<'_>) -> Transferred {
         .collect();
     follow_neighbours(to, plan.devices, &mut ops, &mut notes);
     let ops = ops.into_iter().map(|op| op.unwrap_or_else(|| everywhere(plan.devices))).collect();
-    let order = orders(plan, to.graph, &source, &mut notes);
-    let recompute = spans(plan, from.graph, to.graph, &source);
-    let (offload, blocks) = (there(&plan.offload, &source), in_blocks(plan, to.graph, &source));
+    let pieces = Counterparts::new(from.graph.ops.len(), source.iter().copied());
+    let order = orders(plan, to.graph, &pieces, &mut notes);
+    let recompute = spans(plan, from.graph, to.graph, &pieces);
+    let (offload, blocks) = (pieces.spans(&plan.offload), in_blocks(plan, to.graph, &source));
     let mut plan = Plan { ops, order, recompute, offload, blocks, ..plan.clone() };
     let mut notes = notes.print(to.graph);
     notes.extend(whole_sequence(&mut plan, to));
@@ -82,21 +84,11 @@ fn matches(old: &Graph, new: &Graph) -> Vec<Option<OpId>> {
 }
 
 /// What is recomputed, as far as it is there. A plan that follows the model does so here.
-fn spans(plan: &Plan, old: &Graph, new: &Graph, source: &[Option<OpId>]) -> Vec<Vec<OpId>> {
+fn spans(plan: &Plan, old: &Graph, new: &Graph, pieces: &Counterparts) -> Vec<Vec<OpId>> {
     if plan.recompute == recompute::of_model(old) {
         return recompute::of_model(new);
     }
-    there(&plan.recompute, source)
-}
-
-/// The operators of spans that the new graph has.
-fn there(spans: &[Vec<OpId>], source: &[Option<OpId>]) -> Vec<Vec<OpId>> {
-    let there = |span: &Vec<OpId>| {
-        let matched =
-            (0..source.len()).filter(|at| source[*at].is_some_and(|old| span.binary_search(&old).is_ok()));
-        matched.map(OpId::new).collect()
-    };
-    recompute::sorted(spans.iter().map(there).collect())
+    pieces.spans(&plan.recompute)
 }
 
 /// The block of each operator; new ones go with what they read.
@@ -230,13 +222,8 @@ fn everywhere(devices: u32) -> OpPlan {
 }
 
 /// The orders between operators that are still there, if they can all be kept.
-fn orders(plan: &Plan, to: &Graph, source: &[Option<OpId>], notes: &mut Notes) -> Vec<(OpId, OpId)> {
-    let mut new: HashMap<OpId, OpId> = HashMap::new();
-    for op in to.op_ids() {
-        source[op.index()].map(|old| new.insert(old, op));
-    }
-    let kept: Vec<(OpId, OpId)> =
-        plan.order.iter().filter_map(|(a, b)| Some((*new.get(a)?, *new.get(b)?))).collect();
+fn orders(plan: &Plan, to: &Graph, pieces: &Counterparts, notes: &mut Notes) -> Vec<(OpId, OpId)> {
+    let kept = pieces.order(&plan.order);
     if !is_order(to, &kept) {
         notes.add(kept[0].0, "the plan's order cannot be kept; operators run in the model's order");
         return vec![];
