@@ -1,7 +1,7 @@
 //! Follows calls: forward through their operators, backward through them in reverse.
 
 use graph::{OpId, TensorId};
-use program::{BufId, Call, CallId, Grad, Which};
+use program::{BufId, Call, CallId, Grad, Saves, Which};
 use rules::{Interval, Kind, Reduction, Through};
 
 use crate::facts::Facts;
@@ -149,7 +149,7 @@ fn follow(
 
 /// Whether all is known of what a call forgot; an error if it is given something else.
 fn given_again(cx: &Context<'_>, rank: &Rank<'_>, call: &Call, grad: &Grad) -> Result<bool, Fault> {
-    if !call.forgets {
+    if !matches!(call.saves, Saves::Made { .. }) {
         return Ok(true);
     }
     let leaf_of = &cx.codes[rank.role].leaf_of;

@@ -20,8 +20,9 @@ pub(crate) fn in_time(body: &Body) -> Option<Wrong> {
     for (at, instr) in body.instrs().enumerate() {
         let pass = body.pass_at(at);
         let wrong = match instr {
-            Instr::Call(call) if call.offloads => send(&mut sent, Offloaded::Call(call.id), at, pass)
-                .or_else(|| call.recompute.then(|| "offloads what it does not save".into())),
+            Instr::Call(call) if call.saves.is_offloaded() => {
+                send(&mut sent, Offloaded::Call(call.id), at, pass)
+            }
             Instr::Keep { id, offloads: true, .. } => send(&mut sent, Offloaded::Kept(*id), at, pass),
             Instr::Fetch { what } => match sent.get_mut(what) {
                 _ if !pass.gives_back() => Some("stands outside backward".into()),

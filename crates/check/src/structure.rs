@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use graph::{Graph, Source, TensorId};
 use program::{
     Arg, Body, BufId, Call, CallId, Code, Collective, Grad, Inputs, Instr, Leaf, Of, Output, Own, Pass,
-    PerRank, Program, RankId, Role, Update, Which,
+    PerRank, Program, RankId, Role, Saves, Update, Which,
 };
 use rules::{Analysis, Region};
 
@@ -623,11 +623,12 @@ fn first_half(grad: &Grad, pass: Pass, open: Option<&Call>) -> Option<String> {
     let Some(open) = open.filter(|_| pass.gives_back()) else {
         return Some(format!("the backward of call {call} comes before the call, or a second time"));
     };
-    if open.recompute {
-        return Some(format!("call {call} saves nothing for its backward"));
-    }
-    let (does, is) = if open.forgets { ("does not keep", "is not") } else { ("keeps", "is") };
-    let fits = open.forgets != grad.recomputed.is_empty();
+    let is_given = !grad.recomputed.is_empty();
+    let (does, is, fits) = match open.saves {
+        Saves::Nothing => return Some(format!("call {call} saves nothing for its backward")),
+        Saves::Made { .. } => ("does not keep", "is not", is_given),
+        Saves::All { .. } => ("keeps", "is", !is_given),
+    };
     (!fits).then(|| format!("call {call} {does} what it reads, and {is} given it again"))
 }
 

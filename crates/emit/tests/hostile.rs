@@ -203,6 +203,21 @@ fn refusals() {
     insta::assert_snapshot!(json.chain(code).collect::<Vec<_>>().join("\n"));
 }
 
+#[test]
+fn what_a_call_does_not_save_is_neither_forgotten_nor_offloaded() {
+    for mark in ["forget", "offload"] {
+        let (graph, mut files) = files();
+        let text = &mut files[0].text;
+        let call = text.find("run.call(").unwrap();
+        let end = call + text[call..].find(")\n").unwrap();
+        text.insert_str(end, ", recompute=True");
+        assert!(read(&graph, &files).is_ok());
+        files[0].text.insert_str(end, &format!(", {mark}=True"));
+        let error = read(&graph, &files).expect_err("it is refused");
+        assert!(error.to_string().contains("saves nothing"), "{error}");
+    }
+}
+
 /// What is made of numbers alone is made where the rank computes, and the text must say so.
 #[test]
 fn refused_devices() {

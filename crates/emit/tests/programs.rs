@@ -7,7 +7,8 @@ use emit::{File, emit, read};
 use graph::Graph;
 use program::{
     Arg, CallId, Collective, Cut, Does, Exchange, ExchangeId, GradSync, GroupingId, How, Instr, KeepId, Leaf,
-    Loop, Of, Offloaded, Pass, PerRank, Piece, Program, RankId, Slice, Steps, Task, Timetable, Update, When,
+    Loop, Of, Offloaded, Pass, PerRank, Piece, Program, RankId, Saves, Slice, Steps, Task, Timetable, Update,
+    When,
 };
 use rules::{Interval, Reduction, Region};
 use serde_json::Value;
@@ -196,10 +197,10 @@ fn mixed(graph: &Graph) -> Program {
         }
     });
     if let Some(Instr::Call(call)) = b.body.code_mut(0, Pass::Forward).instrs.last_mut() {
-        call.recompute = true;
+        call.saves = Saves::Nothing;
     }
     if let Some(Instr::Call(call)) = b.body.code_mut(0, Pass::Forward).instrs.first_mut() {
-        call.offloads = true;
+        call.saves = Saves::All { offloaded: true };
     }
     b.forward(Instr::Update { shard: 2, from: b.of("add") });
     b.forward(Instr::Keep { id: KeepId(0), from: vec![b.of("add")], offloads: true });

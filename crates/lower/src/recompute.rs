@@ -8,6 +8,8 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use program::Saves;
+
 use crate::event::{Event, ReshardPath};
 use crate::layout::{Interner, LayoutId};
 use crate::segments::Segments;
@@ -45,7 +47,7 @@ impl Recomputed {
         ways: &HashMap<UseId, ReshardPath>,
     ) -> (Vec<Event>, bool) {
         let current = &known.segments.all[segment];
-        if !(current.forgets || current.reads_recomputed) || self.saved[segment] {
+        if matches!(current.saves, Saves::All { .. }) || self.saved[segment] {
             return (vec![], false);
         }
         let mut events = vec![];
@@ -57,8 +59,9 @@ impl Recomputed {
             if needed != segment {
                 let it = &known.segments.all[needed];
                 // Its own backward follows before that of the spans around both ends: what that needs is made at once.
-                let saves =
-                    it.forgets && (current.reads_recomputed || current.inside.starts_with(&it.inside));
+                let saves = it.saves == Saves::Nothing
+                    && (matches!(current.saves, Saves::Made { .. })
+                        || current.inside.starts_with(&it.inside));
                 events.push(Event::Recompute { segment: needed, saves });
                 self.saved[needed] |= saves;
             }
@@ -131,7 +134,7 @@ impl Known<'_> {
         if self.segments.all[maker].block != self.segments.all[reader].block {
             return 0;
         }
-        if self.segments.all[reader].reads_recomputed {
+        if matches!(self.segments.all[reader].saves, Saves::Made { .. }) {
             return inside(maker).count();
         }
         inside(maker).zip(inside(reader)).take_while(|(a, b)| a == b).count()

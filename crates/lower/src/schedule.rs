@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use graph::{Source, TensorId};
 use indexmap::IndexSet;
-use program::{Exchange, ExchangeId, GradSync, Grouping, GroupingId, Pass, Piece, RankId};
+use program::{Exchange, ExchangeId, GradSync, Grouping, GroupingId, Pass, Piece, RankId, Saves};
 use sharding::{Along, Get};
 
 use crate::buckets::{Across, Buckets, Message};
@@ -332,7 +332,7 @@ impl Schedule {
     fn backward(&mut self, asked: &ScheduleInput<'_>, interner: &mut Interner) {
         let ScheduleInput { cx, uses, segments, .. } = *asked;
         let mut recomputed = Recomputed::new(segments.all.len());
-        let recomputes = segments.all.iter().any(|segment| segment.forgets);
+        let recomputes = segments.all.iter().any(|segment| segment.saves == Saves::Nothing);
         let ways = if recomputes { ways(&self.codes) } else { HashMap::new() };
         let mut end = Buckets::default();
         for block in (0..cx.plan.block_count()).rev() {

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use graph::{OpId, Source};
+use program::Saves;
 
 use crate::layout::{Interner, bytes};
 use crate::param_sharding::{ParamShardings, layer};
@@ -23,17 +24,13 @@ pub struct Segment {
     pub block: u32,
     /// The spans that it is in, which are recomputed.
     pub inside: Inside,
-    /// Whether forward keeps nothing of it, and backward calls it again.
-    pub forgets: bool,
+    /// What forward saves of it. Of what is in spans that is nothing, and backward calls it again. What is dear and
+    /// reads from spans that it is not in saves what it gives: what it reads, backward computes again.
+    pub saves: Saves,
     /// What must be gathered for it, if parameters are gathered in passing.
     pub units: BTreeSet<usize>,
-    /// Whether forward keeps what it gives but nothing of what it reads, which its backward has computed again:
-    /// it is dear, and reads from spans that it is not in.
-    pub reads_recomputed: bool,
     /// What the plan sends to the host that it is in.
     pub offloaded: Option<usize>,
-    /// Whether it keeps something for its backward that can go there.
-    pub offloads: bool,
 }
 
 impl Segment {
@@ -43,11 +40,9 @@ impl Segment {
             before: vec![],
             block,
             inside: Rc::clone(inside),
-            forgets: false,
+            saves: Saves::All { offloaded: false },
             units: BTreeSet::new(),
-            reads_recomputed: false,
             offloaded,
-            offloads: false,
         }
     }
 }
@@ -118,9 +113,6 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, param_shardings: &ParamShardings, inte
         }
         let segment = all.len() - 1;
         all[segment].units.extend(units);
-        let keeps = || spans::keeps(cx.graph, cx.analysis, op, cx.needs_grad);
-        all[segment].forgets |= !inside.is_empty() && keeps();
-        all[segment].offloads |= offloaded[op.index()].is_some() && keeps();
         for id in needed {
             if !moved[id.index()] {
                 waiting += to_reduce(cx, uses, interner, id);
@@ -135,10 +127,21 @@ pub fn cut(cx: &Context<'_>, uses: &Uses, param_shardings: &ParamShardings, inte
     let leaves = |id: &UseId| uses.get(*id).readers.iter().any(|r| !matches!(r, TensorReader::Op(..)));
     let after = (0..uses.all.len()).map(UseId::new).filter(|id| leaves(id) && !moved[id.index()]).collect();
     all.retain(|s| !s.ops.is_empty());
-    let reading = |segment: &Segment| spans::reads_recomputed(cx, &spans, &segment.ops);
-    let reads: Vec<bool> = all.iter().map(reading).collect();
-    all.iter_mut().zip(reads).for_each(|(segment, recomputed)| segment.reads_recomputed = recomputed);
+    all.iter_mut().for_each(|segment| segment.saves = saves(cx, &spans, segment));
     Segments { all, of: segment_of, after }
+}
+
+fn saves(cx: &Context<'_>, spans: &[Inside], segment: &Segment) -> Saves {
+    let keeps = || segment.ops.iter().any(|op| spans::keeps(cx.graph, cx.analysis, *op, cx.needs_grad));
+    if !segment.inside.is_empty() && keeps() {
+        return Saves::Nothing;
+    }
+    let offloaded = segment.offloaded.is_some() && keeps();
+    if spans::reads_recomputed(cx, spans, &segment.ops) {
+        Saves::Made { offloaded }
+    } else {
+        Saves::All { offloaded }
+    }
 }
 
 /// For each operator the set of the plan that goes to the host with it.

@@ -36,7 +36,7 @@ use rules::{Reduction, Region, Rewriting, Rewritten, Slices};
 pub use code::{Code, Does, Loop, OrderKey, Pass, Run, Step, Steps, Task, Timetable, When};
 pub use instr::{
     Arg, Call, Collective, Cut, Field, FieldKind, FieldMut, Grad, GradSync, How, Instr, Kind, LocalOp,
-    Offloaded, Slice, Which,
+    Offloaded, Saves, Slice, Which,
 };
 pub use per_rank::{Own, PerRank};
 

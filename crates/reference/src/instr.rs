@@ -1,6 +1,6 @@
 //! What each instruction does on a rank, as the runtime does it.
 
-use program::{Arg, BufId, Call, Grad, Instr, Offloaded, Slice, Which};
+use program::{Arg, BufId, Call, Grad, Instr, Offloaded, Saves, Slice, Which};
 use rules::{Interval, Region};
 
 use crate::machine::{Machine, Trouble};
@@ -90,11 +90,12 @@ impl<'a> Machine<'a> {
         for (buf, x) in call.outputs.iter().zip(&ran.outputs) {
             rank.bufs.insert(*buf, ran.tape.leave(x));
         }
-        if !call.recompute {
+        if call.saves != Saves::Nothing {
             let is_leaf = |buf: &BufId| self.leaf_of(rank.role, *buf).is_some();
-            let keep = |(buf, value): (&BufId, Value)| (!is_leaf(buf) && !call.forgets).then_some(value);
+            let keeps = matches!(call.saves, Saves::All { .. });
+            let keep = |(buf, value): (&BufId, Value)| (!is_leaf(buf) && keeps).then_some(value);
             let inputs = call.inputs.iter().zip(inputs).map(keep).collect();
-            let saved = Saved { inputs, offloaded: call.offloads };
+            let saved = Saved { inputs, offloaded: call.saves.is_offloaded() };
             rank.runs.entry(job.when).or_default().saved.insert(call.id, saved);
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Calls: what their operators make and keep, and how that goes again in their backward.
 
-use program::{BufId, Call, CallId, Grad, LocalOp, Offloaded, Which};
+use program::{BufId, Call, CallId, Grad, LocalOp, Offloaded, Saves, Which};
 
 use crate::calls::needing;
 use crate::held::LocalPart;
@@ -26,7 +26,7 @@ impl<'a> Walk<'_, 'a> {
             self.drop_all(&done[offset]);
         }
         self.own_results(call);
-        if call.offloads {
+        if call.saves.is_offloaded() {
             self.send(Offloaded::Call(call.id), saved.iter().flatten());
         }
         self.saved.insert(call.id.0, saved);
@@ -45,7 +45,7 @@ impl<'a> Walk<'_, 'a> {
             }
         }
         self.ledger.meanwhile(cost.meanwhile.forward, Purpose::Working);
-        if call.recompute || local.no_grad || !self.trains() {
+        if call.saves == Saves::Nothing || local.no_grad || !self.trains() {
             self.ledger.meanwhile(cost.kept.more, Purpose::Working);
             return vec![];
         }
@@ -68,7 +68,9 @@ impl<'a> Walk<'_, 'a> {
             self.values[input.index()] == self.values[buf.index()] && self.bytes(**input) == self.bytes(buf)
         };
         let others = || call.inputs.iter().filter(|input| !self.code().leaf_of.contains_key(input));
-        call.forgets && !self.is_repeated(buf) && others().any(|input| same(&input))
+        matches!(call.saves, Saves::Made { .. })
+            && !self.is_repeated(buf)
+            && others().any(|input| same(&input))
     }
 
     /// Whether a value is a view that reads some of its memory in several places.

@@ -466,16 +466,8 @@ impl<'a> Reader<'a> {
                 let ops = sections[0].split(';').map(|op| self.op(op.trim())).collect();
                 self.calls.push(number);
                 let id = CallId::new(self.calls.len() - 1);
-                let (recompute, forgets) = (word == "recompute", word == "forget");
-                Instr::Call(Call {
-                    id,
-                    inputs,
-                    outputs,
-                    ops,
-                    recompute,
-                    forgets,
-                    offloads: word == "offload",
-                })
+                let saves = Saves::from_marks(Saves::MARKS.map(|mark| word == mark)).unwrap();
+                Instr::Call(Call { id, inputs, outputs, ops, saves })
             }
             "grad" => {
                 self.pass = Pass::Backward;

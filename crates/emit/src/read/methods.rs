@@ -6,7 +6,7 @@ use diag::{Error, Result};
 use graph::TensorId;
 use program::{
     Arg, BufId, Call, CallId, Collective, Cut, ExchangeId, FieldMut, Grad, GradSync, GroupingId, How, Instr,
-    KeepId, Kind, LeafId, Of, Offloaded, Slice, Which,
+    KeepId, Kind, LeafId, Of, Offloaded, Saves, Slice, Which,
 };
 use rules::Reduction;
 
@@ -224,8 +224,10 @@ impl<'a> Methods<'a, '_> {
                 inputs.extend((!self.reader.is_leaf(*buf)).then_some(*buf));
             }
         }
-        let (recompute, forgets) = (self.mark(args, "recompute")?, self.mark(args, "forget")?);
-        let offloads = self.mark(args, "offload")?;
+        let [nothing, made, offloaded] = Saves::MARKS.map(|mark| self.mark(args, mark));
+        let saves = Saves::from_marks([nothing?, made?, offloaded?]).ok_or_else(|| {
+            self.misuse("a call with `recompute` saves nothing that it could forget or offload")
+        })?;
         let line = self.line;
         let mut code = Code::new(self.reader);
         let outputs = code.call(name, values, usize::MAX, false, line)?;
@@ -235,7 +237,7 @@ impl<'a> Methods<'a, '_> {
         let read = ops.iter().flat_map(program::LocalOp::inputs).chain(outputs.iter().copied());
         inputs.extend(read.filter(|buf| self.reader.is_leaf(*buf) && seen.insert(*buf)));
         self.bind(targets, unpack, &outputs)?;
-        Ok(Instr::Call(Call { id, inputs, outputs, ops, recompute, forgets, offloads }))
+        Ok(Instr::Call(Call { id, inputs, outputs, ops, saves }))
     }
 
     fn mark(&self, args: &Args<'_, 'a>, name: &str) -> Result<bool> {

@@ -77,7 +77,7 @@ impl<'n> Words<'n> {
                 | Field::Which(_)
                 | Field::How(_) => {}
                 Field::Extents(_) | Field::Region(_) => {}
-                Field::Recomputes(_) | Field::Drops(_) | Field::Overlaps(_) => {}
+                Field::Saves(_) | Field::Overlaps(_) => {}
             }
         }
         let unpack = targets.len() > 1;

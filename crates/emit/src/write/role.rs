@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use graph::Graph;
-use program::{Body, BufId, Call, Code, Collective, How, Instr, Pass, Program, Role};
+use program::{Body, BufId, Call, Code, Collective, How, Instr, Pass, Program, Role, Saves};
 use rules::Analysis;
 
 use super::calls::{Words, call_id, method};
@@ -212,8 +212,8 @@ fn call_of<T>(instr: &Instr, uses: &mut (impl Iterator<Item = T> + ?Sized)) -> O
 fn called<'n>(file: &File<'n>, call: &'n Call, text: &'n CallText) -> Stmt<'n> {
     let mut args = vec![call_id(call.id)];
     args.extend(file.printer.arguments(text, &|buf| file.words.buf(buf)));
-    let marks = [("recompute", call.recompute), ("forget", call.forgets), ("offload", call.offloads)];
-    let marks = marks.into_iter().filter(|(_, set)| *set).map(|(mark, _)| (mark, Expr::Bool(true)));
+    let marks = Saves::MARKS.into_iter().zip(call.saves.marks());
+    let marks = marks.filter(|(_, set)| *set).map(|(mark, _)| (mark, Expr::Bool(true)));
     let targets: Vec<_> = call.outputs.iter().map(|buf| file.words.name(*buf)).collect();
     let unpack = targets.len() > 1;
     statement(targets, unpack, method("call", args, marks.collect()))

@@ -7,7 +7,7 @@ use emit::{File, canonical, emit, read};
 use graph::{Graph, OpId, Source, TensorId};
 use program::{
     Arg, Body, Boundary, Buf, BufId, Call, CallId, Grad, Inputs, Instr, Leaf, LocalOp, Of, Output, Pass,
-    PerRank, Program, RankId, Role, Shard, Table, Timetable, Which,
+    PerRank, Program, RankId, Role, Saves, Shard, Table, Timetable, Which,
 };
 use rules::Region;
 
@@ -112,15 +112,8 @@ impl<'g> Builder<'g> {
     ) -> CallId {
         let id = CallId::new(self.calls);
         self.calls += 1;
-        let mut call = Call {
-            id,
-            inputs: vec![],
-            outputs: vec![],
-            ops: vec![],
-            recompute: false,
-            forgets: false,
-            offloads: false,
-        };
+        let mut call =
+            Call { id, inputs: vec![], outputs: vec![], ops: vec![], saves: Saves::All { offloaded: false } };
         let first = self.body.bufs.len();
         for op in ops {
             let mut local = self.op(OpId(op));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use graph::{OpId, TensorId};
-use program::{Arg, BufId, Call, CallId, Grad, Instr, LocalOp, PerRank, Which};
+use program::{Arg, BufId, Call, CallId, Grad, Instr, LocalOp, PerRank, Saves, Which};
 use rules::families::{self, View};
 use rules::local::{self, LocalArg};
 use rules::{Kind, Rule};
@@ -156,14 +156,17 @@ impl Projector<'_> {
         }
         // A part may need none of the values that its operator reads, as one without what is added once.
         let reads_values = inputs.iter().any(|(buf, _)| !self.leaf_of.contains_key(buf));
+        let saves = match segment.saves {
+            _ if !learns => Saves::All { offloaded: false },
+            Saves::Made { offloaded } if !reads_values => Saves::All { offloaded },
+            saves => saves,
+        };
         let call = Call {
             id,
             inputs: inputs.iter().map(|i| i.0).collect(),
             outputs: outputs.iter().map(|key| self.written[key]).collect(),
             ops,
-            recompute: learns && segment.forgets,
-            forgets: learns && segment.reads_recomputed && reads_values,
-            offloads: learns && segment.offloads && !segment.forgets,
+            saves,
         };
         self.begins(Begun::Call(id));
         self.push(Instr::Call(call));
@@ -332,7 +335,8 @@ impl Projector<'_> {
             if learning.is_empty() {
                 continue;
             }
-            let reads_recomputed = recomputed && self.global.segments.all[segment].reads_recomputed;
+            let reads_recomputed =
+                recomputed && matches!(self.global.segments.all[segment].saves, Saves::Made { .. });
             if recomputed && !reads_recomputed {
                 made.id = self.recomputed_value(made.first, true);
             }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use graph::Source;
-use program::{Arg, BufId, Call, CallId, Instr, KeepId, Pass};
+use program::{Arg, BufId, Call, CallId, Instr, KeepId, Pass, Saves};
 
 use super::Projector;
 use super::per_rank::Asked;
@@ -77,8 +77,8 @@ impl Projector<'_> {
         }
         self.renamed(&mut call);
         let learns = |buf: &BufId| self.global.cx.needs_grad[self.body.buf(*buf).tensor.index()];
-        call.recompute = !saves && call.outputs.iter().any(learns);
-        call.offloads = false;
+        let saves = saves || !call.outputs.iter().any(learns);
+        call.saves = if saves { Saves::All { offloaded: false } } else { Saves::Nothing };
         call.id = CallId::new(self.calls);
         self.calls += 1;
         let id = call.id;

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use program::{Body, CallId, Code, Instr, Offloaded, Pass, Which};
+use program::{Body, Call, CallId, Code, Instr, Offloaded, Pass, Saves, Which};
 
 pub(super) fn fetch(body: &mut Body) {
     keep_what_has_no_backward(body);
@@ -37,15 +37,17 @@ fn keep_what_has_no_backward(body: &mut Body) {
     let graded: HashSet<CallId> = body.instrs().filter_map(graded).collect();
     let forwards = body.codes.iter_mut().filter(|code| code.pass == Pass::Forward);
     for instr in forwards.flat_map(|code| &mut code.instrs) {
-        if let Instr::Call(call) = instr {
-            call.offloads &= graded.contains(&call.id);
+        if let Instr::Call(Call { id, saves: Saves::Made { offloaded } | Saves::All { offloaded }, .. }) =
+            instr
+        {
+            *offloaded &= graded.contains(id);
         }
     }
 }
 
 fn sent(instr: &Instr) -> Option<Offloaded> {
     match instr {
-        Instr::Call(call) => call.offloads.then_some(Offloaded::Call(call.id)),
+        Instr::Call(call) => call.saves.is_offloaded().then_some(Offloaded::Call(call.id)),
         Instr::Keep { id, offloads, .. } => offloads.then_some(Offloaded::Kept(*id)),
         _ => None,
     }

@@ -1,6 +1,6 @@
 //! The fields of instructions: what each is, and how it is written.
 
-use super::{Arg, How, LocalOp, Which};
+use super::{Arg, How, LocalOp, Saves, Which};
 use crate::{BufId, CallId, ExchangeId, GroupingId, KeepId, LeafId};
 
 /// Defines the kinds of fields, and a field of each kind, to be read and to be changed.
@@ -85,10 +85,8 @@ fields! {
     Region(Vec<(Arg, Arg)>) ""
     /// Which collective, and where it cuts and joins.
     How(How) ""
-    /// Whether a call keeps nothing inside of it.
-    Recomputes(bool) ""
-    /// Whether a call keeps none of its inputs.
-    Drops(bool) ""
+    /// What a call saves for its backward.
+    Saves(Saves) ""
     /// Whether a collective runs beside the next instruction.
     Overlaps(bool) ""
 }

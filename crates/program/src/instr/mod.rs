@@ -15,6 +15,46 @@ use table::FACTS;
 pub use fields::{Field, FieldKind, FieldMut};
 pub use table::{Call, Collective, Grad, Instr, Kind, Slice};
 
+/// What a call saves for its backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Saves {
+    /// Nothing: what backward needs of it, another call makes again.
+    Nothing,
+    /// What is inside, and its results. Its backward is given again what it reads, leaves apart.
+    Made { offloaded: bool },
+    /// What it reads, too.
+    All { offloaded: bool },
+}
+
+impl Saves {
+    /// What emitted code says of it, if it is so.
+    pub const MARKS: [&str; 3] = ["recompute", "forget", "offload"];
+
+    /// Whether it is saved on the host.
+    pub fn is_offloaded(self) -> bool {
+        self.marks()[2]
+    }
+
+    /// Which of [`Self::MARKS`] hold.
+    pub fn marks(self) -> [bool; 3] {
+        match self {
+            Self::Nothing => [true, false, false],
+            Self::Made { offloaded } => [false, true, offloaded],
+            Self::All { offloaded } => [false, false, offloaded],
+        }
+    }
+
+    /// Of nothing, nothing is forgotten or offloaded.
+    pub fn from_marks(marks: [bool; 3]) -> Option<Self> {
+        match marks {
+            [true, false, false] => Some(Self::Nothing),
+            [true, ..] => None,
+            [false, true, offloaded] => Some(Self::Made { offloaded }),
+            [false, false, offloaded] => Some(Self::All { offloaded }),
+        }
+    }
+}
+
 /// What is on the host meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Offloaded {
@@ -232,8 +272,8 @@ impl Instr {
     }
 }
 
-/// More fields than any instruction has.
-const MOST_FIELDS: usize = 7;
+/// No instruction has more fields.
+const MOST_FIELDS: usize = 5;
 
 fn fill<T, const N: usize>(all: &mut [Option<T>; MOST_FIELDS], fields: [T; N]) {
     const { assert!(N <= MOST_FIELDS) };

@@ -24,12 +24,7 @@ instructions! {
         inputs: Vec<BufId> => Reads,
         outputs: Vec<BufId> => Writes,
         ops: Vec<LocalOp> => Ops,
-        /// Keep nothing of what is inside: what backward needs of it, another call makes again.
-        recompute: bool => Recomputes,
-        /// Keep nothing of what it reads, leaves apart: its backward is given that again.
-        forgets: bool => Drops,
-        /// What it keeps for its backward goes to the host.
-        offloads: bool => Offloads,
+        saves: Saves => Saves,
     }) is {
         /// Runs local code under autograd; gives a tuple if the function returns several values. Tensor arguments
         /// are detached from what made them. With `recompute` nothing inside is kept, and the call has no `grad`:

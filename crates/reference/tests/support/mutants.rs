@@ -60,7 +60,7 @@ pub const KINDS: &[(&str, Make)] = &[
     ("half of a backward is all of it", |p, r| { let g = grad(p, r)?; g.which = match g.which { Which::Both => Which::Inputs, Which::Inputs => Which::Both, Which::Weights => return None }; Some(()) }),
     ("a message runs beside what follows, or does not", |p, r| { let (c, at) = instr(p, r, |i| matches!(i, Instr::Collective(_)))?; let Instr::Collective(it) = &mut c[at] else { return None }; it.overlaps = !it.overlaps; Some(()) }),
     ("what a call forgot is given in another order", |p, r| { let g = grad(p, r)?; (g.recomputed.len() > 1).then(|| g.recomputed.swap(0, 1)) }),
-    ("a call keeps what it should forget", |p, r| { let c = call(p, r)?; match r.below(3) { 0 => c.recompute = !c.recompute, 1 => c.forgets = !c.forgets, _ => c.offloads = !c.offloads } Some(()) }),
+    ("a call keeps what it should forget", |p, r| { let c = call(p, r)?; let mut marks = c.saves.marks(); let mark = &mut marks[r.below(3)]; *mark = !*mark; c.saves = Saves::from_marks(marks)?; Some(()) }),
     ("a call gives its results in another order", |p, r| { let c = call(p, r)?; (c.outputs.len() > 1).then(|| c.outputs.swap(0, 1)) }),
     ("a sum lacks one", |p, r| addends(p, r, |all, r| { let n = all.len(); (n > 1).then(|| { all.remove(r.below(n)); }) })),
     ("a sum has one twice", |p, r| addends(p, r, |all, r| { let n = all.len(); let it = all[r.below(n)]; all.push(it); Some(()) })),

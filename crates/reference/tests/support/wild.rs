@@ -343,8 +343,13 @@ fn instr(instr: &mut Instr, v: &mut Visit<'_>) {
                 }
             }
             FieldMut::How(how) => cuts(how, v),
-            FieldMut::Recomputes(flag) => v.flag("whether a call is computed again", flag),
-            FieldMut::Drops(flag) => v.flag("whether a call forgets", flag),
+            FieldMut::Saves(saves) => {
+                if v.is_it("what a call saves") {
+                    let (made, all) =
+                        (|offloaded| Saves::Made { offloaded }, |offloaded| Saves::All { offloaded });
+                    *saves = v.one_of(&[Saves::Nothing, made(false), made(true), all(false), all(true)]);
+                }
+            }
             FieldMut::Offloads(flag) => v.flag("whether something goes to the host", flag),
             FieldMut::Overlaps(_) | FieldMut::When(_) | FieldMut::Which(_) => {}
         }
