@@ -203,7 +203,7 @@ fn add(
     };
     let quantity = Quantity { grad: true, ..held.of };
     let share = sum(cx, quantity, region, &shares)?;
-    sums.set(buf, (region, share));
+    sums.set(buf, region, share);
     Ok(())
 }
 

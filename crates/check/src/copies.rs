@@ -123,7 +123,8 @@ fn positions<T: Copy>(lists: &[&[T]], different: &str) -> Result<Vec<Vec<T>>, Fa
 pub(crate) fn gather(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
-    (group, members): (GroupingId, &[usize]),
+    group: GroupingId,
+    members: &[usize],
     lists: &[&[usize]],
 ) -> Result<(), Fault> {
     for copies in positions(lists, "gather different numbers of parameters")? {
@@ -206,7 +207,8 @@ fn part(whole: &Region, factor: usize, parts: u32, at: usize) -> Region {
 pub(crate) fn scatter(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
-    (group, members): (GroupingId, &[usize]),
+    group: GroupingId,
+    members: &[usize],
     lists: &[&[LeafId]],
 ) -> Result<(), Fault> {
     for leaf_ids in positions(lists, "reduce different numbers of gradients")? {
@@ -280,7 +282,8 @@ fn take(cx: &mut Context<'_>, rank: &mut Rank<'_>, leaf: usize, gradient: ShareI
 pub(crate) fn reduce_shards(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
-    (group, members): (GroupingId, &[usize]),
+    group: GroupingId,
+    members: &[usize],
     lists: &[&[usize]],
 ) -> Result<(), Fault> {
     for shards in positions(lists, "reduce different numbers of gradients")? {

@@ -43,17 +43,17 @@ pub(crate) fn count(cx: &mut Context<'_>, ranks: &[Rank<'_>], members: &[usize])
             }
         };
         let pass = rank.body.pass_at(rank.next);
-        traffic.push((rank.id, (pass.name(), instr.kind().name()), given));
+        traffic.push((rank.id, pass.name(), instr.kind().name(), given));
     }
-    for (rank, what, given) in traffic {
-        cx.tally.issued(rank, what, given);
+    for (rank, pass, kind, given) in traffic {
+        cx.tally.issued(rank, pass, kind, given);
     }
 }
 
 /// Counts what one rank sends to other blocks.
 pub(crate) fn sent_by(cx: &mut Context<'_>, rank: &Rank<'_>, id: ExchangeId) {
     let given = signed(sent(cx, id).given(rank.id));
-    cx.tally.issued(rank.id, (rank.body.pass_at(rank.next).name(), Kind::Send.name()), given);
+    cx.tally.issued(rank.id, rank.body.pass_at(rank.next).name(), Kind::Send.name(), given);
 }
 
 fn shard(cx: &Context<'_>, rank: &Rank<'_>, number: usize) -> i64 {

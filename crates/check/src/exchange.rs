@@ -143,9 +143,7 @@ pub(crate) fn buffers(
     for (member, from, to) in members {
         let rank = &ranks[*member];
         let (sources, targets) = (all_sources.get(rank.id), all_targets.get(rank.id));
-        if sources.len() != from.len() || targets.len() != to.len() {
-            return Err(numbers(rank.id, (sources.len(), targets.len()), (from.len(), to.len())));
-        }
+        counted(rank.id, sources, targets, from.len(), to.len())?;
         for (&source, buf) in sources.iter().zip(*from) {
             let Some(held) = rank.held(*buf) else { return Ok(()) };
             source_fits(cx, exchange, source, held, grad).map_err(|fault| fault.at(rank.id, None))?;
@@ -165,13 +163,15 @@ pub(crate) fn buffers(
     Ok(())
 }
 
-fn numbers(rank: RankId, expected: (usize, usize), actual: (usize, usize)) -> Fault {
-    Fault::new("SW0507", "the buffers of an exchange are not those of its table")
-        .why(format!(
-            "expected {} sources and {} targets, found {} and {}",
-            expected.0, expected.1, actual.0, actual.1
-        ))
-        .at(rank, None)
+/// A rank gives and gets as much as the table says.
+fn counted(rank: RankId, sources: &[usize], targets: &[usize], from: usize, to: usize) -> Result<(), Fault> {
+    if (sources.len(), targets.len()) == (from, to) {
+        return Ok(());
+    }
+    let expected = format!("expected {} sources and {} targets", sources.len(), targets.len());
+    Err(Fault::new("SW0507", "the buffers of an exchange are not those of its table")
+        .why(format!("{expected}, found {from} and {to}"))
+        .at(rank, None))
 }
 
 fn source_fits(
@@ -213,10 +213,7 @@ pub(crate) fn gradients(
     for (member, leaves, shards) in members {
         let rank = &mut ranks[*member];
         let (sources, targets) = (all_sources.get(rank.id), all_targets.get(rank.id));
-        if sources.len() != leaves.len() || targets.len() != shards.len() {
-            let (expected, actual) = ((sources.len(), targets.len()), (leaves.len(), shards.len()));
-            return Err(numbers(rank.id, expected, actual));
-        }
+        counted(rank.id, sources, targets, leaves.len(), shards.len())?;
         for (&source, leaf) in sources.iter().zip(*leaves) {
             if when == GradSync::Each && matches!(rank.own.leaf(leaf.index()).0, Of::Shard(_)) {
                 let what = "a gradient that is summed over micro-batches is exchanged with each of them";

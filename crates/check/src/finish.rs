@@ -21,7 +21,8 @@ use crate::symmetry::agree;
 pub(crate) fn reduce_gradients(
     cx: &mut Context<'_>,
     ranks: &mut [Rank<'_>],
-    (group, members): (GroupingId, &[usize]),
+    group: GroupingId,
+    members: &[usize],
     instrs: &[&Instr],
 ) -> Result<(), Fault> {
     let lists: Vec<&[LeafId]> = instrs.iter().filter_map(|instr| leaves(instr)).collect();

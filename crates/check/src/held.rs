@@ -60,8 +60,8 @@ impl Sums {
         self.of[buf.index()].filter(|(_, share)| *share != EMPTY)
     }
 
-    pub(crate) fn set(&mut self, buf: BufId, sum: (ListId, ShareId)) {
-        self.of[buf.index()] = Some(sum);
+    pub(crate) fn set(&mut self, buf: BufId, region: ListId, share: ShareId) {
+        self.of[buf.index()] = Some((region, share));
         self.touched.push(buf);
     }
 }

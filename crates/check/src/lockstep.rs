@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use program::{Body, ExchangeId, GroupingId, Instr, Pass, Timetable};
+use program::{Body, Code, CodeKey, ExchangeId, GroupingId, Instr, Pass, Timetable};
 
 use crate::order::{Communications, Rendezvous};
 use crate::periodic::Periodic;
@@ -17,7 +17,7 @@ use crate::state::Rank;
 /// The codes of a class, what it receives and sends in each, and when it runs them.
 struct LockstepClass<'c> {
     timetable: &'c Timetable,
-    codes: BTreeMap<(u32, Pass), LockstepCode>,
+    codes: BTreeMap<CodeKey, LockstepCode>,
 }
 
 #[derive(Default)]
@@ -69,15 +69,15 @@ impl<'c> Lockstep<'c> {
     fn begins_alone(&self) -> bool {
         let tasks = |class: &LockstepClass<'c>| {
             let all = class.timetable.early_tasks();
-            all.map(|(task, batch)| ((task.block, task.pass()), batch)).collect::<Vec<_>>()
+            all.map(|(task, batch)| (task.code(), batch)).collect::<Vec<_>>()
         };
-        let steps: Vec<Vec<((u32, Pass), u32)>> = self.classes.iter().map(tasks).collect();
+        let steps: Vec<Vec<(CodeKey, u32)>> = self.classes.iter().map(tasks).collect();
         let mut next = vec![0; steps.len()];
-        let mut sent: HashSet<(usize, ExchangeId, (u32, Pass), u32)> = HashSet::new();
+        let mut sent: HashSet<(usize, ExchangeId, CodeKey, u32)> = HashSet::new();
         loop {
             let before = next.clone();
             for (current, step) in steps.iter().enumerate() {
-                let there = |(code, batch): &&((u32, Pass), u32)| {
+                let there = |(code, batch): &&(CodeKey, u32)| {
                     let is_sent =
                         |&(class, exchange, sender)| sent.contains(&(class, exchange, sender, *batch));
                     self.awaited(current, *code).iter().all(is_sent)
@@ -96,7 +96,7 @@ impl<'c> Lockstep<'c> {
     }
 
     /// What has to be sent for a code: by which class, and in which of its codes.
-    fn awaited(&self, class: usize, code: (u32, Pass)) -> Vec<(usize, ExchangeId, (u32, Pass))> {
+    fn awaited(&self, class: usize, code: CodeKey) -> Vec<(usize, ExchangeId, CodeKey)> {
         let receives = self.classes[class].codes.get(&code).into_iter().flat_map(|code| &code.receives);
         let mut awaited = vec![];
         for exchange in receives {
@@ -114,7 +114,7 @@ impl<'c> Lockstep<'c> {
         for class in &self.classes {
             let tasks = waits.timetable(class.timetable, |_| 1);
             for (task, every, nodes) in tasks {
-                let Some(code) = class.codes.get(&(task.block, task.pass())) else { continue };
+                let Some(code) = class.codes.get(&task.code()) else { continue };
                 let end = End { at: task.at.into(), every: every.into(), node: nodes[0] };
                 code.sends.iter().for_each(|exchange| sends.entry(*exchange).or_default().push(end));
                 code.receives.iter().for_each(|exchange| receives.entry(*exchange).or_default().push(end));
@@ -141,7 +141,7 @@ fn gcd(a: i64, b: i64) -> i64 {
 /// The number of a rank's class, which is new if no other has its codes and timetable.
 fn class<'c>(classes: &mut Vec<LockstepClass<'c>>, rank: &Rank<'c>) -> usize {
     let body = rank.body;
-    let codes = || body.codes.iter().map(|code| (code.block, code.pass));
+    let codes = || body.codes.iter().map(Code::key);
     let same = |class: &LockstepClass<'_>| {
         *class.timetable == body.timetable && class.codes.keys().copied().eq(sorted(codes()))
     };
@@ -161,7 +161,7 @@ type Where = (usize, Option<GroupingId>, Option<ExchangeId>);
 fn meet_their_own(ranks: &[Rank<'_>], communications: &Communications, class_of: &[usize]) -> bool {
     let mut known: HashSet<Rendezvous> = HashSet::new();
     // In which codes.
-    let mut places: BTreeMap<Where, Vec<(u32, Pass)>> = BTreeMap::new();
+    let mut places: BTreeMap<Where, Vec<CodeKey>> = BTreeMap::new();
     let mut seen: HashSet<usize> = HashSet::new();
     for (member, rank) in ranks.iter().enumerate() {
         let mut meetings = BTreeMap::new();
@@ -173,7 +173,7 @@ fn meet_their_own(ranks: &[Rank<'_>], communications: &Communications, class_of:
                     return false;
                 }
                 let key = (class_of[member], instr.group(), instr.exchange());
-                meetings.entry(key).or_insert_with(Vec::new).push((code.block, code.pass));
+                meetings.entry(key).or_insert_with(Vec::new).push(code.key());
             }
         }
         if !seen.insert(rank.role) {
@@ -192,7 +192,7 @@ fn crosses(instr: &Instr) -> bool {
     matches!(instr, Instr::Send { .. } | Instr::Receive { .. })
 }
 
-fn sorted(codes: impl Iterator<Item = (u32, Pass)>) -> impl Iterator<Item = (u32, Pass)> {
+fn sorted(codes: impl Iterator<Item = CodeKey>) -> impl Iterator<Item = CodeKey> {
     codes.collect::<BTreeSet<_>>().into_iter()
 }
 
@@ -200,7 +200,7 @@ impl LockstepClass<'_> {
     /// What a role of the class receives and sends.
     fn add(&mut self, body: &Body) {
         for code in &body.codes {
-            let entry = self.codes.entry((code.block, code.pass)).or_default();
+            let entry = self.codes.entry(code.key()).or_default();
             for instr in &code.instrs {
                 match instr {
                     Instr::Send { exchange, .. } => drop(entry.sends.insert(*exchange)),

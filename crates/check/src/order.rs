@@ -355,16 +355,19 @@ fn in_group<'i>(
     members: &[usize],
     instrs: &[&'i Instr],
 ) -> Result<(), Fault> {
-    let at = (grouping, members);
     match instrs[0] {
-        Instr::ReduceGradients { .. } => return finish::reduce_gradients(cx, ranks, at, instrs),
-        Instr::Gather { .. } => return copies::gather(cx, ranks, at, &each(instrs, Instr::copies)),
+        Instr::ReduceGradients { .. } => {
+            return finish::reduce_gradients(cx, ranks, grouping, members, instrs);
+        }
+        Instr::Gather { .. } => {
+            return copies::gather(cx, ranks, grouping, members, &each(instrs, Instr::copies));
+        }
         Instr::ReduceShards { .. } => {
-            return copies::reduce_shards(cx, ranks, at, &each(instrs, Instr::shards));
+            return copies::reduce_shards(cx, ranks, grouping, members, &each(instrs, Instr::shards));
         }
         Instr::Scatter { .. } => {
             one_time(instrs)?;
-            return copies::scatter(cx, ranks, at, &each(instrs, Instr::leaves));
+            return copies::scatter(cx, ranks, grouping, members, &each(instrs, Instr::leaves));
         }
         _ => {}
     }

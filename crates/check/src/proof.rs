@@ -109,11 +109,11 @@ impl Tally {
     }
 
     /// One more communication of a rank.
-    pub(crate) fn issued(&mut self, rank: RankId, what: (&'static str, &'static str), bytes: i64) {
+    pub(crate) fn issued(&mut self, rank: RankId, pass: &'static str, kind: &'static str, bytes: i64) {
         if self.traffic.len() <= rank.index() {
             self.traffic.resize(rank.index() + 1, Traffic::new());
         }
-        let issued = self.traffic[rank.index()].entry(what).or_default();
+        let issued = self.traffic[rank.index()].entry((pass, kind)).or_default();
         issued.count += 1;
         issued.bytes += u64::try_from(bytes).unwrap_or(0);
     }

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graph::TensorId;
-use program::{Body, BufId, Code, Does, Instr, Kind, Loop, Pass, Role, Timetable, When};
+use program::{Body, BufId, Code, CodeKey, Does, Instr, Kind, Loop, Pass, Role, Timetable, When};
 
 use crate::fault::{Fault, Place};
 use crate::runs::{Early, Runs};
@@ -70,8 +70,8 @@ fn iterations(role: &Role) -> Option<Fault> {
     let (body, mut runs, mut before) = (&role.body, BTreeMap::new(), BTreeMap::new());
     for (number, it) in body.timetable.loops.iter().enumerate() {
         for (at, task) in it.tasks.iter().enumerate() {
-            let code = (task.block, task.pass());
-            if body.code(code.0, code.1).is_none() {
+            let code = task.code();
+            if body.code(code.block, code.pass).is_none() {
                 return Some(not_once(code, "it does not exist"));
             }
             if it.iterations.is_some() {
@@ -89,25 +89,21 @@ fn iterations(role: &Role) -> Option<Fault> {
     if let Some(code) = before.keys().next() {
         return Some(not_once(*code, "no later loop runs it for all micro-batches"));
     }
-    let missing =
-        body.codes_of_batches().map(|code| (code.block, code.pass)).find(|code| !runs.contains_key(code));
+    let missing = body.codes_of_batches().map(Code::key).find(|code| !runs.contains_key(code));
     let missing = missing.map(|code| not_once(code, "it runs for no micro-batch"));
     let missing = missing.or_else(|| runs.iter().find_map(|(code, run)| of_code(role, *code, run, &runs)));
-    let missing = missing.or_else(|| handed_on(body).into_iter().find_map(|pair| not_there(pair, &runs)));
-    missing.or_else(|| written_by_others(role).into_iter().find_map(|pair| stale(pair, &runs)))
+    let missing = missing
+        .or_else(|| handed_on(body).into_iter().find_map(|(first, then)| not_there(first, then, &runs)));
+    missing
+        .or_else(|| written_by_others(role).into_iter().find_map(|(first, then)| stale(first, then, &runs)))
 }
 
-fn of_code(
-    role: &Role,
-    code: (u32, Pass),
-    run: &Runs<'_>,
-    runs: &BTreeMap<(u32, Pass), Runs<'_>>,
-) -> Option<Fault> {
+fn of_code(role: &Role, code: CodeKey, run: &Runs<'_>, runs: &BTreeMap<CodeKey, Runs<'_>>) -> Option<Fault> {
     if let Some(why) = run.covers() {
         return Some(not_once(code, why));
     }
     let has = |is: fn(&Instr) -> bool| {
-        let code = role.body.code(code.0, code.1);
+        let code = role.body.code(code.block, code.pass);
         code.is_some_and(|code| code.instrs.iter().any(is))
     };
     let updates = || has(|instr| matches!(instr, Instr::Update { .. }));
@@ -119,21 +115,21 @@ fn of_code(
     if talks() && !run.in_order() {
         return Some(not_once(code, "it does not run in the order of the messages of its block"));
     }
-    let before = needs(code.1).filter(|before| {
-        let before = runs.get(&(code.0, *before));
+    let before = needs(code.pass).filter(|before| {
+        let before = runs.get(&CodeKey { pass: *before, ..code });
         before.is_some_and(|before| !before.is_before(run))
     });
     let early = before.map(|before| format!("it runs for a micro-batch whose {} has not run", before.name()));
     let early = early.map(|why| not_once(code, &why));
-    early.or_else(|| scales(run)).or_else(|| settles(run).filter(|_| code.1.settles()))
+    early.or_else(|| scales(run)).or_else(|| settles(run).filter(|_| code.pass.settles()))
 }
 
 /// Codes of which the first keeps something for the second: values, or a call for its backward.
-fn handed_on(body: &Body) -> BTreeSet<((u32, Pass), (u32, Pass))> {
+fn handed_on(body: &Body) -> BTreeSet<(CodeKey, CodeKey)> {
     let (mut kept, mut calls) = (BTreeMap::new(), BTreeMap::new());
     let mut pairs = BTreeSet::new();
     for code in &body.codes {
-        let current = (code.block, code.pass);
+        let current = code.key();
         for instr in &code.instrs {
             let before = match instr {
                 Instr::Keep { id, .. } => kept.insert(*id, current).and(None),
@@ -149,7 +145,7 @@ fn handed_on(body: &Body) -> BTreeSet<((u32, Pass), (u32, Pass))> {
 }
 
 /// Codes of which one updates a buffer that the other one reads or updates, in the order of a micro-batch.
-fn written_by_others(role: &Role) -> BTreeSet<((u32, Pass), (u32, Pass))> {
+fn written_by_others(role: &Role) -> BTreeSet<(CodeKey, CodeKey)> {
     let leaf_of: BTreeMap<BufId, TensorId> = role.body.leaves.iter().map(|it| (it.buf, it.tensor)).collect();
     let tensor = |shard: usize| role.table.shards.get(shard).map(|shard| shard.tensor);
     let updates = |code: &Code| -> BTreeSet<TensorId> {
@@ -167,31 +163,24 @@ fn written_by_others(role: &Role) -> BTreeSet<((u32, Pass), (u32, Pass))> {
         for other in role.body.codes.iter().filter(|other| other.place() != code.place()) {
             if !updated.is_empty() && touches(other, &updated) {
                 let (first, then) = if code.place() < other.place() { (code, other) } else { (other, code) };
-                pairs.insert(((first.block, first.pass), (then.block, then.pass)));
+                pairs.insert((first.key(), then.key()));
             }
         }
     }
     pairs
 }
 
-fn stale((first, then): ((u32, Pass), (u32, Pass)), runs: &BTreeMap<(u32, Pass), Runs<'_>>) -> Option<Fault> {
+fn stale(first: CodeKey, then: CodeKey, runs: &BTreeMap<CodeKey, Runs<'_>>) -> Option<Fault> {
     let (Some(before), Some(run)) = (runs.get(&first), runs.get(&then)) else { return None };
     let fits = before.is_before(run) && run.is_before_next(before, 1);
-    let why =
-        || format!("a buffer does not have the value that {} gives it or reads", named(first.0, first.1));
+    let why = || format!("a buffer does not have the value that {} gives it or reads", named(first));
     (!fits).then(|| not_once(then, &why()))
 }
 
-fn not_there(
-    (first, then): ((u32, Pass), (u32, Pass)),
-    runs: &BTreeMap<(u32, Pass), Runs<'_>>,
-) -> Option<Fault> {
+fn not_there(first: CodeKey, then: CodeKey, runs: &BTreeMap<CodeKey, Runs<'_>>) -> Option<Fault> {
     let (Some(before), Some(run)) = (runs.get(&first), runs.get(&then)) else { return None };
     let why = || {
-        format!(
-            "it runs for a micro-batch whose {}, which keeps something for it, has not run",
-            named(first.0, first.1)
-        )
+        format!("it runs for a micro-batch whose {}, which keeps something for it, has not run", named(first))
     };
     (!before.is_before(run)).then(|| not_once(then, &why()))
 }
@@ -225,13 +214,14 @@ fn settles(run: &Runs<'_>) -> Option<Fault> {
     Some(Fault::new("SW0519", what).why(format!("expected in the last, found {when}")))
 }
 
-fn named(block: u32, pass: Pass) -> String {
-    if block == 0 { pass.name().into() } else { format!("{}_{block}", pass.name()) }
+fn named(code: CodeKey) -> String {
+    let name = code.pass.name();
+    if code.block == 0 { name.into() } else { format!("{name}_{}", code.block) }
 }
 
-fn not_once((block, pass): (u32, Pass), why: &str) -> Fault {
+fn not_once(code: CodeKey, why: &str) -> Fault {
     let what = "the timetable does not run each function once for a micro-batch, backward after forward";
-    Fault::new("SW0517", what).why(format!("`{}`: {why}", named(block, pass)))
+    Fault::new("SW0517", what).why(format!("`{}`: {why}", named(code)))
 }
 
 fn scale(scaled: u32) -> Fault {

@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use graph::{Graph, TensorId};
-use program::{Instr, Pass, Program, Role, Run, Timetable};
+use program::{CodeKey, Instr, Pass, Program, Role, Run, Timetable};
 
 use crate::fault::Fault;
 
@@ -72,7 +72,7 @@ struct Followed<'r> {
     /// The step of which a version is kept.
     kept: Option<u32>,
     /// Of each step and code, how often it has run, and whether gradients were communicated in it the last time.
-    has_run: BTreeMap<(u32, (u32, Pass)), (u32, bool)>,
+    has_run: BTreeMap<(u32, CodeKey), (u32, bool)>,
 }
 
 impl<'r> Followed<'r> {
@@ -106,7 +106,7 @@ impl<'r> Followed<'r> {
                 run.of
             )));
         }
-        let key = (run.of, (run.task.block, run.task.pass()));
+        let key = (run.of, run.task.code());
         let (count, settled) = self.has_run.entry(key).or_default();
         (*count, *settled) = (*count + 1, run.task.settles().is(run.batch, self.batches));
         Ok(())
@@ -115,7 +115,7 @@ impl<'r> Followed<'r> {
     /// The optimizer gets the gradients of a step.
     fn takes(&mut self, step: u32) -> Result<(), Fault> {
         for code in self.role.body.codes_of_batches() {
-            let runs = self.has_run.remove(&(step, (code.block, code.pass)));
+            let runs = self.has_run.remove(&(step, code.key()));
             if runs.is_none_or(|(count, settled)| count != self.batches || code.pass.settles() && !settled) {
                 let what =
                     "gradients are not complete at the end of the next step, when the optimizer gets them";

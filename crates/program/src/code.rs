@@ -129,21 +129,29 @@ impl Code {
         Self { block, pass, takes: vec![], instrs: vec![], gives: vec![] }
     }
 
+    pub fn key(&self) -> CodeKey {
+        CodeKey { block: self.block, pass: self.pass }
+    }
+
     /// Codes stand in this order, in which one micro-batch runs them.
     pub fn place(&self) -> OrderKey {
         turn(self.block, self.pass)
     }
 }
 
-/// A block, and a pass of it.
-pub type Step = (u32, Pass);
+/// A code of a role, by what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CodeKey {
+    pub block: u32,
+    pub pass: Pass,
+}
 
 impl Body {
     /// Codes of one micro-batch of which the first keeps something for the second: values, or a call for its backward.
-    pub fn handed_on(&self) -> BTreeSet<(Step, Step)> {
+    pub fn handed_on(&self) -> BTreeSet<(CodeKey, CodeKey)> {
         let (mut kept, mut calls, mut pairs) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         for code in &self.codes {
-            let step = (code.block, code.pass);
+            let step = code.key();
             for instr in &code.instrs {
                 let first = match instr {
                     Instr::Keep { id, .. } => {
@@ -235,6 +243,11 @@ impl Task {
             Does::Inputs { .. } => Pass::Inputs,
             Does::Weights { .. } => Pass::Weights,
         }
+    }
+
+    /// The code that it runs.
+    pub fn code(&self) -> CodeKey {
+        CodeKey { block: self.block, pass: self.pass() }
     }
 
     /// When gradients of leaves are communicated in it.

@@ -33,7 +33,7 @@ use graph::{Graph, OpId, TensorId};
 use rules::slicing::derive;
 use rules::{Reduction, Region, Rewriting, Rewritten, Slices};
 
-pub use code::{Code, Does, Loop, OrderKey, Pass, Run, Step, Steps, Task, Timetable, When};
+pub use code::{Code, CodeKey, Does, Loop, OrderKey, Pass, Run, Steps, Task, Timetable, When};
 pub use instr::{
     Arg, Call, Collective, Cut, Field, FieldKind, FieldMut, Grad, GradSync, How, Instr, Kind, LocalOp,
     Offloaded, Saves, Slice, Which,
