@@ -46,9 +46,9 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    pub fn add(&mut self, key: (Message, usize), it: (UseId, TensorId), bytes: u64) {
-        let bucket = self.open.entry(key).or_default();
-        bucket.all.push(it);
+    pub fn add(&mut self, message: Message, id: UseId, tensor: TensorId, element: usize, bytes: u64) {
+        let bucket = self.open.entry((message, element)).or_default();
+        bucket.all.push((id, tensor));
         bucket.bytes += bytes;
     }
 

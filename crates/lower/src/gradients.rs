@@ -242,8 +242,8 @@ impl GradientSearch<'_, '_> {
             })
         };
         let all: Vec<Option<Port>> = read.port.iter().zip(entry).map(numbered).collect();
-        let values = (ports.values, ports.reduction);
-        let ports = Ports::new(all.iter().flatten().cloned().collect(), values, ports.grads * parts);
+        let entries = all.iter().flatten().cloned().collect();
+        let ports = Ports::new(entries, ports.values, ports.reduction, ports.grads * parts);
         let port = all.iter().map(|p| p.as_ref().map(|p| ports.find(p))).collect();
         let operand = Read { ports: self.interner.ports(ports), port, carries_grad: true };
         self.known.numbered.entry(key).or_insert(operand).clone()

@@ -104,7 +104,7 @@ impl Layout {
 }
 
 impl Ports {
-    pub fn new(mut entries: Vec<Port>, (values, reduction): (u32, Reduction), grads: u32) -> Ports {
+    pub fn new(mut entries: Vec<Port>, values: u32, reduction: Reduction, grads: u32) -> Ports {
         entries.sort_unstable();
         entries.dedup();
         let reduction = if values == 1 { Reduction::Sum } else { reduction };
@@ -115,7 +115,7 @@ impl Ports {
     pub fn whole(places: impl IntoIterator<Item = (RankId, Region)>) -> Ports {
         let entries =
             places.into_iter().map(|(rank, region)| Port { rank, region, value: 0, grad: 0 }).collect();
-        Ports::new(entries, (1, Reduction::Sum), 1)
+        Ports::new(entries, 1, Reduction::Sum, 1)
     }
 
     /// Whether both read the same, in the same places.

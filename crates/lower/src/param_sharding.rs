@@ -317,7 +317,8 @@ pub struct Arrives {
 
 pub fn arrives(
     it: &Divided,
-    (leaves, read): (&Layout, &Layout),
+    leaves: &Layout,
+    read: &Layout,
     interner: &Interner,
     groupings: &mut IndexSet<Grouping>,
 ) -> Option<Arrives> {

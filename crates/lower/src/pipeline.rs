@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use diag::{Error, Result};
 use graph::TensorId;
-use program::{Body, BufId, Instr, Loop, Pass, RankId, Steps, Task, Timetable, When};
+use program::{Body, BufId, Code, CodeKey, Instr, Loop, Pass, RankId, Steps, Task, Timetable, When};
 use schedule::{Block, Orders, Shape, ShapeStep, Stuck, Times, simulate};
 
 use crate::no_flush;
@@ -14,7 +14,7 @@ use crate::uses::Context;
 /// Those who run the same codes, by a timetable that the plan has for them, or not.
 #[derive(Clone, PartialEq)]
 struct SameCodes {
-    codes: Vec<(u32, Pass)>,
+    codes: Vec<CodeKey>,
     /// Of these those of which one keeps something for another.
     handed: Vec<(ShapeStep, ShapeStep)>,
     written: Option<Vec<schedule::ShapeLoop>>,
@@ -49,8 +49,8 @@ pub fn timetables(cx: &Context<'_>, projected: &mut [Projected]) -> Result<()> {
     Ok(())
 }
 
-fn codes(body: &Body) -> Vec<(u32, Pass)> {
-    body.codes_of_batches().map(|code| (code.block, code.pass)).collect()
+fn codes(body: &Body) -> Vec<CodeKey> {
+    body.codes_of_batches().map(Code::key).collect()
 }
 
 /// Blocks of which one updates a buffer that the other one reads or updates: no two micro-batches are between them.
@@ -136,7 +136,7 @@ fn ordered(cx: &Context<'_>, kinds: &[SameCodes], buffers: &BTreeSet<(usize, usi
 fn shape(cx: &Context<'_>, kinds: &[SameCodes]) -> Shape {
     let mut blocks: Vec<Block> = (0..cx.plan.block_count()).map(|_| Block::default()).collect();
     for (device, kind) in kinds.iter().enumerate() {
-        for &(block, pass) in &kind.codes {
+        for &CodeKey { block, pass } in &kind.codes {
             let block = &mut blocks[block as usize];
             block.trains |= pass.is_backward();
             if block.devices.last() != Some(&device) {
@@ -159,7 +159,7 @@ fn shape(cx: &Context<'_>, kinds: &[SameCodes]) -> Shape {
 
 /// Passes of blocks of which one keeps something for the other on the ranks of a body.
 pub fn handed_on(body: &Body) -> Vec<(ShapeStep, ShapeStep)> {
-    let step = |(block, pass): program::Step| {
+    let step = |CodeKey { block, pass }: CodeKey| {
         let pass = match pass {
             Pass::Forward => schedule::Pass::Forward,
             Pass::Backward => schedule::Pass::Backward,
@@ -187,9 +187,8 @@ fn made(task: &schedule::Task) -> Task {
     }
 }
 
-fn code_of(task: &schedule::Task) -> (u32, Pass) {
-    let made = made(task);
-    (made.block, made.pass())
+fn code_of(task: &schedule::Task) -> CodeKey {
+    made(task).code()
 }
 
 fn circle(cx: &Context<'_>) -> Error {
@@ -208,8 +207,8 @@ fn missing_or_strange(cx: &Context<'_>, kind: &SameCodes, written: &[schedule::S
         Pass::Weights => 'W',
         Pass::Begin | Pass::Backward | Pass::End => 'B',
     };
-    let word = |(block, pass): (u32, Pass)| format!("{}{block}", letter(pass));
-    let all: BTreeSet<(u32, Pass)> = written.iter().flat_map(|it| &it.tasks).map(code_of).collect();
+    let word = |CodeKey { block, pass }: CodeKey| format!("{}{block}", letter(pass));
+    let all: BTreeSet<CodeKey> = written.iter().flat_map(|it| &it.tasks).map(code_of).collect();
     if let Some(code) = kind.codes.iter().find(|code| !all.contains(code)) {
         let what = format!("the timetable of device {device} leaves out `{}`", word(*code));
         return Err(Error::new("SW0422", what)

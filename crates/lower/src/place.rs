@@ -183,8 +183,8 @@ fn read(class: &Class, index: usize, parts: &[Numbered], interner: &mut Interner
     let zeros = vec![0; class.plan.splits.len()];
     let grads = if class.grads[index] { number(class, &zeros, is_grad).1 } else { 1 };
     let kind = class.shares.as_ref().map_or(Reduction::Sum, |shares| shares.given);
-    let values = (number(class, &zeros, is_value).1, kind);
-    let ports = Ports::new(all.iter().flatten().cloned().collect(), values, grads);
+    let values = number(class, &zeros, is_value).1;
+    let ports = Ports::new(all.iter().flatten().cloned().collect(), values, kind, grads);
     let port = all.iter().map(|p| p.as_ref().map(|p| ports.find(p))).collect();
     Read { ports: interner.ports(ports), port, carries_grad: class.grads[index] }
 }

@@ -174,7 +174,7 @@ impl Schedule {
         interner: &mut Interner,
     ) -> Option<Crossing> {
         let complete = self.completed(from, interner);
-        if self.pattern((complete, to), interner).is_some() {
+        if self.pattern(complete, to, interner).is_some() {
             return None;
         }
         let plan = self.exchanged(cx, complete, to, interner);
@@ -223,7 +223,7 @@ impl Schedule {
         }
     }
 
-    fn pattern(&mut self, (from, to): (LayoutId, LayoutId), interner: &Interner) -> Option<Rc<Move>> {
+    fn pattern(&mut self, from: LayoutId, to: LayoutId, interner: &Interner) -> Option<Rc<Move>> {
         let groupings = &mut self.groupings;
         let make = || moves::pattern(interner.get(from), interner.get(to), groupings).map(Rc::new);
         self.known_patterns.entry((from, to)).or_insert_with(make).clone()
@@ -258,7 +258,7 @@ impl Schedule {
         if !interner.get(from).is_of_kind(interner.get(to)) {
             return self.through_the_whole(cx, from, to, interner);
         }
-        let moves: Moves = match self.pattern((from, to), interner) {
+        let moves: Moves = match self.pattern(from, to, interner) {
             Some(plan) => Rc::new([(to, plan)]),
             None => match self.reshard_steps(cx, from, to, interner) {
                 Some(reshard_steps) => reshard_steps
@@ -399,7 +399,7 @@ impl Schedule {
                 Reduce::Group(group) => {
                     let size = bytes(cx.graph, it.tensor, &interner.get(leaves.layout).entries[0].region);
                     let message = Message::Reduce(group);
-                    buckets.add((message, cx.graph.tensor(it.tensor).dtype.bytes()), (id, it.tensor), size);
+                    buckets.add(message, id, it.tensor, cx.graph.tensor(it.tensor).dtype.bytes(), size);
                 }
                 Reduce::Exactly => {
                     // Everything is summed into the shards by the exchange, what is local too.
@@ -448,11 +448,10 @@ impl Schedule {
         let (cx, tensor) = (asked.cx, asked.uses.get(id).tensor);
         let leaves = self.leaves[&id].layout;
         let when = if divided.reduce == plan::Reduce::Each { GradSync::Each } else { GradSync::Last };
-        let arrival = self.arrives(asked, (id, divided), interner);
+        let arrival = self.arrives(asked, id, divided, interner);
         // What is summed across groups must be partial there for each use.
         let uses = asked.uses.of[tensor.index()].iter().filter(|id| asked.uses.get(**id).carries_grad);
-        let all: Vec<Option<Arrives>> =
-            uses.map(|id| self.arrives(asked, (*id, divided), interner)).collect();
+        let all: Vec<Option<Arrives>> = uses.map(|id| self.arrives(asked, *id, divided, interner)).collect();
         let across = |it: &Option<Arrives>| it.map(|it| it.across);
         let agree = all.iter().all(|it| across(it) == across(&arrival));
         let Some(Arrives { summed, across }) = arrival.filter(|arrives| agree || arrives.across.is_none())
@@ -469,14 +468,15 @@ impl Schedule {
         let across = across.map(|group| Across { group, early: all.len() == 1 });
         let message = Message::Scatter { group, across, when, unit };
         let size = bytes(cx.graph, tensor, &interner.get(leaves).entries[0].region);
-        buckets.add((message, cx.graph.tensor(tensor).dtype.bytes()), (id, tensor), size);
+        buckets.add(message, id, tensor, cx.graph.tensor(tensor).dtype.bytes(), size);
     }
 
     /// How the gradient that a use gives back gets to the parts, if there is a pattern.
     fn arrives(
         &mut self,
         asked: &ScheduleInput<'_>,
-        (id, divided): (UseId, &Divided),
+        id: UseId,
+        divided: &Divided,
         interner: &Interner,
     ) -> Option<Arrives> {
         let read = asked.uses.written[asked.uses.get(id).tensor.index()];
@@ -484,8 +484,8 @@ impl Schedule {
         if let Some(known) = self.known_arrivals.get(&key) {
             return *known;
         }
-        let layouts = (interner.get(key.0), interner.get(read));
-        let arrival = param_sharding::arrives(divided, layouts, interner, &mut self.groupings);
+        let (leaves, read) = (interner.get(key.0), interner.get(read));
+        let arrival = param_sharding::arrives(divided, leaves, read, interner, &mut self.groupings);
         *self.known_arrivals.entry(key).or_insert(arrival)
     }
 
@@ -493,7 +493,7 @@ impl Schedule {
         if let Some(known) = self.known_reductions.get(&(leaves, held)) {
             return *known;
         }
-        let plan = self.pattern((leaves, held), interner);
+        let plan = self.pattern(leaves, held, interner);
         let kind = reduction_kind(plan.as_deref(), interner.get(leaves), interner.get(held));
         *self.known_reductions.entry((leaves, held)).or_insert(kind)
     }

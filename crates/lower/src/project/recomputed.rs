@@ -17,16 +17,23 @@ pub(super) enum Begun {
     Move(UseId),
 }
 
+/// An instruction of a block's forward, or its end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct ForwardPlace {
+    block: u32,
+    at: usize,
+}
+
 #[derive(Default)]
 pub(super) struct Recomputed {
     /// In which block's forward it begins, and where in it.
-    begun: HashMap<Begun, (u32, usize)>,
+    begun: HashMap<Begun, ForwardPlace>,
     /// What was made again, by what it was in forward.
     made: HashMap<BufId, BufId>,
     /// What was taken, for what is made again now.
     taken: HashMap<BufId, BufId>,
     /// Before which instruction of forward something is kept, and what.
-    kept: Vec<((u32, usize), Vec<BufId>)>,
+    kept: Vec<(ForwardPlace, Vec<BufId>)>,
     /// Calls of forward of which the plan says that what is kept goes to the host.
     offloaded: HashSet<CallId>,
     /// Whether values are moved now, in backward.
@@ -47,7 +54,7 @@ impl Recomputed {
 impl Projector<'_> {
     pub(super) fn begins(&mut self, what: Begun) {
         let at = self.body.code(self.block, Pass::Forward).map_or(0, |code| code.instrs.len());
-        self.recomputed.begun.insert(what, (self.block, at));
+        self.recomputed.begun.insert(what, ForwardPlace { block: self.block, at });
     }
 
     pub(super) fn recompute_call(&mut self, segment: usize, saves: bool) -> Asked<()> {
@@ -64,13 +71,14 @@ impl Projector<'_> {
 
     /// Makes a call of forward once more, keeping what its backward needs or not.
     pub(super) fn recomputed_value(&mut self, first: CallId, saves: bool) -> CallId {
-        let at = self.recomputed.begun[&Begun::Call(first)];
-        let Instr::Call(mut call) = self.body.code_mut(at.0, Pass::Forward).instrs[at.1].clone() else {
+        let begun = self.recomputed.begun[&Begun::Call(first)];
+        let Instr::Call(mut call) = self.body.code_mut(begun.block, Pass::Forward).instrs[begun.at].clone()
+        else {
             unreachable!("a call begins with itself")
         };
         let reads: Vec<BufId> =
             call.inputs.iter().copied().filter(|buf| !self.leaf_of.contains_key(buf)).collect();
-        self.take(at, &reads);
+        self.take(begun, &reads);
         for output in call.ops.iter().flat_map(|op| &op.outputs).flatten() {
             let fresh = self.body.another(*output);
             self.recomputed.made.insert(*output, fresh);
@@ -88,13 +96,13 @@ impl Projector<'_> {
 
     /// What a call of forward reads, leaves apart, as it was made again or is taken.
     pub(super) fn read_recomputed(&mut self, first: CallId) -> Vec<BufId> {
-        let at = self.recomputed.begun[&Begun::Call(first)];
-        let Instr::Call(call) = &self.body.code_mut(at.0, Pass::Forward).instrs[at.1] else {
+        let begun = self.recomputed.begun[&Begun::Call(first)];
+        let Instr::Call(call) = &self.body.code_mut(begun.block, Pass::Forward).instrs[begun.at] else {
             unreachable!("a call begins with itself")
         };
         let inputs = call.inputs.clone();
         let reads: Vec<BufId> = inputs.into_iter().filter(|buf| !self.leaf_of.contains_key(buf)).collect();
-        self.take(at, &reads);
+        self.take(begun, &reads);
         reads.into_iter().map(|buf| self.now(buf)).collect()
     }
 
@@ -117,7 +125,7 @@ impl Projector<'_> {
     }
 
     /// Takes what is read of forward and was not made again.
-    fn take(&mut self, at: (u32, usize), reads: &[BufId]) {
+    fn take(&mut self, place: ForwardPlace, reads: &[BufId]) {
         let there =
             |buf: &BufId| self.recomputed.made.contains_key(buf) || self.recomputed.taken.contains_key(buf);
         let mut from: Vec<BufId> = vec![];
@@ -132,7 +140,7 @@ impl Projector<'_> {
         let to: Vec<BufId> = from.iter().map(|buf| self.body.another(*buf)).collect();
         self.recomputed.taken.extend(from.iter().copied().zip(to.iter().copied()));
         let id = KeepId::new(self.recomputed.kept.len());
-        self.recomputed.kept.push((at, from));
+        self.recomputed.kept.push((place, from));
         self.push(Instr::Take { id, to });
     }
 
@@ -169,7 +177,7 @@ impl Projector<'_> {
         order.sort_by_key(|&number| kept[number].0);
         let mut new = vec![KeepId(0); kept.len()];
         order.iter().enumerate().for_each(|(id, &number)| new[number] = KeepId::new(id));
-        let offloads: Vec<bool> = kept.iter().map(|(at, from)| self.offloads(*at, from)).collect();
+        let offloads: Vec<bool> = kept.iter().map(|(place, from)| self.offloads(*place, from)).collect();
         let made = |number: usize| Instr::Keep {
             id: new[number],
             from: kept[number].1.clone(),
@@ -180,7 +188,9 @@ impl Projector<'_> {
             let mut all = Vec::with_capacity(code.instrs.len() + kept.len());
             let last = code.instrs.len();
             let mut keep = |at: usize, all: &mut Vec<Instr>| {
-                while let Some(&number) = next.next_if(|number| kept[**number].0 == (code.block, at)) {
+                while let Some(&number) =
+                    next.next_if(|number| kept[**number].0 == ForwardPlace { block: code.block, at })
+                {
                     all.push(made(number));
                 }
             };
@@ -201,14 +211,14 @@ impl Projector<'_> {
     }
 
     /// Whether what is kept at a place of forward goes to the host: it is made there, for the call that follows.
-    fn offloads(&self, at: (u32, usize), from: &[BufId]) -> bool {
+    fn offloads(&self, place: ForwardPlace, from: &[BufId]) -> bool {
         let made = |buf: &BufId| {
             let tensor = self.body.buf(*buf).tensor;
             matches!(self.global.cx.graph.tensor(tensor).source, Source::Op { .. })
         };
         let call = |instr: &Instr| if let Instr::Call(call) = instr { Some(call.id) } else { None };
-        let forward = self.body.code(at.0, Pass::Forward).map_or(&[][..], |code| &code.instrs);
-        let reader = forward[at.1.min(forward.len())..].iter().find_map(call);
+        let forward = self.body.code(place.block, Pass::Forward).map_or(&[][..], |code| &code.instrs);
+        let reader = forward[place.at.min(forward.len())..].iter().find_map(call);
         reader.is_some_and(|call| self.recomputed.offloaded.contains(&call)) && from.iter().any(made)
     }
 }
