@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use program::Pass;
+use program::{CodeKey, Pass};
 
 use crate::rank::SimulatedRank;
 
@@ -19,21 +19,21 @@ pub struct Lasts {
 
 /// The passes that run for each micro-batch, as they take least: in the first and the last one there may be more to do.
 pub(crate) fn lasting(ranks: &[SimulatedRank<'_>]) -> Vec<Lasts> {
-    let mut most: BTreeMap<(u32, Pass), (f64, f64)> = BTreeMap::new();
+    let mut most: BTreeMap<CodeKey, (f64, f64)> = BTreeMap::new();
     for (key, (seconds, receives)) in ranks.iter().flat_map(least) {
         let known = most.entry(key).or_default();
         *known = (known.0.max(seconds), known.1.max(receives));
     }
-    let lasts = |((block, pass), (seconds, receives))| Lasts { block, pass, seconds, receives };
-    most.into_iter().filter(|((_, pass), _)| !matches!(pass, Pass::Begin | Pass::End)).map(lasts).collect()
+    let lasts = |(CodeKey { block, pass }, (seconds, receives))| Lasts { block, pass, seconds, receives };
+    most.into_iter().filter(|(code, _)| !code.pass.is_once()).map(lasts).collect()
 }
 
-fn least(rank: &SimulatedRank<'_>) -> BTreeMap<(u32, Pass), (f64, f64)> {
+fn least(rank: &SimulatedRank<'_>) -> BTreeMap<CodeKey, (f64, f64)> {
     let mut least = BTreeMap::new();
     for (tick, spent) in rank.iterations.iter().zip(&rank.spent) {
         let Some((seconds, receives)) = spent.by_itself() else { continue };
         let code = &rank.body.codes[tick.code];
-        let known = least.entry((code.block, code.pass)).or_insert((f64::INFINITY, f64::INFINITY));
+        let known = least.entry(code.key()).or_insert((f64::INFINITY, f64::INFINITY));
         *known = (known.0.min(seconds), known.1.min(receives));
     }
     least
