@@ -96,17 +96,17 @@ fn longest(graph: &Graph, signatures: &[u64], begin: usize, end: usize, minimum:
 fn is_same(graph: &Graph, one: usize, other: usize, period: usize) -> bool {
     let (one, other) = (&graph.ops[one], &graph.ops[other]);
     let are_same = |a: &[Arg], b: &[Arg]| {
-        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same_arg(graph, (a, b), period))
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same_arg(graph, a, b, period))
     };
     let kwargs = |op: &Op| op.kwargs.iter().map(|(_, arg)| arg.clone()).collect::<Vec<_>>();
     one.target == other.target && are_same(&one.args, &other.args) && are_same(&kwargs(one), &kwargs(other))
 }
 
-fn is_same_arg(graph: &Graph, args: (&Arg, &Arg), period: usize) -> bool {
-    match args {
+fn is_same_arg(graph: &Graph, a: &Arg, b: &Arg, period: usize) -> bool {
+    match (a, b) {
         (Arg::Tensor(a), Arg::Tensor(b)) => a == b || moves_on(graph, *a, *b, period),
         (Arg::List(a), Arg::List(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same_arg(graph, (a, b), period))
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same_arg(graph, a, b, period))
         }
         (a, b) => a == b,
     }
