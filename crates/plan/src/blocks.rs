@@ -131,7 +131,7 @@ pub(crate) fn validate(plan: &Plan, graph: &Graph) -> Result<()> {
         }
     }
     match plan.order.iter().find(|(before, after)| plan.block(*before) > plan.block(*after)) {
-        Some(pair) => Err(against(plan, graph, *pair).at(place(graph, pair.0))),
+        Some((before, after)) => Err(against(plan, graph, *before, *after).at(place(graph, *before))),
         None => Ok(()),
     }
 }
@@ -164,7 +164,7 @@ fn way_back(plan: &Plan, graph: &Graph, from: u32, to: u32) -> Option<(OpId, OpI
     graph.op_ids().flat_map(edges).find(|(a, b)| plan.block(*a) == from && plan.block(*b) == to)
 }
 
-fn against(plan: &Plan, graph: &Graph, (before, after): (OpId, OpId)) -> Error {
+fn against(plan: &Plan, graph: &Graph, before: OpId, after: OpId) -> Error {
     let what = format!(
         "the plan puts {} of block {} before {} of block {}",
         title(graph, before),

@@ -39,7 +39,7 @@ pub(super) fn from_axes(name: &PlanName, model: &Model<'_>, axes: &[Axis]) -> Re
     }
     let aside = name.aside(model, stages);
     let blocks = match rounds {
-        Some((rounds, count)) => (rounds.cut)(model, &aside, (stages, count)),
+        Some((rounds, count)) => (rounds.cut)(model, &aside, stages, count),
         None => cut(model, &aside, stages),
     };
     if let Some(block) = (0..all).find(|block| rounds.is_some() && !blocks.contains(block)) {

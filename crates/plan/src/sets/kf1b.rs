@@ -77,7 +77,7 @@ fn begins(model: &Model<'_>) -> Vec<usize> {
 /// An operator as it is in every call: the module, what it does, and how many of its like came before.
 type Like<'m> = (&'m str, &'m str, usize);
 
-fn cut(model: &Model<'_>, aside: &[bool], (stages, _): (u32, u32)) -> Vec<u32> {
+fn cut(model: &Model<'_>, aside: &[bool], stages: u32, _: u32) -> Vec<u32> {
     let (graph, begins) = (model.graph, begins(model));
     let last = begins.last().copied().unwrap_or(0);
     let before: Vec<bool> = aside.iter().enumerate().map(|(op, aside)| *aside || op < last).collect();

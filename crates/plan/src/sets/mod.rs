@@ -208,7 +208,7 @@ pub struct AxisPlace<'c> {
 }
 
 /// The block of each operator, but for those that are set aside, of so many stages and blocks for each.
-pub type CutInRounds = fn(&Model<'_>, &[bool], (u32, u32)) -> Vec<u32>;
+pub type CutInRounds = fn(&Model<'_>, &[bool], u32, u32) -> Vec<u32>;
 
 /// So many blocks for each stage.
 #[derive(Clone, Copy)]

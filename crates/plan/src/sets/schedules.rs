@@ -65,7 +65,7 @@ pub(super) const TWO_BW: Set = Set {
     )
 };
 
-fn evenly(model: &Model<'_>, aside: &[bool], (stages, rounds): (u32, u32)) -> Vec<u32> {
+fn evenly(model: &Model<'_>, aside: &[bool], stages: u32, rounds: u32) -> Vec<u32> {
     stages::cut(model, aside, stages * rounds)
 }
 
