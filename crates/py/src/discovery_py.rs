@@ -73,7 +73,8 @@ impl Discovery {
         linear: Vec<Vec<usize>>,
     ) -> PyResult<(String, Vec<String>, Vec<(String, i64)>)> {
         guarded(Evidence::none(), || {
-            let Proposed { rule, names, told: argument_sizes, given } = self.known.propose(&classes, &linear);
+            let Proposed { rule, names, told: argument_sizes, given } =
+                self.known.propose(&classes.0, &classes.1, &linear);
             let text = rule.without_sizes();
             let inputs: Vec<&[i64]> = self.known.inputs.iter().map(Vec::as_slice).collect();
             let outputs: Vec<Option<&[i64]>> =

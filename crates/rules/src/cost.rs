@@ -297,7 +297,11 @@ impl Sketch {
     /// What gradients need, as text instead of what the rule tells: `0: 1 r0` is the gradient of the first
     /// operand, and needs the second and the first result; `*: 0` is any; nothing is nothing.
     pub fn keeps(mut self, text: &str) -> Self {
-        self.needs = text.split(';').filter_map(|clause| clause.split_once(':')).flat_map(needs).collect();
+        self.needs = text
+            .split(';')
+            .filter_map(|clause| clause.split_once(':'))
+            .flat_map(|(position, values)| needs(position, values))
+            .collect();
         self
     }
 
@@ -443,7 +447,7 @@ fn not_linear(call: &Call<'_>) -> Vec<Need> {
     all().flat_map(others).collect()
 }
 
-fn needs((position, values): (&str, &str)) -> Vec<Need> {
+fn needs(position: &str, values: &str) -> Vec<Need> {
     let number = |text: &str| text.parse::<usize>().expect("a position");
     let operand = Some(position.trim()).filter(|text| *text != "*").map(number);
     let value = |text: &str| match text.strip_prefix('r') {

@@ -19,8 +19,9 @@ fn held(split: Split, mark: &str, outputs: &[(usize, usize, i64)]) -> ValidSplit
 /// Every gap is a dim of its own.
 fn text(discovery: &Discovery, linear: &[Vec<usize>]) -> String {
     let (inputs, outputs) = discovery.gaps();
-    let (count, all) = (inputs.len(), inputs.len() + outputs.len());
-    let proposed = discovery.propose(&((0..count).collect(), (count..all).collect()), linear);
+    let all: Vec<usize> = (0..inputs.len() + outputs.len()).collect();
+    let (of_inputs, of_outputs) = all.split_at(inputs.len());
+    let proposed = discovery.propose(of_inputs, of_outputs, linear);
     let given: Vec<_> = proposed.given.iter().map(|(name, size)| format!(" {name}={size}")).collect();
     format!("{}{}{}", proposed.rule, if given.is_empty() { "" } else { " ; size" }, given.concat())
 }
@@ -88,13 +89,13 @@ fn factors_are_in_the_order_in_which_they_lie() {
 fn sizes_that_nothing_tells_are_in_the_text() {
     let half = held(split(3, &[(0, 0, 2)], None), "", &[(0, 0, 2)]);
     let all = of(&[&[6]], &[&[6]], std::slice::from_ref(&half));
-    let proposed = all.propose(&(vec![0], vec![0]), &[]);
+    let proposed = all.propose(&[0], &[0], &[]);
     assert_eq!(
         (proposed.rule.without_sizes().as_str(), proposed.given),
         ("(a^ b) -> (a^ b)", vec![("a".into(), 2)])
     );
     let told = ValidSplit { split: Split { argument: Some(0), ..half.split.clone() }, ..half };
-    let proposed = of(&[&[6]], &[&[6]], &[told]).propose(&(vec![0], vec![0]), &[]);
+    let proposed = of(&[&[6]], &[&[6]], &[told]).propose(&[0], &[0], &[]);
     assert_eq!((proposed.told, proposed.given), (vec![("b".into(), 3)], vec![]));
 }
 

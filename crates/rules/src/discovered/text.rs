@@ -15,12 +15,12 @@ pub struct Proposed {
 }
 
 impl Discovery {
-    /// `classes` say which gaps are one dim: those of the inputs, and those of the outputs.
-    pub fn propose(&self, classes: &(Vec<usize>, Vec<usize>), linear: &[Vec<usize>]) -> Proposed {
+    /// Gaps of one class, of the inputs or of the outputs, are one dim.
+    pub fn propose(&self, of_inputs: &[usize], of_outputs: &[usize], linear: &[Vec<usize>]) -> Proposed {
         let mut writing = Writing { discovery: self, dims: vec![], known: vec![] };
         let (inputs, outputs) = self.gaps();
-        let inputs = writing.side(SplitSide::Inputs, &self.inputs, &inputs, &classes.0);
-        let outputs = writing.side(SplitSide::Outputs, &self.outputs, &outputs, &classes.1);
+        let inputs = writing.side(SplitSide::Inputs, &self.inputs, &inputs, of_inputs);
+        let outputs = writing.side(SplitSide::Outputs, &self.outputs, &outputs, of_outputs);
         let names: Vec<String> =
             (0..self.held.len()).map(|id| writing.name_of(RuleKey::ValidSplit(id))).collect();
         let passes = |operands: &Vec<usize>| Passes { through: Through::Linear, operands: operands.clone() };
