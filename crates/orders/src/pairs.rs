@@ -15,8 +15,17 @@ pub(crate) struct Pair {
 pub(crate) struct Peak {
     /// Beside what that block keeps of its own micro-batch.
     pub room: i64,
-    /// The other blocks: the pair, whether the block that begins is the first of it, and what the other one keeps.
-    pub others: Vec<(usize, bool, i64)>,
+    pub others: Vec<OtherBlock>,
+}
+
+/// Another block that is on a device when one begins there.
+pub(crate) struct OtherBlock {
+    /// Of the two.
+    pub pair: usize,
+    /// Whether it is the second of the pair.
+    pub is_second: bool,
+    /// What it keeps.
+    pub memory: i64,
 }
 
 pub(crate) fn pairs(problem: &Problem) -> Vec<Pair> {
@@ -38,7 +47,8 @@ pub(crate) fn peaks(problem: &Problem, pairs: &[Pair]) -> Vec<Peak> {
             let others = problem.blocks_on(device).filter(|it| *it != block && blocks[*it].memory != 0);
             let other = |it: usize| {
                 let is_pair = |pair: &Pair| (pair.first, pair.then) == (block.min(it), block.max(it));
-                pairs.iter().position(is_pair).map(|pair| (pair, block < it, blocks[it].memory))
+                let (is_second, memory) = (block < it, blocks[it].memory);
+                pairs.iter().position(is_pair).map(|pair| OtherBlock { pair, is_second, memory })
             };
             peaks
                 .push(Peak { room: room - blocks[block].memory, others: others.filter_map(other).collect() });

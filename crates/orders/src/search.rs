@@ -1,7 +1,7 @@
 //! What is searched, and what follows from what is known: between how many periods two blocks of a device may lie.
 
 use crate::net::{Clash, Net};
-use crate::pairs::{Pair, Peak, pairs, peaks};
+use crate::pairs::{OtherBlock, Pair, Peak, pairs, peaks};
 use crate::problem::Problem;
 
 /// What is asked.
@@ -88,17 +88,17 @@ impl<'p> Search<'p> {
     }
 
     /// For how many micro-batches from its own on another block has begun when one begins: least and most.
-    fn begun(&self, net: &Net, other: &(usize, bool, i64)) -> (i64, i64) {
-        let (least, most) = self.between(net, &self.pairs[other.0]);
+    fn begun(&self, net: &Net, other: &OtherBlock) -> (i64, i64) {
+        let (least, most) = self.between(net, &self.pairs[other.pair]);
         // Seen from the other side of a pair, the number of periods is -1 - k.
-        if other.1 { (-most, -least) } else { (least + 1, most + 1) }
+        if other.is_second { (-most, -least) } else { (least + 1, most + 1) }
     }
 
     /// A device does not keep more than it has room for.
     fn keep(&self, net: &mut Net, peak: &Peak) -> Result<bool, Clash> {
-        let lowest = |other: &(usize, bool, i64)| {
+        let lowest = |other: &OtherBlock| {
             let (least, most) = self.begun(net, other);
-            other.2 * if other.2 > 0 { least } else { most }
+            other.memory * if other.memory > 0 { least } else { most }
         };
         let left = peak.room - peak.others.iter().map(lowest).sum::<i64>();
         if left < 0 {
@@ -106,12 +106,12 @@ impl<'p> Search<'p> {
         }
         let mut is_new = false;
         for other in &peak.others {
-            let (pair, (least, most)) = (&self.pairs[other.0], self.begun(net, other));
-            let (least, most) = match other.2 > 0 {
-                true => (least, most.min(least + left / other.2)),
-                false => (least.max(most + left / other.2), most),
+            let (pair, (least, most)) = (&self.pairs[other.pair], self.begun(net, other));
+            let (least, most) = match other.memory > 0 {
+                true => (least, most.min(least + left / other.memory)),
+                false => (least.max(most + left / other.memory), most),
             };
-            let (low, high) = if other.1 { (-most, -least) } else { (least - 1, most - 1) };
+            let (low, high) = if other.is_second { (-most, -least) } else { (least - 1, most - 1) };
             is_new |= net.within(pair, self.window(pair, low).0, self.window(pair, high).1)?;
         }
         Ok(is_new)
