@@ -270,7 +270,7 @@ impl Solver {
         let scope = run.neighbours.eliminate(variable);
         let shape: Vec<usize> = scope.iter().map(|one| run.sizes[*one]).collect();
         let values = run.sizes[variable];
-        let work = shape.iter().map(|size| *size as f64).product::<f64>() * values as f64;
+        let work = work(&shape, values);
         let entries = work / values as f64 + self.tables.entries as f64;
         if work > most || entries > self.room as f64 || stop() {
             return None;
@@ -281,7 +281,7 @@ impl Solver {
             return Some(());
         }
         run.sums.1 += work;
-        let (table, off) = self.left_of((run, variable), &factors, (&scope, shape, work), stop)?;
+        let (table, off) = self.left_of(run, variable, &factors, &scope, shape, stop)?;
         run.cost += off;
         if !scope.is_empty() {
             run.factors.push(Factor { scope, table });
@@ -292,9 +292,11 @@ impl Solver {
 
     fn left_of(
         &mut self,
-        (run, variable): (&mut Solving<'_>, usize),
+        run: &mut Solving<'_>,
+        variable: usize,
         factors: &[Factor],
-        (scope, shape, work): (&[usize], Vec<usize>, f64),
+        scope: &[usize],
+        shape: Vec<usize>,
         stop: &dyn Fn() -> bool,
     ) -> Option<(Table, f64)> {
         let values = run.sizes[variable];
@@ -306,6 +308,7 @@ impl Solver {
         if let Some(known) = self.known.get(&key) {
             return Some(*known);
         }
+        let work = work(&key.0, values);
         run.sums.0 += work;
         self.sums += work;
         // The variable runs fastest in each.
@@ -389,6 +392,11 @@ impl Solver {
         }
         best.1
     }
+}
+
+/// How many sums it takes to eliminate a variable of so many values.
+fn work(shape: &[usize], values: usize) -> f64 {
+    shape.iter().map(|size| *size as f64).product::<f64>() * values as f64
 }
 
 /// How far entries of a table with some axes of a result are apart along each axis of it.
