@@ -179,7 +179,7 @@ fn each_step_is_the_one_collective_of_its_shards() {
 }
 
 /// `p1 12 scatter@0 to_all@1`: a letter for what each axis does, before and after, and the axes of each step.
-fn row(world: &World, (from, to): (Uses, Uses)) -> String {
+fn row(world: &World, from: Uses, to: Uses) -> String {
     let word = |word: &u8| match *word {
         COPIES => "-".to_owned(),
         PARTIAL => "p".to_owned(),
@@ -203,7 +203,7 @@ fn row(world: &World, (from, to): (Uses, Uses)) -> String {
 fn the_steps_are_those_that_were_recorded() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/greedy.txt");
     let worlds = [World::new(&[2, 2], &[8, 8, 8]), World::new(&[2, 2, 2], &[8, 8])];
-    let rows = |world: &World| world.pairs().map(|pair| row(world, pair)).collect::<String>();
+    let rows = |world: &World| world.pairs().map(|(from, to)| row(world, from, to)).collect::<String>();
     let made: String = worlds.iter().map(rows).collect();
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(path, &made).expect("it is written");
