@@ -214,8 +214,8 @@ fn tower(layers: usize) -> String {
 #[test]
 fn a_large_plan_is_a_small_page() {
     let size = |layers: usize, batches: u32| {
-        let plan = ("stages:16 x 1f1b x data:2 x megatron:4", 128);
-        let (data, _) = page_of(&tower(layers), plan, ("dgx-h100:8x16", batches));
+        let plan = "stages:16 x 1f1b x data:2 x megatron:4";
+        let (data, _) = page_of(&tower(layers), plan, 128, "dgx-h100:8x16", batches);
         assert_eq!(list(&data["tracks"]).len(), 16, "alike devices are one");
         html(&data).len()
     };

@@ -42,7 +42,7 @@ output %s
 
 #[test]
 fn a_slow_network_holds_the_step_back() {
-    let (data, step) = page_of(WIDE, ("data", 4), ("ethernet-25g:1x4", 1));
+    let (data, step) = page_of(WIDE, "data", 4, "ethernet-25g:1x4", 1);
     let changed = seconds(&data);
     assert!(
         changed[0] < changed[1] && changed[0] < changed[2],
@@ -55,6 +55,6 @@ fn a_slow_network_holds_the_step_back() {
 
 #[test]
 fn small_operators_take_their_starts() {
-    let (data, _) = page_of(GPT, ("data", 1), ("h200:1", 1));
+    let (data, _) = page_of(GPT, "data", 1, "h200:1", 1);
     assert!(words(&data).starts_with("Starting operators holds the step back most"), "{}", words(&data));
 }

@@ -70,7 +70,9 @@ impl ComputedModules {
             }
             let sum = of_rank.values().fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
             of_ranks.push((rank.rank.rank, sum));
-            of_rank.into_iter().for_each(|(key, both)| add(step, &mut entries, rank.rank.rank, key, both));
+            for ((op, pass), (predicted, measured)) in of_rank {
+                add(step, &mut entries, rank.rank.rank, op, pass, predicted, measured);
+            }
         }
         Ok(Self { entries: entries.into_values().collect(), of_ranks })
     }
@@ -80,8 +82,10 @@ fn add(
     step: &FollowedStep<'_>,
     entries: &mut BTreeMap<(String, &'static str), ComputedEntry>,
     rank: u32,
-    (op, pass): (OpId, &'static str),
-    (predicted, measured): (f64, f64),
+    op: OpId,
+    pass: &'static str,
+    predicted: f64,
+    measured: f64,
 ) {
     let module = &step.graph.op(op).module;
     let pattern = pattern_of(module);

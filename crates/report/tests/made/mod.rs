@@ -12,7 +12,7 @@ pub const GPT: &str = include_str!("../../../../tests/python/golden/gpt.graph");
 
 /// A GPT under a plan on four devices, and what was simulated.
 pub fn page(plan: &str, batches: u32) -> (Value, SimulatedStep) {
-    page_of(GPT, (plan, 4), ("h200:4", batches))
+    page_of(GPT, plan, 4, "h200:4", batches)
 }
 
 /// The same with a recording beside it.
@@ -21,11 +21,7 @@ pub fn recorded(plan: &str, batches: u32, text: String) -> Result<Value> {
     Ok(made(GPT, plan, 4, "h200:4", batches, recorded)?.0)
 }
 
-pub fn page_of(
-    text: &str,
-    (plan, devices): (&str, u32),
-    (cluster, batches): (&str, u32),
-) -> (Value, SimulatedStep) {
+pub fn page_of(text: &str, plan: &str, devices: u32, cluster: &str, batches: u32) -> (Value, SimulatedStep) {
     made(text, plan, devices, cluster, batches, None).expect("a page")
 }
 
