@@ -11,6 +11,7 @@ mod param_sharding;
 mod profiled;
 mod rows;
 pub mod svg;
+mod took;
 
 use graph::{Graph, OpId};
 use plan::Plan;

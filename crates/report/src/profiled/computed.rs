@@ -14,6 +14,7 @@ use simulate::works_of;
 use crate::page::communication::pattern_of;
 use crate::page::recorded::PairedRank;
 use crate::page::recorded::read::MeasuredCall;
+use crate::took::Took;
 
 /// A module's part of a pass, or that of several that are alike.
 pub(super) struct ComputedEntry {
@@ -21,14 +22,13 @@ pub(super) struct ComputedEntry {
     pub(super) pass: &'static str,
     modules: BTreeSet<String>,
     ranks: BTreeSet<u32>,
-    predicted: f64,
-    measured: f64,
+    took: Took,
 }
 
 pub(super) struct ComputedModules {
     pub(super) entries: Vec<ComputedEntry>,
     /// Of each rank what is predicted and measured of all its modules.
-    pub(super) of_ranks: Vec<(u32, (f64, f64))>,
+    pub(super) of_ranks: Vec<(u32, Took)>,
 }
 
 /// A call, or its backward: of each operator how long it is predicted to take, and where it stands.
@@ -51,10 +51,10 @@ impl ComputedModules {
         let mut of_ranks = vec![];
         for rank in ranks {
             let calls = calls_of(step, rank);
-            let mut of_rank: BTreeMap<(OpId, &'static str), (f64, f64)> = BTreeMap::new();
+            let mut of_rank: BTreeMap<(OpId, &'static str), Took> = BTreeMap::new();
             for called in calls.values() {
                 for (op, seconds) in &called.ops {
-                    of_rank.entry((*op, called.pass)).or_default().0 += seconds;
+                    of_rank.entry((*op, called.pass)).or_default().predicted += seconds;
                 }
             }
             for measured in &rank.rank.calls {
@@ -65,13 +65,12 @@ impl ComputedModules {
                     )
                 })?;
                 for (op, seconds) in called.seconds_of_ops(measured) {
-                    of_rank.entry((op, called.pass)).or_default().1 += seconds;
+                    of_rank.entry((op, called.pass)).or_default().measured += seconds;
                 }
             }
-            let sum = of_rank.values().fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
-            of_ranks.push((rank.rank.rank, sum));
-            for ((op, pass), (predicted, measured)) in of_rank {
-                add(step, &mut entries, rank.rank.rank, op, pass, predicted, measured);
+            of_ranks.push((rank.rank.rank, of_rank.values().copied().sum()));
+            for ((op, pass), took) in of_rank {
+                add(step, &mut entries, rank.rank.rank, op, pass, took);
             }
         }
         Ok(Self { entries: entries.into_values().collect(), of_ranks })
@@ -84,8 +83,7 @@ fn add(
     rank: u32,
     op: OpId,
     pass: &'static str,
-    predicted: f64,
-    measured: f64,
+    took: Took,
 ) {
     let module = &step.graph.op(op).module;
     let pattern = pattern_of(module);
@@ -94,13 +92,11 @@ fn add(
         pass,
         modules: BTreeSet::new(),
         ranks: BTreeSet::new(),
-        predicted: 0.0,
-        measured: 0.0,
+        took: Took::default(),
     });
     entry.modules.insert(module.clone());
     entry.ranks.insert(rank);
-    entry.predicted += predicted;
-    entry.measured += measured;
+    entry.took += took;
 }
 
 fn calls_of(step: &FollowedStep<'_>, rank: &PairedRank<'_>) -> Calls {
@@ -182,18 +178,18 @@ impl CallCost {
 
 impl ComputedEntry {
     /// Seconds of a device's step, as predicted and as measured.
-    pub(super) fn of_device(&self) -> (f64, f64) {
-        let each = self.ranks.len().max(1) as f64;
-        (self.predicted / each, self.measured / each)
+    pub(super) fn of_device(&self) -> Took {
+        self.took.each(self.ranks.len().max(1) as f64)
     }
 
     /// Seconds of all devices.
-    pub(super) fn sums(&self) -> (f64, f64) {
-        (self.predicted, self.measured)
+    pub(super) fn sums(&self) -> Took {
+        self.took
     }
 
     pub(super) fn times(&self) -> Option<f64> {
-        (self.predicted > 0.0).then(|| self.measured / self.predicted)
+        let Took { predicted, measured } = self.took;
+        (predicted > 0.0).then(|| measured / predicted)
     }
 
     /// The module, or the pattern of several.
@@ -213,8 +209,8 @@ impl ComputedEntry {
             "link": Value::Null,
             "ranks": self.ranks.len(),
             "count": self.modules.len(),
-            "predicted": self.of_device().0,
-            "measured": self.of_device().1,
+            "predicted": self.of_device().predicted,
+            "measured": self.of_device().measured,
             "times": self.times(),
         })
     }

@@ -21,6 +21,7 @@ use crate::page::recorded::read::{self, Recording};
 use crate::page::recorded::{PairedRank, another, of_step, pairs, require_same};
 
 use crate::page::words::time;
+use crate::took::Took;
 use computed::{ComputedEntry, ComputedModules};
 use parts::{REST, StepParts};
 
@@ -92,7 +93,7 @@ fn slower(
     };
     let of_kind = |kind: &cluster::Device| {
         let is_of_kind = |rank: &u32| cluster.device(*rank).name == kind.name;
-        times_of(computed.of_ranks.iter().filter(|(rank, _)| is_of_kind(rank)).map(|(_, both)| *both))
+        times_of(computed.of_ranks.iter().filter(|(rank, _)| is_of_kind(rank)).map(|(_, took)| *took))
     };
     Slower {
         kinds: cluster.kinds.iter().map(of_kind).collect(),
@@ -102,8 +103,8 @@ fn slower(
 }
 
 /// Of what was predicted and measured; one where nothing was.
-fn times_of(all: impl Iterator<Item = (f64, f64)>) -> f64 {
-    let (predicted, measured) = all.fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+fn times_of(all: impl Iterator<Item = Took>) -> f64 {
+    let Took { predicted, measured } = all.sum();
     if predicted > 0.0 && measured > 0.0 { measured / predicted } else { 1.0 }
 }
 
@@ -117,7 +118,7 @@ struct MeasuredStep {
 impl MeasuredStep {
     fn to_json(&self, step: &FollowedStep<'_>, recording: &Recording) -> Value {
         let (program, cluster) = (step.scene.program, step.scene.cluster);
-        let (predicted, measured) = seconds(step, recording);
+        let Took { predicted, measured } = seconds(step, recording);
         let mut entries: Vec<Value> = self.computed.entries.iter().map(ComputedEntry::to_json).collect();
         entries.extend(self.against.entries.iter().map(Difference::to_json));
         let apart = |entry: &Value| {
@@ -173,7 +174,7 @@ impl MeasuredStep {
             says.push(format!("  the network between nodes: {:.2}", self.slower.network));
         }
         let mut cluster = cluster.slower(&self.slower);
-        let (predicted, measured) = self.parts.share(REST);
+        let Took { predicted, measured } = self.parts.share(REST);
         let more = (measured - predicted).max(0.0);
         says.push(format!("  and what the runtime takes besides: {} more a step", time(more)));
         cluster.kinds.iter_mut().for_each(|kind| kind.runtime.step += more);
@@ -183,8 +184,8 @@ impl MeasuredStep {
 }
 
 /// Of a step without the optimizer, as predicted and as measured.
-fn seconds(step: &FollowedStep<'_>, recording: &Recording) -> (f64, f64) {
+fn seconds(step: &FollowedStep<'_>, recording: &Recording) -> Took {
     let update = step.simulation.ranks.iter().map(|lane| lane.update).fold(0.0, f64::max);
     let measured = recording.ranks.iter().map(|rank| rank.seconds).fold(0.0, f64::max);
-    (step.simulation.seconds - update, measured)
+    Took { predicted: step.simulation.seconds - update, measured }
 }

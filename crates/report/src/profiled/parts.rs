@@ -5,12 +5,13 @@ use serde_json::{Value, json};
 
 use crate::page::recorded::PairedRank;
 use crate::page::recorded::against::timed;
+use crate::took::Took;
 
 use super::computed::ComputedModules;
 
 /// By name, as predicted and as measured: together they are the step. Of a device, in the mean.
 pub(super) struct StepParts {
-    pub(super) shares: [(&'static str, (f64, f64)); 4],
+    pub(super) shares: [(&'static str, Took); 4],
 }
 
 pub(super) const COMPUTES: &str = "modules compute";
@@ -20,7 +21,7 @@ pub(super) const REST: &str = "all else";
 
 impl StepParts {
     pub(super) fn new(step: &FollowedStep<'_>, ranks: &[PairedRank<'_>], computed: &ComputedModules) -> Self {
-        let mut shares = [COMPUTES, WAITS, IDLES, REST].map(|name| (name, (0.0, 0.0)));
+        let mut shares = [COMPUTES, WAITS, IDLES, REST].map(|name| (name, Took::default()));
         let messages = timed(ranks);
         for (rank, (_, computes)) in ranks.iter().zip(&computed.of_ranks) {
             let lane = &step.simulation.ranks[rank.track];
@@ -32,24 +33,27 @@ impl StepParts {
             });
             let predicted: f64 =
                 lane.parts().iter().filter(|(name, _)| *name != "update").map(|(_, seconds)| seconds).sum();
-            let known = [*computes, (lane.exposed, waits), (lane.idle, idles)];
-            let sum = known.iter().fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
-            let rest = (predicted - sum.0, rank.rank.seconds - sum.1);
-            for ((_, both), one) in shares.iter_mut().zip(known.into_iter().chain([rest])) {
-                both.0 += one.0 / ranks.len() as f64;
-                both.1 += one.1 / ranks.len() as f64;
+            let waits = Took { predicted: lane.exposed, measured: waits };
+            let known = [*computes, waits, Took { predicted: lane.idle, measured: idles }];
+            let sum: Took = known.iter().copied().sum();
+            let rest =
+                Took { predicted: predicted - sum.predicted, measured: rank.rank.seconds - sum.measured };
+            for ((_, took), one) in shares.iter_mut().zip(known.into_iter().chain([rest])) {
+                *took += one.each(ranks.len() as f64);
             }
         }
-        shares.iter_mut().for_each(|(_, both)| *both = (both.0.max(0.0), both.1.max(0.0)));
+        for (_, took) in &mut shares {
+            *took = Took { predicted: took.predicted.max(0.0), measured: took.measured.max(0.0) };
+        }
         Self { shares }
     }
 
-    pub(super) fn share(&self, name: &str) -> (f64, f64) {
-        self.shares.iter().find(|(known, _)| *known == name).map_or((0.0, 0.0), |(_, both)| *both)
+    pub(super) fn share(&self, name: &str) -> Took {
+        self.shares.iter().find(|(known, _)| *known == name).map_or_else(Took::default, |(_, took)| *took)
     }
 
     pub(super) fn to_json(&self) -> Value {
-        let json = |(name, (predicted, measured)): &(&str, (f64, f64))| json!({ "name": name, "predicted": predicted, "measured": measured });
+        let json = |(name, Took { predicted, measured }): &(&str, Took)| json!({ "name": name, "predicted": predicted, "measured": measured });
         self.shares.iter().map(json).collect()
     }
 }

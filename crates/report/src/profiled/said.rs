@@ -4,6 +4,7 @@ use cluster::Cluster;
 
 use crate::page::recorded::against::Difference;
 use crate::page::words::time;
+use crate::took::Took;
 
 use super::computed::ComputedEntry;
 use super::parts::{IDLES, REST};
@@ -16,14 +17,13 @@ const COUNTS: f64 = 0.05;
 
 /// The sentences; none if nothing was predicted and nothing measured.
 pub(super) fn largest(step: &MeasuredStep, cluster: &Cluster) -> Vec<String> {
-    let apart = |(predicted, measured): (f64, f64)| (measured - predicted).abs();
     let module =
-        step.computed.entries.iter().max_by(|a, b| apart(a.of_device()).total_cmp(&apart(b.of_device())));
+        step.computed.entries.iter().max_by(|a, b| a.of_device().apart().total_cmp(&b.of_device().apart()));
     let message = step.against.entries.first();
-    let of_module = module.map_or(0.0, |it| apart(it.of_device()));
-    let of_message = message.map_or(0.0, |it| apart(it.of_device()));
+    let of_module = module.map_or(0.0, |it| it.of_device().apart());
+    let of_message = message.map_or(0.0, |it| it.of_device().apart());
     let (idles, rest) = (step.parts.share(IDLES), step.parts.share(REST));
-    let most = of_module.max(of_message).max(apart(idles)).max(apart(rest));
+    let most = of_module.max(of_message).max(idles.apart()).max(rest.apart());
     if most <= 0.0 {
         return vec![];
     }
@@ -34,7 +34,7 @@ pub(super) fn largest(step: &MeasuredStep, cluster: &Cluster) -> Vec<String> {
         (_, Some(module)) if of_module >= most => {
             vec![of_module_said(module), of_devices(step, cluster, module)]
         }
-        _ if apart(idles) >= most => {
+        _ if idles.apart() >= most => {
             vec![of_part("Waiting for other ranks", idles), whose_wait(step)]
         }
         _ => vec![
@@ -45,16 +45,16 @@ pub(super) fn largest(step: &MeasuredStep, cluster: &Cluster) -> Vec<String> {
     }
 }
 
-fn of_part(name: &str, (predicted, measured): (f64, f64)) -> String {
+fn of_part(name: &str, took: Took) -> String {
     format!(
         "{name} takes {} of a device's step instead of {}: the largest difference.",
-        time(measured),
-        time(predicted)
+        time(took.measured),
+        time(took.predicted)
     )
 }
 
 fn of_module_said(entry: &ComputedEntry) -> String {
-    let (predicted, measured) = entry.of_device();
+    let Took { predicted, measured } = entry.of_device();
     let name = if entry.module().is_empty() { "The model itself" } else { entry.module() };
     let times_said = format!("{} of a device's step instead of {}", time(measured), time(predicted));
     match entry.times() {
@@ -103,7 +103,7 @@ fn of_devices(step: &MeasuredStep, cluster: &Cluster, entry: &ComputedEntry) -> 
 
 /// The rank that computes longest, beside the others.
 fn whose_wait(step: &MeasuredStep) -> String {
-    let computes = || step.computed.of_ranks.iter().map(|(rank, (_, measured))| (*rank, *measured));
+    let computes = || step.computed.of_ranks.iter().map(|(rank, took)| (*rank, took.measured));
     let most = computes().max_by(|a, b| a.1.total_cmp(&b.1));
     let mean =
         computes().map(|(_, seconds)| seconds).sum::<f64>() / step.computed.of_ranks.len().max(1) as f64;
@@ -126,15 +126,15 @@ enum Distance {
 }
 
 fn distance(
-    this: (f64, f64),
-    all: impl Iterator<Item = (f64, f64)> + Clone,
-    others: impl Iterator<Item = (f64, f64)> + Clone,
+    this: Took,
+    all: impl Iterator<Item = Took> + Clone,
+    others: impl Iterator<Item = Took> + Clone,
 ) -> Distance {
-    let predicted = |all: &mut dyn Iterator<Item = (f64, f64)>| all.map(|it| it.0).sum::<f64>();
+    let predicted = |all: &mut dyn Iterator<Item = Took>| all.map(|it| it.predicted).sum::<f64>();
     let counts = predicted(&mut others.clone()) > COUNTS * predicted(&mut all.clone());
     let (of_all, of_others) = (times_of(all), times_of(others));
     let is_far = |times: f64, slower: bool| if slower { times >= SLOWER } else { times <= 1.0 / SLOWER };
-    let slower = this.1 > this.0;
+    let slower = this.measured > this.predicted;
     if counts && !is_far(of_others, slower) {
         return Distance::Only(of_others);
     }

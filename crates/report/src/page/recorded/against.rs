@@ -14,6 +14,7 @@ use simulate::LinkKind;
 use super::{MessagePair, PairedRank};
 use crate::page::communication::pattern_of;
 use crate::page::words::time;
+use crate::took::Took;
 
 /// So many entries are told.
 const SHOWN: usize = 100;
@@ -29,8 +30,7 @@ pub(crate) struct Difference {
     modules: BTreeSet<String>,
     ranks: BTreeSet<u32>,
     count: u64,
-    predicted: f64,
-    measured: f64,
+    took: Took,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,8 +54,7 @@ impl Against {
             entry.modules.insert(module.to_owned());
             entry.ranks.insert(rank);
             entry.count += 1;
-            entry.predicted += message.end - message.start;
-            entry.measured += measured;
+            entry.took += Took { predicted: message.end - message.start, measured };
         }
         let mut entries: Vec<Difference> = entries.into_values().collect();
         entries.sort_by(|a, b| b.seconds().abs().total_cmp(&a.seconds().abs()));
@@ -76,7 +75,7 @@ impl Against {
 impl Difference {
     fn new(key: DifferenceKey) -> Self {
         let (modules, ranks) = (BTreeSet::new(), BTreeSet::new());
-        Self { key, modules, ranks, count: 0, predicted: 0.0, measured: 0.0 }
+        Self { key, modules, ranks, count: 0, took: Took::default() }
     }
 
     pub(crate) fn to_json(&self) -> Value {
@@ -88,15 +87,15 @@ impl Difference {
             "link": if self.key.is_between { "between nodes" } else { "inside a node" },
             "ranks": self.ranks.len(),
             "count": self.count as f64 / self.each(),
-            "predicted": self.of_device().0,
-            "measured": self.of_device().1,
+            "predicted": self.of_device().predicted,
+            "measured": self.of_device().measured,
             "times": self.times(),
         })
     }
 
     /// `All-reduces of h.*.mlp in forward take 2.1 times what was predicted, ...`
     pub(crate) fn said(&self) -> String {
-        let (predicted, measured) = self.of_device();
+        let Took { predicted, measured } = self.of_device();
         let mut name = self.name();
         if let Some(first) = name.get_mut(..1) {
             first.make_ascii_uppercase();
@@ -111,8 +110,8 @@ impl Difference {
     }
 
     /// Seconds of a device's step, as predicted and as measured.
-    pub(crate) fn of_device(&self) -> (f64, f64) {
-        (self.predicted / self.each(), self.measured / self.each())
+    pub(crate) fn of_device(&self) -> Took {
+        self.took.each(self.each())
     }
 
     pub(crate) fn is_between(&self) -> bool {
@@ -120,8 +119,8 @@ impl Difference {
     }
 
     /// Seconds of all devices.
-    pub(crate) fn sums(&self) -> (f64, f64) {
-        (self.predicted, self.measured)
+    pub(crate) fn sums(&self) -> Took {
+        self.took
     }
 
     /// Of how many ranks it is.
@@ -130,11 +129,12 @@ impl Difference {
     }
 
     fn seconds(&self) -> f64 {
-        (self.measured - self.predicted) / self.each()
+        (self.took.measured - self.took.predicted) / self.each()
     }
 
     fn times(&self) -> f64 {
-        if self.predicted > 0.0 { self.measured / self.predicted } else { 1.0 }
+        let Took { predicted, measured } = self.took;
+        if predicted > 0.0 { measured / predicted } else { 1.0 }
     }
 
     /// The module, or the pattern of several.
