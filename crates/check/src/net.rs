@@ -213,9 +213,7 @@ impl<'n> Net<'n> {
     }
 
     fn of_code(&self, member: usize, block: u32, pass: Pass) -> &[Event] {
-        let codes = &self.bodies[member].codes;
-        let at = codes.iter().position(|code| (code.block, code.pass) == (block, pass));
-        at.map_or(&[], |at| &self.events[member][at])
+        self.bodies[member].position(block, pass).map_or(&[], |at| &self.events[member][at])
     }
 
     fn follow(&self, batches: u32) -> Result<(), Fault> {

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graph::TensorId;
-use program::{Body, BufId, Code, CodeKey, Does, Instr, Kind, Loop, Pass, Role, Timetable, When};
+use program::{BufId, Code, CodeKey, Does, Instr, Kind, Loop, Pass, Role, Timetable, When};
 
 use crate::fault::{Fault, Place};
 use crate::runs::{Early, Runs};
@@ -93,7 +93,7 @@ fn iterations(role: &Role) -> Option<Fault> {
     let missing = missing.map(|code| not_once(code, "it runs for no micro-batch"));
     let missing = missing.or_else(|| runs.iter().find_map(|(code, run)| of_code(role, *code, run, &runs)));
     let missing = missing
-        .or_else(|| handed_on(body).into_iter().find_map(|(first, then)| not_there(first, then, &runs)));
+        .or_else(|| body.handed_on().into_iter().find_map(|(first, then)| not_there(first, then, &runs)));
     missing
         .or_else(|| written_by_others(role).into_iter().find_map(|(first, then)| stale(first, then, &runs)))
 }
@@ -122,26 +122,6 @@ fn of_code(role: &Role, code: CodeKey, run: &Runs<'_>, runs: &BTreeMap<CodeKey, 
     let early = before.map(|before| format!("it runs for a micro-batch whose {} has not run", before.name()));
     let early = early.map(|why| not_once(code, &why));
     early.or_else(|| scales(run)).or_else(|| settles(run).filter(|_| code.pass.settles()))
-}
-
-/// Codes of which the first keeps something for the second: values, or a call for its backward.
-fn handed_on(body: &Body) -> BTreeSet<(CodeKey, CodeKey)> {
-    let (mut kept, mut calls) = (BTreeMap::new(), BTreeMap::new());
-    let mut pairs = BTreeSet::new();
-    for code in &body.codes {
-        let current = code.key();
-        for instr in &code.instrs {
-            let before = match instr {
-                Instr::Keep { id, .. } => kept.insert(*id, current).and(None),
-                Instr::Call(call) => calls.insert(call.id, current).and(None),
-                Instr::Take { id, .. } => kept.get(id).copied(),
-                Instr::Grad(grad) => calls.insert(grad.call, current),
-                _ => None,
-            };
-            pairs.extend(before.filter(|before| *before != current).map(|before| (before, current)));
-        }
-    }
-    pairs
 }
 
 /// Codes of which one updates a buffer that the other one reads or updates, in the order of a micro-batch.

@@ -151,22 +151,16 @@ impl Body {
     pub fn handed_on(&self) -> BTreeSet<(CodeKey, CodeKey)> {
         let (mut kept, mut calls, mut pairs) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         for code in &self.codes {
-            let step = code.key();
+            let then = code.key();
             for instr in &code.instrs {
                 let first = match instr {
-                    Instr::Keep { id, .. } => {
-                        kept.insert(*id, step);
-                        continue;
-                    }
-                    Instr::Call(call) => {
-                        calls.insert(call.id, step);
-                        continue;
-                    }
+                    Instr::Keep { id, .. } => kept.insert(*id, then).and(None),
+                    Instr::Call(call) => calls.insert(call.id, then).and(None),
                     Instr::Take { id, .. } => kept.get(id).copied(),
-                    Instr::Grad(grad) => calls.insert(grad.call, step),
+                    Instr::Grad(grad) => calls.insert(grad.call, then),
                     _ => None,
                 };
-                pairs.extend(first.filter(|first| *first != step).map(|first| (first, step)));
+                pairs.extend(first.filter(|first| *first != then).map(|first| (first, then)));
             }
         }
         pairs

@@ -341,7 +341,12 @@ impl Body {
     }
 
     pub fn code(&self, block: u32, pass: Pass) -> Option<&Code> {
-        self.codes.iter().find(|code| (code.block, code.pass) == (block, pass))
+        self.position(block, pass).map(|at| &self.codes[at])
+    }
+
+    /// Where that code stands among all.
+    pub fn position(&self, block: u32, pass: Pass) -> Option<usize> {
+        self.codes.iter().position(|code| (code.block, code.pass) == (block, pass))
     }
 
     /// The codes of a pass, in the order in which a micro-batch runs them.

@@ -97,8 +97,7 @@ fn once(role: &Role, pass: Pass, step: u32, runs: bool) -> Option<Job> {
 }
 
 fn job(role: &Role, task: &Task, step: u32, batch_step: u32, batch: u32, batches: u32) -> Option<Job> {
-    let code =
-        role.body.codes.iter().position(|code| (code.block, code.pass) == (task.block, task.pass()))?;
+    let code = role.body.position(task.block, task.pass())?;
     let scaled = match task.does {
         program::Does::Backward { scaled, .. } | program::Does::Inputs { scaled } => scaled,
         _ => 0,

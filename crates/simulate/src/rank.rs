@@ -230,12 +230,10 @@ impl<'s> SimulatedRank<'s> {
 
 /// What a rank runs in a step, one after the other.
 pub(crate) fn iterations(body: &Body, batches: u32) -> Vec<Tick> {
-    let code =
-        |block: u32, pass: Pass| body.codes.iter().position(|code| (code.block, code.pass) == (block, pass));
-    let once = |pass: Pass| code(0, pass).map(|code| Tick { code, batch: 0, settles: true });
+    let once = |pass: Pass| body.position(0, pass).map(|code| Tick { code, batch: 0, settles: true });
     let mut iterations: Vec<Tick> = once(Pass::Begin).into_iter().collect();
     iterations.extend(body.timetable.tasks(batches).filter_map(|(task, batch)| {
-        let code = code(task.block, task.pass())?;
+        let code = body.position(task.block, task.pass())?;
         Some(Tick { code, batch, settles: task.settles().is(batch, batches) })
     }));
     iterations.extend(once(Pass::End));

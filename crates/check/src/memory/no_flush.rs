@@ -45,8 +45,7 @@ impl Walk<'_, '_> {
     }
 
     fn run_code(&mut self, block: u32, pass: Pass, settles: bool) {
-        let codes = &self.rank.body.codes;
-        if let Some(at) = codes.iter().position(|code| (code.block, code.pass) == (block, pass)) {
+        if let Some(at) = self.rank.body.position(block, pass) {
             self.run(at, settles);
         }
     }

@@ -125,10 +125,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         let body = self.rank.body;
         let leaves = self.values.clone();
         let mut lanes: BTreeMap<u32, BatchMemory> = BTreeMap::new();
-        let once = |block: u32, pass: Pass| {
-            body.codes.iter().position(|code| (code.block, code.pass) == (block, pass))
-        };
-        if let Some(at) = once(0, Pass::Begin) {
+        if let Some(at) = body.position(0, Pass::Begin) {
             self.run(at, false);
             self.note(0, Pass::Begin, 0);
         }
@@ -136,14 +133,14 @@ impl<'w, 'a> Walk<'w, 'a> {
             let lane = lanes.remove(&batch).unwrap_or_else(|| self.lane(&leaves));
             self.enter(lane);
             let settles = task.settles().is(batch, batches);
-            if let Some(at) = once(task.block, task.pass()) {
+            if let Some(at) = body.position(task.block, task.pass()) {
                 self.run(at, settles);
                 self.note(task.block, task.pass(), batch);
             }
             lanes.insert(batch, self.leave());
         }
         self.values = leaves;
-        if let Some(at) = once(0, Pass::End) {
+        if let Some(at) = body.position(0, Pass::End) {
             self.run(at, true);
             self.note(0, Pass::End, 0);
         }

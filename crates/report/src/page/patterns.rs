@@ -110,8 +110,7 @@ fn parts_of(simulation: &Simulation, at: usize) -> BTreeMap<TaskKey, Vec<&TakesP
 
 /// The number of a code among those of its role.
 pub(super) fn code(program: &Program, role: usize, block: u32, pass: Pass) -> i64 {
-    let codes = &program.roles[role].body.codes;
-    codes.iter().position(|code| (code.block, code.pass) == (block, pass)).map_or(-1, |at| at as i64)
+    program.roles[role].body.position(block, pass).map_or(-1, |at| at as i64)
 }
 
 fn slice(program: &Program, role: usize, span: &Span, clock: Clock, from: i64) -> [i64; SLICE] {

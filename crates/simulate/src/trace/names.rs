@@ -62,9 +62,9 @@ impl<'s> SliceNames<'s> {
     fn operator(&self, at: usize, span: &Span) -> Option<OpId> {
         let What::Instr(_, number) = span.what else { return None };
         let rank_trace = &self.scene.rank_traces[at];
-        let codes = &self.scene.program.roles[rank_trace.role].body.codes;
-        let code = codes.iter().position(|code| (code.block, code.pass) == (span.block, span.pass))?;
-        let before: usize = codes[..code].iter().map(|code| code.instrs.len()).sum();
+        let body = &self.scene.program.roles[rank_trace.role].body;
+        let code = body.position(span.block, span.pass)?;
+        let before: usize = body.codes[..code].iter().map(|code| code.instrs.len()).sum();
         rank_trace.instr_costs[before + number].op
     }
 }
