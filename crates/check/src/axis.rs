@@ -231,7 +231,7 @@ fn only(table: &Table, at: &[usize]) -> Table {
         PerRank::Same(_) => per_rank.clone(),
         PerRank::Each(regions) => known
             .entry(regions.as_ptr())
-            .or_insert_with(|| PerRank::of(at.iter().map(|at| regions[*at].clone()).collect()))
+            .or_insert_with(|| PerRank::from_values(at.iter().map(|at| regions[*at].clone()).collect()))
             .clone(),
     };
     let mut subset = table.clone();
@@ -242,7 +242,7 @@ fn only(table: &Table, at: &[usize]) -> Table {
     subset.outputs.iter_mut().flatten().for_each(|region| *region = regions(region));
     subset.random.iter_mut().flat_map(|(_, slots)| slots).for_each(|region| *region = regions(region));
     for constant in &mut subset.constants {
-        *constant = PerRank::of(at.iter().map(|at| *constant.get(*at)).collect());
+        *constant = PerRank::from_values(at.iter().map(|at| *constant.get(*at)).collect());
     }
     subset
 }

@@ -211,7 +211,7 @@ fn checked(
     }
     let fault = |error: diag::Error| vec![Fault::from(error)];
     let rewritten = program.rewritten(model).map_err(fault)?;
-    let report = equal(&rewritten.graph, &Analysis::of(&rewritten.graph), program, folding, wanted)?;
+    let report = equal(&rewritten.graph, &Analysis::new(&rewritten.graph), program, folding, wanted)?;
     let rewritings = rests_on(model, program.slices.as_ref(), &program.rewritings).map_err(fault)?;
     Ok(Report { proof: Proof { rewritings, ..report.proof }, ..report })
 }

@@ -117,7 +117,7 @@ fn ranks_that_exchange_rows_in_another_order_do_not_meet() {
     let at = |role: &mut program::Role, keep: usize| {
         let table = &mut role.table;
         let one = |per_rank: &mut program::PerRank<rules::Region>| {
-            *per_rank = program::PerRank::of(vec![per_rank.get(keep).clone()]);
+            *per_rank = program::PerRank::from_values(vec![per_rank.get(keep).clone()]);
         };
         table.shards.iter_mut().for_each(|shard| one(&mut shard.region));
         table.leaves.iter_mut().for_each(|(_, region)| one(region));

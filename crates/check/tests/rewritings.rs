@@ -63,7 +63,7 @@ fn a_rewriting_that_is_not_named_is_no_way_to_compute_the_model() {
         let fault = fault(&model, &program, &[]);
         assert!(["SW0501", "SW0502", "SW0504"].contains(&fault.code), "{fault}");
         // Also where tensors and factors are those of the model.
-        let plain = Program { factors: rules::Analysis::of(&model).factors, ..program };
+        let plain = Program { factors: rules::Analysis::new(&model).factors, ..program };
         let fault = self::fault(&model, &plain, &[]);
         assert!(["SW0502", "SW0504"].contains(&fault.code), "{fault}");
     }
@@ -80,7 +80,7 @@ fn a_rewriting_that_the_code_does_not_use_is_found() {
         // Also where the program is as if its operator were one of the rewritten graph.
         let text = format!("rewrite 1 {}\n{WHOLE}", dims.join(", "));
         let program = program(&model, &text);
-        assert_eq!(program.factors, rules::Analysis::of(&graph).factors);
+        assert_eq!(program.factors, rules::Analysis::new(&graph).factors);
         assert_eq!(fault(&model, &program, &named).code, "SW0504");
     }
 }

@@ -51,7 +51,7 @@ fn far(made: &mut Program, place: usize, number: i64) {
     let constant = &mut made.roles[0].table.constants[place];
     let mut all: Vec<i64> = (0..8).map(|at| *constant.get(at)).collect();
     all[FAR] = number;
-    *constant = PerRank::of(all);
+    *constant = PerRank::from_values(all);
 }
 
 /// Each rank of two lines gives all of a value to itself, and sums its rows with those of its line.
@@ -289,7 +289,7 @@ fn numbers_are_the_same_on_all_ranks_but_for_where_slices_lie() {
         refused(LINEAR, &sliced(), |made| {
             for (place, plus) in [(5, 0), (6, 2)] {
                 let all = (0..8).map(|rank| begin + rank * step + plus).collect();
-                made.roles[0].table.constants[place] = PerRank::of(all);
+                made.roles[0].table.constants[place] = PerRank::from_values(all);
             }
         });
     }

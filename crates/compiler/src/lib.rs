@@ -162,7 +162,7 @@ mod tests {
     fn said_of(from: &str, to: &str) -> Option<Error> {
         let text = include_str!("../../../tests/python/golden/mlp.graph");
         let graph: Graph = text.parse().expect("it parses");
-        let analysis = Analysis::of(&graph);
+        let analysis = Analysis::new(&graph);
         let plan = plan::random::plan(&graph, &analysis, 2, 7);
         let boundary = Boundary { inputs: Inputs::Global, outputs: vec![Output::Whole; graph.outputs.len()] };
         let compiled = compile(&graph, &analysis, &plan, &boundary).expect("it compiles");

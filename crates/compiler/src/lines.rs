@@ -3,7 +3,7 @@
 use check::Fault;
 use diag::Error;
 use emit::{File, Lines};
-use program::Program;
+use program::{CodeKey, Program};
 
 /// The error of a fault, with the line of the instruction or operator, or else the file of its rank.
 pub(crate) fn located(fault: &Fault, program: &Program, lines: &Lines, files: &[File]) -> Error {
@@ -27,7 +27,7 @@ pub(crate) fn quoted(mut error: Error, files: &[File]) -> Error {
 fn written(fault: &Fault, lines: &Lines, files: &[File]) -> Option<String> {
     let place = fault.place?;
     let file = lines.file(place.role)?;
-    let instr = lines.of(place.role, (place.block, place.pass), place.index)?;
+    let instr = lines.line(place.role, CodeKey { block: place.block, pass: place.pass }, place.index)?;
     let op = place.op.and_then(|op| instr.ops.get(op));
     let line = op.copied().unwrap_or(instr.line);
     let quote = quote(files, file, line)?;

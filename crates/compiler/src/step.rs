@@ -32,7 +32,7 @@ pub struct Setting<'s> {
 
 impl Setting<'_> {
     fn kinds(&self, graph: &Graph) -> Kinds {
-        if self.compiled { Kinds::compiled(graph) } else { Kinds::of(graph) }
+        if self.compiled { Kinds::compiled(graph) } else { Kinds::new(graph) }
     }
 }
 
@@ -123,7 +123,7 @@ fn functions(graph: &Graph, compiled: &Compiled) -> Result<Functions> {
         let mut functions = BTreeMap::new();
         for code in &role.body.codes {
             for (number, instr) in code.instrs.iter().enumerate() {
-                let line = lines.of(at, (code.block, code.pass), number);
+                let line = lines.line(at, code.key(), number);
                 if let (Instr::Call(call), Some(function)) = (instr, line.and_then(|it| it.function.clone()))
                 {
                     functions.entry(call.id).or_insert(function);
@@ -190,7 +190,7 @@ pub fn followed<T>(
 /// What every rank communicates in a step of a program that is read from files, as JSON.
 pub fn communications(graph: &Graph, files: &[File], setting: &Setting<'_>) -> Result<String> {
     followed(graph, files, setting, |step| {
-        let operations = operations(graph, &Analysis::of(graph)) * f64::from(setting.batches);
+        let operations = operations(graph, &Analysis::new(graph)) * f64::from(setting.batches);
         let work = ModelWork { operations, peak: peak(graph, setting.cluster, step.scene.program.world) };
         Ok(format!("{:#}", manifest(&step.scene, step.graph, step.simulation, &work, Scope::Ranks)))
     })

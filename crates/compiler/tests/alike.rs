@@ -51,7 +51,7 @@ fn boundaries(graph: &Graph) -> Vec<Boundary> {
 #[test]
 fn right_programs_are_proved_alike() {
     let graph = graph();
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     let mut folded = vec![];
     for (name, devices) in [
         ("data", 6),
@@ -87,7 +87,7 @@ fn right_programs_are_proved_alike() {
 #[test]
 fn programs_of_units_are_proved_alike() {
     let graph = graph();
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     let named = |name: &str, devices: u32| sets::named(name, &graph, &analysis, devices).expect("a plan");
     for (unit, regular) in [
         (named("megatron", 2), true),
@@ -149,7 +149,7 @@ fn over_rows(graph: &Graph, analysis: &Analysis) -> Plan {
 #[test]
 fn slices_that_move_on_are_proved_alike() {
     let graph = graph();
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     let program = made(&graph, &analysis, &of_rows(&graph, &analysis), &boundaries(&graph)[0]);
     assert!(!program.roles[0].table.constants.is_empty());
     assert_eq!(both(&graph, &program), Some(true));
@@ -158,7 +158,7 @@ fn slices_that_move_on_are_proved_alike() {
 #[test]
 fn what_is_gathered_over_several_lines_is_proved_alike() {
     let graph = words();
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     for plan in [over_lines(&graph, &analysis, |_| true), over_rows(&graph, &analysis)] {
         let program = made(&graph, &analysis, &plan, &lower::loss(&graph, Inputs::Global));
         assert!(program.groupings.iter().any(|grouping| grouping[0].len() == 12));
@@ -182,7 +182,7 @@ output %loss
 #[test]
 fn what_lies_anywhere_is_counted_for_each_rank() {
     let graph: Graph = EXPANDED.parse().expect("it parses");
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     let lines = "name \"six\"\ndevices 6\nop %wide: split a 6 on 0..6\nop %loss: split a 6 on 0..6\n";
     let plan =
         text::parse(&format!("shardwright-plan 1\n{lines}"), &graph, &analysis, Some(6)).expect("a plan");
@@ -244,7 +244,7 @@ fn region(program: &mut Program, number: usize, rank: usize, change: impl Fn(&mu
     let mut regions: Vec<Region> = (0..ranks).map(|at| column.get(at).clone()).collect();
     let Some(interval) = regions[rank % ranks].0.first_mut() else { return true };
     change(interval);
-    *column = PerRank::of(regions);
+    *column = PerRank::from_values(regions);
     true
 }
 
@@ -357,14 +357,14 @@ const EDITS: &[(&str, Edit)] = &[
         let Some(constant) = program.roles[0].table.constants.get_mut(at) else { return false };
         let mut values: Vec<i64> = (0..ranks).map(|rank| *constant.get(rank)).collect();
         values.rotate_left(1);
-        *constant = PerRank::of(values);
+        *constant = PerRank::from_values(values);
         true
     }),
     ("constants that are larger", |program, at| {
         let ranks = program.roles[0].ranks.len();
         for constant in &mut program.roles[0].table.constants {
             let larger = |rank: usize| *constant.get(rank) + 1;
-            *constant = PerRank::of((0..ranks).map(larger).collect());
+            *constant = PerRank::from_values((0..ranks).map(larger).collect());
         }
         at == 0
     }),
@@ -373,13 +373,13 @@ const EDITS: &[(&str, Edit)] = &[
         let Some(constant) = program.roles[0].table.constants.get_mut(at) else { return false };
         let mut values: Vec<i64> = (0..ranks).map(|rank| *constant.get(rank)).collect();
         values[ranks - 1] += 1;
-        *constant = PerRank::of(values);
+        *constant = PerRank::from_values(values);
         true
     }),
     ("a constant twice as far from rank to rank", |program, at| {
         let ranks = program.roles[0].ranks.len();
         let Some(constant) = program.roles[0].table.constants.get_mut(at) else { return false };
-        *constant = PerRank::of((0..ranks).map(|rank| 2 * *constant.get(rank)).collect());
+        *constant = PerRank::from_values((0..ranks).map(|rank| 2 * *constant.get(rank)).collect());
         true
     }),
     ("shards of two ranks exchanged", |program, at| {
@@ -387,7 +387,7 @@ const EDITS: &[(&str, Edit)] = &[
         let Some(shard) = program.roles[0].table.shards.get_mut(at) else { return false };
         let mut regions: Vec<Region> = (0..ranks).map(|rank| shard.region.get(rank).clone()).collect();
         regions.swap(ranks - 1, ranks - 2);
-        shard.region = PerRank::of(regions);
+        shard.region = PerRank::from_values(regions);
         true
     }),
     ("a leaf that is another", |program, at| {
@@ -404,7 +404,7 @@ const EDITS: &[(&str, Edit)] = &[
 #[test]
 fn what_is_refused_one_by_one_is_never_proved_by_folding() {
     let (graph, words) = (graph(), words());
-    let (analysis, analysis_of_words) = (Analysis::of(&graph), Analysis::of(&words));
+    let (analysis, analysis_of_words) = (Analysis::new(&graph), Analysis::new(&words));
     let named = |name: &str, devices| sets::named(name, &graph, &analysis, devices).expect("a plan");
     let [loss, local, _] = &boundaries(&graph)[..] else { unreachable!() };
     let program = |plan: &Plan, boundary| (&graph, made(&graph, &analysis, plan, boundary));

@@ -111,7 +111,7 @@ fn no_program_is_refused_by_the_check() {
     for seed in 0..1500 {
         let mut random = Random::new(seed);
         let graph = model(&mut random);
-        let analysis = Analysis::of(&graph);
+        let analysis = Analysis::new(&graph);
         let plan = match plan(&graph, &analysis, &mut random) {
             Ok(plan) => plan,
             Err(error) => panic!("seed {seed}: {error}"),
@@ -152,7 +152,7 @@ output %loss
 
 fn beside(order: &str) -> Result<(), String> {
     let graph: Graph = BESIDE.parse().expect("it parses");
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     let text = format!(
         "shardwright-plan 1\ndevices 2\nop %t0: single on 0\nop %t1: single on 1\nop %t2: single on 1\n\
          op %t3: single on 0\nop %loss: single on 0\nblock %t0\nblock %t1\nblock %t2\nblock %t3 %loss\n{order}\n"

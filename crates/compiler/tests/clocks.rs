@@ -54,7 +54,7 @@ fn cluster(count: u32, peak: &str, bandwidth: &str, link: &str, runtime: &str) -
 }
 
 fn step(graph: &Graph, plan: &str, cluster: &Cluster, compiled: bool) -> SimulatedStep {
-    let analysis = Analysis::of(graph);
+    let analysis = Analysis::new(graph);
     let plan = sets::named(plan, graph, &analysis, cluster.devices()).expect("a plan");
     let made = compiler::compile(graph, &analysis, &plan, &lower::loss(graph, program::Inputs::Global));
     let masters = Masters::new();

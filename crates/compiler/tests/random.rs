@@ -37,7 +37,7 @@ fn compiled(graph: &Graph, analysis: &Analysis, seed: u64, boundary: &Boundary) 
 
 fn check(model: &str) {
     let graph = graph(model);
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     for seed in 1000..1060 {
         let boundary = boundary(&graph, seed);
         let program = compiled(&graph, &analysis, seed, &boundary);

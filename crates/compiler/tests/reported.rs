@@ -70,7 +70,7 @@ fn graph(model: &str, plan: &str) -> Graph {
 fn compiled(graph: &Graph, plan: &str, devices: u32) -> diag::Result<Program> {
     let first = |number: usize| if number == 0 { Output::Whole } else { Output::None };
     let outputs = (0..graph.outputs.len()).map(first).collect();
-    let analysis = Analysis::of(graph);
+    let analysis = Analysis::new(graph);
     let plan = sets::named(plan, graph, &analysis, devices)?;
     let boundary = Boundary { inputs: Inputs::Global, outputs };
     Ok(compiler::compile(graph, &analysis, &plan, &boundary)?.program)

@@ -15,7 +15,7 @@ fn made() -> &'static (Graph, Vec<File>) {
     MADE.get_or_init(|| {
         let text = std::fs::read_to_string("../../tests/python/golden/resnet.graph").expect("a golden graph");
         let graph: Graph = text.parse().expect("it parses");
-        let analysis = Analysis::of(&graph);
+        let analysis = Analysis::new(&graph);
         let plan = sets::named("data:2", &graph, &analysis, 2).expect("a plan");
         let boundary = lower::loss(&graph, Inputs::Global);
         let made = compiler::compile(&graph, &analysis, &plan, &boundary);

@@ -71,7 +71,7 @@ fn places_of_which_one_rank_has_another_are_found() {
                 let ranks = wrong.roles[role].ranks.len();
                 let column = &mut wrong.roles[role].table.constants[hole as usize];
                 let moved = (0..ranks).map(|at| column.get(at) + i64::from(at + 1 == ranks)).collect();
-                *column = PerRank::of(moved);
+                *column = PerRank::from_values(moved);
                 assert!(found(&graph, &wrong).contains(&"SW0504"), "{plan}");
                 planted += 1;
             }

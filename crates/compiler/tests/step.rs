@@ -61,11 +61,11 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        Self::of(chain())
+        Self::from_graph(chain())
     }
 
-    fn of(graph: Graph) -> Self {
-        Self { analysis: Analysis::of(&graph), graph }
+    fn from_graph(graph: Graph) -> Self {
+        Self { analysis: Analysis::new(&graph), graph }
     }
 
     fn compiled(&self, plan: &str, count: u32) -> (Plan, Compiled) {
@@ -203,7 +203,7 @@ fn what_lives_on_the_host_is_waited_for_where_the_way_there_is_slow() {
 #[test]
 fn what_is_on_the_host_goes_there_and_comes_back_with_each_micro_batch() {
     let gpt = include_str!("../../../tests/python/golden/gpt.graph").parse().expect("it parses");
-    for model in [Model::new(), Model::of(gpt)] {
+    for model in [Model::new(), Model::from_graph(gpt)] {
         let text = "[[nodes]]\ndevices = \"d:1\"\n[devices.d]\nlike = \"h100\"\nhost = \"10 kB/s\"\n";
         let cluster = read(text, "host.toml").expect("it reads");
         for batches in [1, 3] {

@@ -33,7 +33,7 @@ struct Traced {
 
 fn traced(&(plan, devices, cluster, batches): &(&str, u32, &str, u32)) -> Traced {
     let graph: Graph = GPT.parse().expect("it parses");
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     let plan = sets::named(plan, &graph, &analysis, devices).expect("a plan");
     let boundary = lower::loss(&graph, program::Inputs::Global);
     let compiled = compiler::compile(&graph, &analysis, &plan, &boundary).expect("it compiles");

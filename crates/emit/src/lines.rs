@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use program::Pass;
+use program::CodeKey;
 
 /// Of a program, in the order of its roles.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,7 @@ pub struct Line {
 pub(crate) struct LinesOfRole {
     file: String,
     /// By block and pass, in the order of the code.
-    codes: HashMap<(u32, Pass), Vec<Line>>,
+    codes: HashMap<CodeKey, Vec<Line>>,
 }
 
 impl LinesOfRole {
@@ -32,7 +32,7 @@ impl LinesOfRole {
         Self { file: file.to_owned(), codes: HashMap::new() }
     }
 
-    pub(crate) fn put(&mut self, code: (u32, Pass), lines: Vec<Line>) {
+    pub(crate) fn put(&mut self, code: CodeKey, lines: Vec<Line>) {
         self.codes.insert(code, lines);
     }
 }
@@ -43,7 +43,7 @@ impl Lines {
     }
 
     /// Of the instruction with this number in a code of a role.
-    pub fn of(&self, role: usize, code: (u32, Pass), index: usize) -> Option<&Line> {
+    pub fn line(&self, role: usize, code: CodeKey, index: usize) -> Option<&Line> {
         self.roles.get(role)?.codes.get(&code)?.get(index)
     }
 }

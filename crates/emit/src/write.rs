@@ -31,7 +31,7 @@ pub(crate) use timetable::{called as step_called, range, stash, words as task_wo
 pub(crate) fn files(model: &Graph, rewritten: &Rewritten<'_>, program: &Program) -> Vec<File> {
     let graph = &rewritten.graph;
     let modules = Modules::new(model, rewritten);
-    let analysis = Analysis::of(graph);
+    let analysis = Analysis::new(graph);
     let mut files: Vec<File> = (program.roles.iter())
         .map(|role| File {
             name: file_name(role),

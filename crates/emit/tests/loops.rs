@@ -52,7 +52,7 @@ fn summed(graph: &Graph, count: usize) -> Program {
         let name = format!("h{layer}");
         let at = u32::try_from(layer).unwrap();
         calls.push(b.call(at..at + 1, &[&name], |_| {}));
-        let (from, to) = (b.of(&name), b.buf(b.id(&name)));
+        let (from, to) = (b.named(&name), b.buf(b.id(&name)));
         b.forward(sum(from, to));
     }
     let at = u32::try_from(count).unwrap();
@@ -188,7 +188,7 @@ fn a_value_of_an_early_turn_that_is_read_later_is_no_name_of_the_loop() {
     for layer in 0..12_u32 {
         let name = format!("h{layer}");
         b.call(layer..layer + 1, &[&name], |_| {});
-        let (from, to) = (b.of(&name), b.buf(b.id(&name)));
+        let (from, to) = (b.named(&name), b.buf(b.id(&name)));
         let how = How::AllReduce(Reduction::Sum);
         b.forward(Instr::Collective(Collective {
             how,

@@ -87,7 +87,7 @@ fn every_timetable_that_can_be_written_is_read_back() {
 fn megatron(graph: &Graph) -> Program {
     let mut b = Builder::new(graph);
     let first = b.call(0..3, &["linear_1"], |_| {});
-    let partial = b.of("linear_1");
+    let partial = b.named("linear_1");
     let sum = b.buf(b.id("linear_1"));
     let (group, how) = (GroupingId(0), How::AllReduce(Reduction::Sum));
     b.forward(Instr::Collective(Collective {
@@ -107,7 +107,7 @@ fn megatron(graph: &Graph) -> Program {
     let mut program = program(graph, 2);
     program.groupings.push(vec![vec![RankId(0), RankId(1)]]);
     let mut role = b.role(0..2);
-    let halves = |of: &dyn Fn((i64, i64)) -> Region| PerRank::of(vec![of((0, 16)), of((16, 32))]);
+    let halves = |of: &dyn Fn((i64, i64)) -> Region| PerRank::from_values(vec![of((0, 16)), of((16, 32))]);
     let per_rank = [
         halves(&|half| region(&[half, (0, 8)])),
         halves(&|half| region(&[half])),
@@ -156,7 +156,7 @@ fn mixed(graph: &Graph) -> Program {
     b.body.holes = vec!["start_0".to_owned(), "lambda".to_owned()];
     let again = b.extra("e", b.id("e"), false);
     b.body.leaves.push(Leaf { tensor: b.id("e"), number: 1, buf: again });
-    let e = b.of("e");
+    let e = b.named("e");
     b.call(0..1, &["embedding"], |op| {
         op.target = "sw.embedding_shard".to_owned();
         op.args.push(Arg::Hole(0));
@@ -166,7 +166,7 @@ fn mixed(graph: &Graph) -> Program {
     let collective = |how, from, to| {
         Instr::Collective(Collective { how, group, from: vec![from], to: vec![to], overlaps: false })
     };
-    let (from, to) = (b.of("embedding"), b.buf(embedding));
+    let (from, to) = (b.named("embedding"), b.buf(embedding));
     b.forward(collective(How::AllReduce(Reduction::Max), from, to));
     let pair = vec![b.extra("embedding", embedding, false), b.extra("embedding", embedding, false)];
     let how = How::AllReduce(Reduction::Sum);
@@ -202,8 +202,8 @@ fn mixed(graph: &Graph) -> Program {
     if let Some(Instr::Call(call)) = b.body.code_mut(0, Pass::Forward).instrs.first_mut() {
         call.saves = Saves::All { offloaded: true };
     }
-    b.forward(Instr::Update { shard: 2, from: b.of("add") });
-    b.forward(Instr::Keep { id: KeepId(0), from: vec![b.of("add")], offloads: true });
+    b.forward(Instr::Update { shard: 2, from: b.named("add") });
+    b.forward(Instr::Keep { id: KeepId(0), from: vec![b.named("add")], offloads: true });
     b.outputs();
     let (seed, seed_2) = (b.gradient("sum"), b.gradient("cat"));
     b.seeds(&[seed, seed_2]);
@@ -257,7 +257,7 @@ fn mixed(graph: &Graph) -> Program {
     program.exchanges = vec![exchange(Reduction::Sum), exchange(Reduction::Any)];
     let mut role = b.role(0..2);
     role.ranks[1] = RankId(2);
-    role.table.constants = vec![PerRank::of(vec![0, 5]), PerRank::Same(7)];
+    role.table.constants = vec![PerRank::from_values(vec![0, 5]), PerRank::Same(7)];
     role.body.timetable.begins = true;
     role.table.leaves[0].0 = Of::Copy(0);
     let all = role.table.shards[0].region.clone();

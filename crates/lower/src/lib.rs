@@ -69,7 +69,7 @@ fn rewritten(model: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundar
     let program = if rewritings.is_empty() {
         as_it_is(model, analysis, plan, boundary)?
     } else {
-        let fresh = Analysis::of(&rewritten.graph);
+        let fresh = Analysis::new(&rewritten.graph);
         let plan = carried(plan, analysis, &rewritten, &fresh);
         plan.validate(&rewritten.graph, &fresh)?;
         as_it_is(&rewritten.graph, &fresh, &plan, boundary)?

@@ -97,7 +97,7 @@ impl MergedRanks<'_> {
         for (ours, theirs) in columns {
             let value =
                 |(_, other, at): &(RankId, bool, usize)| if *other { theirs.get(*at) } else { ours.get(*at) };
-            *ours = PerRank::of(self.order.iter().map(|it| value(it).clone()).collect());
+            *ours = PerRank::from_values(self.order.iter().map(|it| value(it).clone()).collect());
         }
     }
 }
@@ -165,16 +165,16 @@ mod tests {
 
     #[test]
     fn ranks_that_were_projected_apart_and_run_the_same_share_a_role() {
-        let two = PerRank::of(vec![region(0), region(4)]);
-        let numbers = [PerRank::Same(3), PerRank::of(vec![5, 7])];
+        let two = PerRank::from_values(vec![region(0), region(4)]);
+        let numbers = [PerRank::Same(3), PerRank::from_values(vec![5, 7])];
         let all = vec![
             projected(&[0, 2], Arg::Hole(1), &numbers, two),
             projected(&[1], Arg::Int(6), &[], PerRank::Same(region(2))),
         ];
         let [role] = <[Role; 1]>::try_from(roles(all)).expect("one role");
         assert_eq!(role.ranks, [RankId(0), RankId(1), RankId(2)]);
-        assert_eq!(role.table.constants, [PerRank::of(vec![5, 6, 7])]);
-        assert_eq!(role.table.shards[0].region, PerRank::of(vec![region(0), region(2), region(4)]));
+        assert_eq!(role.table.constants, [PerRank::from_values(vec![5, 6, 7])]);
+        assert_eq!(role.table.shards[0].region, PerRank::from_values(vec![region(0), region(2), region(4)]));
         let Instr::Slice(slice) = &role.body.codes[0].instrs[0] else { panic!("a slice") };
         assert_eq!(slice.region, [(Arg::Hole(0), Arg::Int(8))]);
     }

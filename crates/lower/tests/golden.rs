@@ -20,7 +20,7 @@ fn lowered(model: &str, plan: &str, devices: u32) -> Program {
 }
 
 fn lowered_with(graph: &Graph, plan: &str, devices: u32, inputs: Inputs) -> Program {
-    let analysis = Analysis::of(graph);
+    let analysis = Analysis::new(graph);
     let plan = sets::named(plan, graph, &analysis, devices).expect("a plan");
     lower(graph, &analysis, &plan, &loss(graph, inputs)).expect("it lowers")
 }
@@ -168,7 +168,7 @@ fn a_move_takes_several_collectives_where_an_exchange_is_dearer() {
     let mut graph = graph("mlp");
     // Without a bias, which would be added to the whole sum.
     graph.ops[0].args.truncate(2);
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     let mut found = String::new();
     for (what, lines) in [
         ("two dims, needed whole", "op %linear: split b 2, split n 2"),

@@ -27,7 +27,7 @@ fn devices_take_as_long_as_was_found() {
         (shared, false, 8),
     ] {
         let (shape, count) = (pipeline(&devices), devices.iter().flatten().max().unwrap() + 1);
-        let time = |_, pass| i64::try_from(Times::EQUAL.of(pass)).unwrap();
+        let time = |_, pass| i64::try_from(Times::EQUAL.length(pass)).unwrap();
         let costs = BlockCosts { time: &time, kept: &|_| 1, split_backward };
         let problem = of_pipeline(&shape, &costs, vec![Some(room); count]);
         let repetend = repetend(&problem, &Limits::default()).unwrap();

@@ -50,7 +50,7 @@ pub struct Length {
 
 impl Length {
     /// With the sizes that the inputs have.
-    pub fn of(long: &Graph, short: &Graph, fills: Vec<Fill>) -> Self {
+    pub fn new(long: &Graph, short: &Graph, fills: Vec<Fill>) -> Self {
         let size = |graph: &Graph| {
             let dim_size = |fill: &Fill| input_at(graph, fill.input)?.shape.get(fill.dim).copied();
             fills.iter().find_map(dim_size).unwrap_or(1)

@@ -44,7 +44,7 @@ fn proved_with(ops: &str, values: &[f64]) -> diag::Result<(Graph, Vec<Filled>)> 
     let text = format!("{INPUTS}{ops}");
     let (long, short) = (at(&text, LONG), at(&text, SHORT));
     let fills = values.iter().enumerate().map(|(at, value)| fill(at, *value)).collect();
-    let lengths = [Length::of(&long, &short, fills)];
+    let lengths = [Length::new(&long, &short, fills)];
     assert_eq!((lengths[0].long, lengths[0].short), (LONG, SHORT));
     prove(&long, &short, &lengths, &BTreeSet::new()).map(|found| (long, found))
 }
@@ -284,12 +284,12 @@ fn graphs_that_differ_are_refused() {
     let (long, short) = ("aten.relu.default", "aten.tanh.default");
     let text = |target: &str| format!("{INPUTS}op %o f32[2,{{L}},4] = {target}(%x)\noutput %o");
     let (a, b) = (at(&text(long), LONG), at(&text(short), SHORT));
-    let lengths = [Length::of(&a, &b, (0..4).map(|input| fill(input, 0.0)).collect())];
+    let lengths = [Length::new(&a, &b, (0..4).map(|input| fill(input, 0.0)).collect())];
     let error = prove(&a, &b, &lengths, &BTreeSet::new()).expect_err("they differ");
     assert!(error.code == "SW0171" && error.what.contains("aten.relu.default at model.py:7"), "{error}");
     let other = at(&format!("{INPUTS}output %x"), SHORT);
     assert_eq!(prove(&a, &other, &lengths, &BTreeSet::new()).expect_err("one has more").code, "SW0171");
-    let missing = [Length::of(&a, &a, vec![fill(0, 0.0)])];
+    let missing = [Length::new(&a, &a, vec![fill(0, 0.0)])];
     assert_eq!(
         prove(&a, &at(&text(long), SHORT), &missing, &BTreeSet::new()).expect_err("not all are filled").code,
         "SW0171"
@@ -301,7 +301,7 @@ fn a_constant_of_another_value_is_refused() {
     let text =
         format!("{INPUTS}const %c f32[] \"c_0\"\nop %o f32[2,{{L}},4] = aten.mul.Tensor(%x, %c)\noutput %o");
     let (a, b) = (at(&text, LONG), at(&text, SHORT));
-    let lengths = [Length::of(&a, &b, (0..4).map(|input| fill(input, 0.0)).collect())];
+    let lengths = [Length::new(&a, &b, (0..4).map(|input| fill(input, 0.0)).collect())];
     assert!(prove(&a, &b, &lengths, &BTreeSet::new()).is_ok());
     let error = prove(&a, &b, &lengths, &BTreeSet::from(["c_0".into()])).expect_err("it differs");
     assert!(error.code == "SW0171" && error.place.as_deref() == Some("model.py:7"), "{error}");

@@ -14,7 +14,7 @@ pub struct DimNames {
 }
 
 impl DimNames {
-    pub fn of(graph: &Graph, analysis: &Analysis) -> DimNames {
+    pub fn new(graph: &Graph, analysis: &Analysis) -> DimNames {
         let model = Model::new(graph, analysis);
         let mut words = vec![None; model.classes.all.len()];
         name_by_inputs(&model, &mut words);

@@ -25,7 +25,7 @@ impl FoldedGroup {
 }
 
 pub fn print_folded(plan: &Plan, graph: &Graph, analysis: &Analysis) -> String {
-    let printer = Printer { plan, graph, analysis, names: DimNames::of(graph, analysis) };
+    let printer = Printer { plan, graph, analysis, names: DimNames::new(graph, analysis) };
     let groups = groups(graph);
     let lines: String = groups.iter().map(|group| printer.lines(group, is_alone(group, &groups))).collect();
     let dims = dim_names::of_inputs(graph, analysis, &printer.names);

@@ -67,7 +67,7 @@ fn weight(whole: Side<'_>, one: Side<'_>) -> Result<Weight> {
         .map_err(|error| refusal(format!("no input of it has a batch that may be cut: {}", error.what)))?;
     let named = rewritings(whole.graph, whole.analysis, &plan);
     let rewritten = rewrite(whole.graph, &named)?;
-    let analysis = Analysis::of(&rewritten.graph);
+    let analysis = Analysis::new(&rewritten.graph);
     let plan = carried(&plan, whole.analysis, &rewritten, &analysis);
     let graph = &*rewritten.graph;
     let mut forms = Forms { whole, one, rewritten: &rewritten, analysis: &analysis, plan: &plan, of: vec![] };

@@ -391,7 +391,7 @@ impl<'g> Draft<'g> {
 
     /// An operator's loops over a dim of the model that may be split, if this is one's name.
     fn model_loops(&self, op: OpId, name: &str) -> Option<Vec<usize>> {
-        let classes = self.classes.get_or_init(|| Classes::of(self.graph, self.analysis));
+        let classes = self.classes.get_or_init(|| Classes::new(self.graph, self.analysis));
         let wanted = model_dims::classes(name, self.graph, self.analysis, classes)?;
         Some(wanted.into_iter().filter_map(|class| classes.open_loop(self.analysis, op, class)).collect())
     }

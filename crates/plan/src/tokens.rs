@@ -50,11 +50,11 @@ pub struct InSlices<'g> {
 pub fn in_slices<'g>(graph: &'g Graph, analysis: &Analysis, plan: &Plan) -> Result<Option<InSlices<'g>>> {
     let Some(slices) = slices(graph, analysis, plan)? else { return Ok(None) };
     let sliced = slice(graph, &slices)?;
-    let fresh = Analysis::of(&sliced.graph);
+    let fresh = Analysis::new(&sliced.graph);
     let plan = match &sliced.whole.graph {
         Cow::Borrowed(_) => for_slices(plan, analysis, &sliced, &fresh),
         Cow::Owned(whole) => {
-            let whole = Analysis::of(whole);
+            let whole = Analysis::new(whole);
             for_slices(&carried(plan, analysis, &sliced.whole, &whole), &whole, &sliced, &fresh)
         }
     };

@@ -167,7 +167,7 @@ fn follow_neighbours(to: Side<'_>, devices: u32, ops: &mut [Option<OpPlan>], not
     if ops.iter().all(Option::is_some) {
         return;
     }
-    let classes = Classes::of(to.graph, to.analysis);
+    let classes = Classes::new(to.graph, to.analysis);
     let uses = to.graph.uses();
     let makers = |op: OpId| -> Vec<OpId> {
         let inputs = to.graph.op(op).inputs();

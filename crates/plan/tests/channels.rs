@@ -7,7 +7,7 @@ use rules::Analysis;
 /// Into how many parts, and along which dim, each operator is split.
 fn split(name: &str, devices: u32, text: &str) -> String {
     let graph: Graph = text.parse().unwrap_or_else(|error| panic!("{error}"));
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     let plan = sets::named(name, &graph, &analysis, devices).unwrap_or_else(|error| panic!("{error}"));
     let of = |op| {
         let output = graph.op(op).outputs.iter().flatten().next().map(|t| &graph.tensor(*t).name[..]);
@@ -54,7 +54,7 @@ fn groups_of_a_norm_are_whole_in_each_part() {
     assert_eq!(split("megatron", 2, &net(4)), "h o.0:2; n b:2; s b.0:2; z i.0:2");
     assert_eq!(split("megatron", 3, &net(4)), "h o.0:3; n b:3; s b.0:3; z i.0:3");
     let graph: Graph = net(1).parse().expect("it parses");
-    let refused = sets::named("megatron", &graph, &Analysis::of(&graph), 2).expect_err("one group");
+    let refused = sets::named("megatron", &graph, &Analysis::new(&graph), 2).expect_err("one group");
     assert_eq!(refused.code, "SW0309");
 }
 

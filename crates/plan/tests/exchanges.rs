@@ -17,7 +17,7 @@ fn model(tokens: u32) -> (Graph, Analysis) {
          output %s\n"
     );
     let graph: Graph = text.parse().expect("it parses");
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     (graph, analysis)
 }
 

@@ -30,7 +30,7 @@ fn tower(widths: &[i64]) -> Graph {
 
 fn named(name: &str, devices: u32) -> (Graph, Analysis, Plan) {
     let graph = layers();
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     let plan = sets::named(name, &graph, &analysis, devices).unwrap_or_else(|error| panic!("{error}"));
     (graph, analysis, plan)
 }
@@ -70,7 +70,7 @@ fn what_one_layer_does_otherwise_has_a_line_of_its_own() {
 #[test]
 fn what_is_folded_is_a_plan_file_of_the_same_plan() {
     let graph = layers();
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     for seed in 0..50 {
         let plan = random::plan(&graph, &analysis, 5, seed);
         let folded = print_folded(&plan, &graph, &analysis);
@@ -81,7 +81,7 @@ fn what_is_folded_is_a_plan_file_of_the_same_plan() {
 #[test]
 fn layers_of_a_stage_are_a_range() {
     let graph = tower(&[32; 12]);
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     let file = "\
 shardwright-plan 1
 name \"staged\"

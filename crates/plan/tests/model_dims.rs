@@ -8,7 +8,7 @@ const ATTENTION: &str = include_str!("attention.graph");
 
 fn model() -> (Graph, Analysis) {
     let graph: Graph = ATTENTION.parse().unwrap();
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     (graph, analysis)
 }
 

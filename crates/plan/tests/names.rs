@@ -179,7 +179,7 @@ fn aliases() {
 #[test]
 fn an_alias_makes_the_same_plan() {
     let graph: graph::Graph = include_str!("attention.graph").parse().expect("it parses");
-    let analysis = rules::Analysis::of(&graph);
+    let analysis = rules::Analysis::new(&graph);
     for (alias, canonical) in
         [("dp:2 x tp:2", "data:2 x megatron:2"), ("fsdp", "zero3"), ("cp", "sequence"), ("ddp", "data")]
     {

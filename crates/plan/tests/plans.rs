@@ -8,7 +8,7 @@ const MODEL: &str = include_str!("attention.graph");
 
 fn model() -> (Graph, Analysis) {
     let graph: Graph = MODEL.parse().expect("it parses");
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     (graph, analysis)
 }
 
@@ -288,7 +288,7 @@ output %s
 /// What `data` splits of a model on two devices, by the names of tensors.
 fn split_by_data(graph: &str) -> Vec<String> {
     let graph: Graph = graph.parse().expect("it parses");
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     let plan = sets::named("data", &graph, &analysis, 2).expect("a plan");
     let split = |op: &graph::OpId| plan.op(*op).splits.iter().any(|split| matches!(split.on, On::Loop(_)));
     let name = |op| graph.op(op).outputs[0].map(|id| graph.tensor(id).name.to_string());

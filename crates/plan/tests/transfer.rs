@@ -39,7 +39,7 @@ impl It {
 fn model(batch: i64, sequence: i64, end: &str) -> It {
     let text = format!("{MODEL}{end}").replace('B', &batch.to_string()).replace('S', &sequence.to_string());
     let graph: Graph = text.parse().expect("it parses");
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     It { graph, analysis }
 }
 

@@ -16,7 +16,7 @@ pub enum PerRank<T> {
 
 impl<T: PartialEq> PerRank<T> {
     /// Of one value for each rank; there is at least one rank.
-    pub fn of(mut values: Vec<T>) -> Self {
+    pub fn from_values(mut values: Vec<T>) -> Self {
         if values.iter().all(|value| *value == values[0]) {
             PerRank::Same(values.swap_remove(0))
         } else {

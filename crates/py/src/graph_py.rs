@@ -45,7 +45,7 @@ impl Graph {
     fn new(py: Python<'_>, text: &str) -> PyResult<Self> {
         let made = || {
             let graph: graph::Graph = text.parse()?;
-            let analysis = Analysis::of(&graph);
+            let analysis = Analysis::new(&graph);
             Ok(Self { model: Arc::new(Model { graph, analysis }) })
         };
         guarded(Evidence::text(text), || py.detach(made))

@@ -30,7 +30,7 @@ pub(crate) fn prove_filled(
         let fills = |fills: Vec<(usize, usize, f64)>| {
             fills.into_iter().map(|(input, dim, value)| Fill { input, dim, value }).collect()
         };
-        let length_of = |group| Length::of(&long.graph, &short.graph, fills(group));
+        let length_of = |group| Length::new(&long.graph, &short.graph, fills(group));
         let lengths: Vec<Length> = lengths.into_iter().map(length_of).collect();
         let proved = padding::prove(&long.graph, &short.graph, &lengths, &others)?;
         let known = |(at, filled): (usize, &Filled)| {

@@ -122,7 +122,7 @@ impl Plan {
         let Model { graph, analysis } = &*self.model;
         guarded(self.evidence(), || {
             let rewritten = plan::rewritten(graph, analysis, &self.plan)?;
-            let analysis = Analysis::of(&rewritten);
+            let analysis = Analysis::new(&rewritten);
             Ok(Graph { model: Arc::new(Model { graph: rewritten, analysis }) })
         })
     }

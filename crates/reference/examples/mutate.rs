@@ -96,7 +96,7 @@ fn programs(
     found: &mut Vec<Subject>,
 ) {
     let graph = graph(model, name);
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     let Ok(plan) = plan(&graph, &analysis) else { return };
     for boundary in boundaries(&graph) {
         if let Ok(program) = compiled(&graph, &analysis, &plan, &boundary) {

@@ -57,7 +57,7 @@ fn equal(models: &[&str], plans: &[(&str, u32)]) -> u32 {
     for model in models {
         for (name, devices) in plans {
             let graph = graph(model, name);
-            let analysis = Analysis::of(&graph);
+            let analysis = Analysis::new(&graph);
             for boundary in boundaries(&graph) {
                 let made = named(&graph, &analysis, name, *devices)
                     .and_then(|plan| compiled(&graph, &analysis, &plan, &boundary));
@@ -82,7 +82,7 @@ fn random_plans_are_equal() {
     let mut wrong = vec![];
     for model in &MODELS[..2] {
         let graph = graph(model, "random");
-        let analysis = Analysis::of(&graph);
+        let analysis = Analysis::new(&graph);
         for seed in 0..12 {
             let plan = drawn(&graph, &analysis, seed);
             let boundary = &boundaries(&graph)[usize::from(seed % 2 == 0)];

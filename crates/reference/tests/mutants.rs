@@ -19,7 +19,7 @@ fn what_is_different_is_refused() {
         .iter()
         .map(|(model, name, devices)| {
             let graph = graph(model, name);
-            let analysis = Analysis::of(&graph);
+            let analysis = Analysis::new(&graph);
             let plan = named(&graph, &analysis, name, *devices).expect("a plan");
             let program = compiled(&graph, &analysis, &plan, &boundaries(&graph)[0]).expect("it compiles");
             Subject { what: format!("{model}, {name}"), graph, program }

@@ -47,7 +47,7 @@ pub struct Row {
 
 /// The rows of a plan in the model's order, with what ranks do in a step if that is known.
 pub fn rows(graph: &Graph, analysis: &Analysis, plan: &Plan, shares: Option<&[Shares]>) -> Vec<Row> {
-    let names = DimNames::of(graph, analysis);
+    let names = DimNames::new(graph, analysis);
     let decided: Vec<Decided> = graph.op_ids().map(|op| Decided::new(analysis, &names, plan, op)).collect();
     let costs = compiler::operations_of_each(graph, analysis);
     let view = rows::View {

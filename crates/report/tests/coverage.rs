@@ -27,7 +27,7 @@ output %s
 
 fn of(counted: &[(&str, f64)], plan: Option<&str>) -> Coverage {
     let graph: Graph = NET.parse().unwrap_or_else(|error| panic!("{error}"));
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     let plan = plan.map(|name| sets::named(name, &graph, &analysis, 2).unwrap_or_else(|e| panic!("{e}")));
     let counted: BTreeMap<String, f64> =
         counted.iter().map(|(name, share)| ((*name).to_owned(), *share)).collect();

@@ -22,7 +22,7 @@ struct Made {
 
 fn made(plan: &str) -> Made {
     let graph: Graph = GPT.parse().expect("a graph");
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     let plan = plan::sets::named(plan, &graph, &analysis, 4).expect("a plan");
     let boundary = lower::loss(&graph, program::Inputs::Global);
     let compiled = compiler::compile(&graph, &analysis, &plan, &boundary).expect("a program");
@@ -135,7 +135,7 @@ fn a_line_is_of_the_module_that_stands_in_it() {
     let code = program.roles[0].body.codes.iter().find(|it| it.pass == Pass::Forward).expect("a code");
     let at = code.instrs.iter().position(|it| matches!(it, Instr::Call(_))).expect("a call");
     let Instr::Call(call) = &code.instrs[at] else { panic!("it is a call") };
-    let of = lines.of(0, (0, Pass::Forward), at).expect("lines");
+    let of = lines.line(0, code.key(), at).expect("lines");
     let last = call.ops.len() - 1;
     let module = &made.graph.op(call.ops[last].op).module;
     let computed = json!([{

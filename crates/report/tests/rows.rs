@@ -27,12 +27,12 @@ fn layers(count: usize) -> Graph {
 
 fn plan(graph: &Graph, lines: &str) -> Plan {
     let file = format!("shardwright-plan 1\ndevices 4\n{lines}");
-    text::parse(&file, graph, &Analysis::of(graph), None).unwrap_or_else(|error| panic!("{error}"))
+    text::parse(&file, graph, &Analysis::new(graph), None).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn table(count: usize, lines: &str) -> String {
     let graph = layers(count);
-    let found = rows(&graph, &Analysis::of(&graph), &plan(&graph, lines), None);
+    let found = rows(&graph, &Analysis::new(&graph), &plan(&graph, lines), None);
     let mut all: Vec<_> = found.iter().flat_map(|row| row.ops.clone()).collect();
     all.sort_unstable();
     assert_eq!(all, graph.op_ids().collect::<Vec<_>>(), "each operator is in one row");

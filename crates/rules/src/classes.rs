@@ -27,7 +27,7 @@ pub struct Classes {
 }
 
 impl Classes {
-    pub fn of(graph: &Graph, analysis: &Analysis) -> Classes {
+    pub fn new(graph: &Graph, analysis: &Analysis) -> Classes {
         let mut nodes = Nodes::new(graph, analysis);
         for op in graph.op_ids() {
             let dims = analysis.op(op);

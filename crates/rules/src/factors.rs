@@ -1,7 +1,7 @@
 //! Dims as products of factors, followed through the whole graph.
 //!
 //! A fused projection's output dim is `(3 h d)`: an interval of `h` is strided in the tensor but
-//! simple in its factors. Every operator's rule relates the dims of its operands; [`Analysis::of`]
+//! simple in its factors. Every operator's rule relates the dims of its operands; [`Analysis::new`]
 //! carries the places where dims are cut along these relations until nothing changes. Afterwards
 //! each tensor dim has a list of factors, outer to inner, and each operator has [`Loop`]s: the
 //! factors of its rule's dims, which are what a plan splits.
@@ -49,7 +49,7 @@ pub struct Analysis {
 }
 
 impl Analysis {
-    pub fn of(graph: &Graph) -> Analysis {
+    pub fn new(graph: &Graph) -> Analysis {
         let rules: Vec<Option<Rule>> =
             graph.op_ids().map(|id| families::rule_of(View::new(graph, id))).collect();
         let mut cuts = Cuts::new(graph, &rules);

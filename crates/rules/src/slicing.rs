@@ -102,7 +102,7 @@ fn input_at(graph: &Graph, at: usize) -> Option<TensorId> {
 /// Cuts a model along its sequence, or says which operator looks ahead.
 pub fn slice<'g>(model: &'g Graph, slices: &Slices) -> Result<Sliced<'g>> {
     let whole = rewrite(model, &means(model, slices)?)?;
-    let analysis = Analysis::of(&whole.graph);
+    let analysis = Analysis::new(&whole.graph);
     let forms = forms::Forms::new(&whole.graph, &analysis, slices)?;
     let (graph, pieces, likes) = cutter::cut(&forms);
     Ok(Sliced { whole, graph, pieces, likes })
@@ -138,8 +138,8 @@ pub fn rests_on(model: &Graph, slices: Option<&Slices>, rewritings: &[Rewriting]
 
 /// Operators that compute one value of all tokens, which are rewritten so that slices have their sums.
 fn means(model: &Graph, slices: &Slices) -> Result<Vec<Rewriting>> {
-    let analysis = Analysis::of(model);
-    let classes = Classes::of(model, &analysis);
+    let analysis = Analysis::new(model);
+    let classes = Classes::new(model, &analysis);
     let class = slices.class(model, &analysis, &classes)?;
     let rewriting_of = |op: OpId| {
         let (rule, dims) = (analysis.rules[op.index()].as_ref()?, analysis.op(op));

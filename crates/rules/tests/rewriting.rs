@@ -259,7 +259,7 @@ fn a_rewritten_graph_is_numbered_as_its_text() {
         let text = rewritten.graph.to_string();
         let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("no {what}"));
         assert!(at("%m1 f64") < at("param %f") && at("op %loss.0") < at("input %t"));
-        Analysis::of(&rewritten.graph);
+        Analysis::new(&rewritten.graph);
     }
 }
 

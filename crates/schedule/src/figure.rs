@@ -41,11 +41,11 @@ fn row(lane: &Lane, column: usize, word: impl Fn(&Task, u32) -> String) -> Strin
     let mut now = 0;
     for (task, batch, start) in &lane.tasks {
         (now..*start).for_each(|_| row += &format!("{:column$}", "."));
-        let wide = column * usize::try_from(TIMES.of(task.pass)).unwrap_or(1);
+        let wide = column * usize::try_from(TIMES.length(task.pass)).unwrap_or(1);
         // A task that is two columns wide goes on as a line.
         let line = "-".repeat(wide.saturating_sub(column));
         row += &format!("{:wide$}", word(task, *batch) + &line);
-        now = start + TIMES.of(task.pass);
+        now = start + TIMES.length(task.pass);
     }
     row
 }

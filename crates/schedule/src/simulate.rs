@@ -24,7 +24,7 @@ impl Times {
     /// A whole backward takes as long as two forwards.
     pub const EQUAL: Times = Times { forward: 1, inputs: 1, weights: 1 };
 
-    pub fn of(&self, pass: Pass) -> u64 {
+    pub fn length(&self, pass: Pass) -> u64 {
         match pass {
             Pass::Forward => self.forward,
             Pass::Backward => self.inputs + self.weights,
@@ -83,10 +83,10 @@ pub fn simulate(
             for lane in &together {
                 let head = heads[*lane].map_or(task, |(head, _)| head);
                 lanes[*lane].tasks.push((head, batch, start));
-                lanes[*lane].busy += times.of(task.pass);
-                lanes[*lane].end = start + times.of(task.pass);
+                lanes[*lane].busy += times.length(task.pass);
+                lanes[*lane].end = start + times.length(task.pass);
             }
-            done.insert((task.block, task.pass, batch), start + times.of(task.pass));
+            done.insert((task.block, task.pass, batch), start + times.length(task.pass));
             moved = true;
         }
         if !moved {

@@ -83,7 +83,7 @@ impl FewLayers {
 
 impl ShortModel {
     fn new(graph: Graph) -> Self {
-        let analysis = Analysis::of(&graph);
+        let analysis = Analysis::new(&graph);
         Self { graph, analysis }
     }
 
@@ -143,7 +143,7 @@ mod tests {
         let graph = deep(40, rows);
         let few = FewLayers::from_graph(&graph).expect("it has many layers");
         assert!(few.base.graph.ops.len() * 4 < graph.ops.len());
-        let (analysis, boundary) = (Analysis::of(&graph), lower::loss(&graph, Inputs::Global));
+        let (analysis, boundary) = (Analysis::new(&graph), lower::loss(&graph, Inputs::Global));
         let (cluster, masters) = (cluster::named("dgx-a100:4x1").expect("known"), Masters::new());
         let question = Question {
             graph: &graph,

@@ -35,7 +35,7 @@ pub fn greedy(from: &Uses, to: &Uses, factors: u8, visit: impl FnMut(Step)) {
         walk.regular(factors);
     } else {
         let changed = |at: &usize| from[*at] != to[*at];
-        walk.go(By::Exchange, AxisSet::of((0..AXES).filter(changed)));
+        walk.go(By::Exchange, AxisSet::from_axes((0..AXES).filter(changed)));
     }
 }
 
@@ -43,7 +43,7 @@ pub fn greedy(from: &Uses, to: &Uses, factors: u8, visit: impl FnMut(Step)) {
 /// before them meanwhile, a step is a price only: no devices could take it.
 pub fn is_regular(from: &Uses, to: &Uses, factors: u8) -> bool {
     (1..=factors).all(|factor| {
-        let dividing = |uses: &Uses| AxisSet::of((0..AXES).filter(|at| uses[*at] == factor));
+        let dividing = |uses: &Uses| AxisSet::from_axes((0..AXES).filter(|at| uses[*at] == factor));
         let both = AxisSet(dividing(from).0 & dividing(to).0);
         let first = |all: AxisSet| all.axes().zip(both.axes()).all(|(a, b)| a == b);
         first(dividing(from)) && first(dividing(to))
@@ -82,7 +82,7 @@ impl<V: FnMut(Step)> Walk<'_, V> {
     }
 
     fn changing(&self, wanted: impl Fn(u8, u8) -> bool) -> AxisSet {
-        AxisSet::of((0..AXES).filter(|at| wanted(self.at[*at], self.to[*at])))
+        AxisSet::from_axes((0..AXES).filter(|at| wanted(self.at[*at], self.to[*at])))
     }
 
     fn go(&mut self, by: By, axes: AxisSet) {

@@ -21,7 +21,7 @@ impl AxisSet {
         Self(self.0 | 1 << axis)
     }
 
-    pub fn of(axes: impl Iterator<Item = usize>) -> Self {
+    pub fn from_axes(axes: impl Iterator<Item = usize>) -> Self {
         axes.fold(Self::default(), Self::with)
     }
 

@@ -97,7 +97,7 @@ fn compare(graph: &Graph, analysis: &Analysis, plan: &Plan, op: OpId) -> Option<
 fn operands_of_named_plans_are_spreads() {
     for model in MODELS {
         let graph = read(model);
-        let analysis = Analysis::of(&graph);
+        let analysis = Analysis::new(&graph);
         for name in
             ["replicate", "data:4", "megatron:4", "data:2 x megatron:2", "megatron:2 x coshard:2 x data:2"]
         {
@@ -115,7 +115,7 @@ fn operands_of_random_plans_are_spreads_where_devices_are_a_row() {
     let mut count = 0;
     for model in MODELS {
         let graph = read(model);
-        let analysis = Analysis::of(&graph);
+        let analysis = Analysis::new(&graph);
         for seed in 0..200 {
             let plan = random::plan(&graph, &analysis, 6, seed);
             count += graph.op_ids().filter_map(|op| compare(&graph, &analysis, &plan, op)).sum::<usize>();

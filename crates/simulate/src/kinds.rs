@@ -16,13 +16,13 @@ pub struct Kinds {
 
 impl Kinds {
     /// Each operator is a kernel of its own.
-    pub fn of(graph: &Graph) -> Self {
+    pub fn new(graph: &Graph) -> Self {
         Self { names: graph.ops.iter().map(|op| kind(&op.target)).collect(), moved: None }
     }
 
     /// PyTorch compiles local code: operators that move bytes are joined.
     pub fn compiled(graph: &Graph) -> Self {
-        let plain = Self::of(graph);
+        let plain = Self::new(graph);
         let families: Vec<&str> = plain.names.iter().map(|[_, family]| &family[..]).collect();
         Self { moved: Some(fused::moved(graph, &families)), ..plain }
     }

@@ -85,7 +85,7 @@ pub fn program(model: &Graph, text: &str) -> Program {
         .partition(|line| line.starts_with("rewrite "));
     let rewritings: Vec<Rewriting> = rewritings.into_iter().map(rewriting).collect();
     let rewritten = rewrite(model, &rewritings).unwrap();
-    let analysis = Analysis::of(&rewritten.graph);
+    let analysis = Analysis::new(&rewritten.graph);
     let mut reader = Reader::new(&rewritten.graph, &analysis);
     let tables = rest.iter().filter_map(|line| line.strip_prefix("table "));
     reader.tables = tables.map(|rest| rest.split(' ').next().unwrap().into()).collect();
@@ -269,7 +269,7 @@ impl<'a> Reader<'a> {
         let values: Vec<i64> = values.split(' ').map(|value| value.parse().unwrap()).collect();
         let role = self.role();
         role.body.holes.push(name.into());
-        role.table.constants.push(PerRank::of(values));
+        role.table.constants.push(PerRank::from_values(values));
     }
 
     fn shard(&mut self, rest: &str, leaf: bool) {
@@ -277,7 +277,7 @@ impl<'a> Reader<'a> {
         let (name, tensor) = (words.next().unwrap(), self.tensor(words.next().unwrap()));
         let regions = self.regions(tensor, words.next().unwrap_or(""));
         let index = self.role().table.shards.len();
-        self.role().table.shards.push(Shard { tensor, region: PerRank::of(regions.clone()) });
+        self.role().table.shards.push(Shard { tensor, region: PerRank::from_values(regions.clone()) });
         self.shards.insert(name.into(), index);
         if leaf {
             self.new_leaf(name, Of::Shard(index), tensor, regions);
@@ -301,7 +301,7 @@ impl<'a> Reader<'a> {
         let tensor = self.role().table.shards[shard].tensor;
         let regions = self.regions(tensor, words.next().unwrap_or(""));
         let index = self.role().table.copies.len();
-        let region = PerRank::of(regions.clone());
+        let region = PerRank::from_values(regions.clone());
         self.role().table.copies.push(Gathered { shard, region, factor, parts });
         self.copies.insert(name.into(), index);
         self.new_leaf(name, Of::Copy(index), tensor, regions);
@@ -317,7 +317,7 @@ impl<'a> Reader<'a> {
         let number = body.leaves.iter().filter(|leaf| leaf.tensor == tensor).count() as u32;
         let id = LeafId::new(body.leaves.len());
         body.leaves.push(Leaf { tensor, number, buf });
-        self.role().table.leaves.push((of, PerRank::of(regions)));
+        self.role().table.leaves.push((of, PerRank::from_values(regions)));
         self.leaves.insert(name.into(), id);
     }
 
@@ -327,7 +327,7 @@ impl<'a> Reader<'a> {
         let regions = self.regions(tensor, words.next().unwrap_or(""));
         self.body().inputs.push(tensor);
         self.code(Pass::Forward).takes.push(buf);
-        self.role().table.inputs.push(PerRank::of(regions));
+        self.role().table.inputs.push(PerRank::from_values(regions));
     }
 
     fn output(&mut self, rest: &str) {
@@ -346,7 +346,7 @@ impl<'a> Reader<'a> {
         });
         let buf = has.map(|_| self.buf(name));
         self.code(Pass::Forward).gives.push(buf);
-        self.role().table.outputs.push(regions.map(PerRank::of));
+        self.role().table.outputs.push(regions.map(PerRank::from_values));
         let all = &mut self.program.boundary.outputs;
         if number == all.len() {
             all.push(asked);
@@ -385,7 +385,7 @@ impl<'a> Reader<'a> {
         let op = OpId(op.parse().unwrap());
         let tensor = self.graph.op(op).outputs[0].unwrap();
         let regions = self.regions(tensor, regions);
-        self.role().table.random.push((op, vec![PerRank::of(regions)]));
+        self.role().table.random.push((op, vec![PerRank::from_values(regions)]));
     }
 
     fn exchange_table(&mut self, rest: &str) {

@@ -11,7 +11,7 @@ pub fn graph() -> Graph {
 }
 
 pub fn made(graph: &Graph, plan: &str, devices: u32) -> Program {
-    let analysis = Analysis::of(graph);
+    let analysis = Analysis::new(graph);
     let plan = sets::named(plan, graph, &analysis, devices).expect("a plan");
     let boundary = lower::loss(graph, program::Inputs::Global);
     compiler::compile(graph, &analysis, &plan, &boundary).expect("it compiles").program

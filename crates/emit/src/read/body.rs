@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use diag::Result;
 use graph::Graph;
-use program::{Body, BufId, Code, Instr, Leaf, Pass, Program, Timetable};
+use program::{Body, BufId, Code, CodeKey, Instr, Leaf, Pass, Program, Timetable};
 
 use super::iterations::{iterations, one_by_one};
 use super::methods::Methods;
@@ -75,7 +75,7 @@ pub(super) fn read(
             Pass::Backward | Pass::Inputs => reader.back(role, function, &sizes)?,
             Pass::Weights => reader.weights(function, &sizes)?,
         }
-        lines.put((*block, *pass), std::mem::take(&mut reader.lines));
+        lines.put(CodeKey { block: *block, pass: *pass }, std::mem::take(&mut reader.lines));
     }
     reader.gives_all(role)?;
     reader.body.timetable = match step {

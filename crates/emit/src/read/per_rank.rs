@@ -83,7 +83,7 @@ impl Regions {
                 at.into_iter().map(one).collect::<Option<_>>()?
             }
         };
-        (regions.len() == ranks && ranks > 0).then(|| PerRank::of(regions))
+        (regions.len() == ranks && ranks > 0).then(|| PerRank::from_values(regions))
     }
 }
 
@@ -127,7 +127,7 @@ pub(super) fn numbers(node: &Node<'_>, ranks: usize) -> Result<PerRank<i64>> {
     let numbers = list(node, ranks)?;
     let fits = numbers.len() == ranks && ranks > 0;
     if fits {
-        Ok(PerRank::of(numbers))
+        Ok(PerRank::from_values(numbers))
     } else {
         Err(node.refuse(format!("there must be a number for each of {ranks} ranks")))
     }

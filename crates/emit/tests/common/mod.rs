@@ -82,7 +82,7 @@ impl<'g> Builder<'g> {
         self.graph.find(name).unwrap_or_else(|| panic!("no tensor {name}"))
     }
 
-    pub(crate) fn of(&self, name: &str) -> BufId {
+    pub(crate) fn named(&self, name: &str) -> BufId {
         self.bufs[&self.id(name)]
     }
 
@@ -125,7 +125,7 @@ impl<'g> Builder<'g> {
             change(&mut local);
             call.ops.push(local);
         }
-        call.outputs = outputs.iter().map(|name| self.of(name)).collect();
+        call.outputs = outputs.iter().map(|name| self.named(name)).collect();
         self.forward(Instr::Call(call));
         id
     }

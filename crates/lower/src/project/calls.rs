@@ -273,7 +273,7 @@ impl Projector<'_> {
         let key = (Rc::as_ptr(alternatives), values);
         let known = self.variants.per_rank.get(&key).copied();
         let id = known.unwrap_or_else(|| {
-            let per_rank = PerRank::of(alternatives.of.iter().map(|index| key.1[*index]).collect());
+            let per_rank = PerRank::from_values(alternatives.of.iter().map(|index| key.1[*index]).collect());
             self.role_ranks.per_rank.number(per_rank)
         });
         self.variants.per_rank.insert(key, id);

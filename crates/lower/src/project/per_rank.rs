@@ -145,7 +145,7 @@ impl<'a> PerRankValues<'a> {
         let values_at =
             |at: usize| numbers_of(&per_rank.iter().map(|per_rank| per_rank.get(at)).collect::<Vec<_>>());
         let values: Vec<Vec<i64>> = (0..ranks).map(values_at).collect();
-        let per_rank = |i: usize| PerRank::of(values.iter().map(|row| row[i]).collect());
+        let per_rank = |i: usize| PerRank::from_values(values.iter().map(|row| row[i]).collect());
         let all: Vec<PerRank<i64>> = (0..values[0].len()).map(per_rank).collect();
         all.into_iter().map(|per_rank| self.number(per_rank)).collect()
     }

@@ -101,7 +101,7 @@ impl<'a> RoleRanks<'a> {
         }
         let (spots, entries) = (self.spots(layout)?, &self.interner.get(layout).entries);
         let regions = spots.starts.iter().map(|start| entries[start + shard].region.clone()).collect();
-        let id = self.per_rank.add(PerRank::of(regions));
+        let id = self.per_rank.add(PerRank::from_values(regions));
         Ok(*self.known.entries.entry((layout, shard)).or_insert(id))
     }
 
@@ -116,7 +116,7 @@ impl<'a> RoleRanks<'a> {
         }
         let (spots, entries) = (self.port_spots(ports)?, &self.interner.get_ports(ports).entries);
         let regions = spots.starts.iter().map(|start| entries[start + port].region.clone()).collect();
-        let id = self.per_rank.add(PerRank::of(regions));
+        let id = self.per_rank.add(PerRank::from_values(regions));
         Ok(*self.known.reads.entry((ports, port)).or_insert(id))
     }
 
@@ -284,8 +284,11 @@ impl<'a> RoleRanks<'a> {
             shape.member.as_ref().and_then(|_| self.ranks.iter().map(result_of).collect::<Option<Vec<_>>>());
         let here = MoveHere {
             shape,
-            middle: per_rank.into_iter().map(|per_rank| self.per_rank.add(PerRank::of(per_rank))).collect(),
-            result: result.map(|regions| self.per_rank.add(PerRank::of(regions))),
+            middle: per_rank
+                .into_iter()
+                .map(|per_rank| self.per_rank.add(PerRank::from_values(per_rank)))
+                .collect(),
+            result: result.map(|regions| self.per_rank.add(PerRank::from_values(regions))),
         };
         Ok(Rc::clone(self.known.moves.entry(key).or_insert(Rc::new(here))))
     }

@@ -17,8 +17,8 @@ pub(super) struct Dims<'g> {
 
 impl<'g> Dims<'g> {
     pub(super) fn new(graph: &'g Graph, analysis: &'g Analysis) -> Self {
-        let names = DimNames::of(graph, analysis);
-        Self { graph, analysis, names, classes: Classes::of(graph, analysis) }
+        let names = DimNames::new(graph, analysis);
+        Self { graph, analysis, names, classes: Classes::new(graph, analysis) }
     }
 
     /// The loops of an operator that a word means and that can be divided: what its rule calls so, a dim of the model by a

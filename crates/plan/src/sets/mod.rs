@@ -81,7 +81,7 @@ impl<'g> Model<'g> {
                 }
             }
         }
-        let classes = Classes::of(graph, analysis);
+        let classes = Classes::new(graph, analysis);
         let inputs = input_classes(graph, analysis, &classes);
         Self {
             graph,

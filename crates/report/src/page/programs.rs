@@ -22,7 +22,7 @@ pub(super) fn programs(subject: &Subject<'_>) -> Result<Value> {
             shown += text(name).len();
             let is_shown = shown <= MOST;
             let of_code = |code: &program::Code| {
-                let of_instr = |at: usize| lines.of(number, (code.block, code.pass), at);
+                let of_instr = |at: usize| lines.line(number, code.key(), at);
                 (0..code.instrs.len())
                     .map(|at| of_instr(at).map_or_else(|| json!(0), line))
                     .collect::<Vec<_>>()

@@ -28,7 +28,7 @@ struct ModuleNode {
 }
 
 pub(super) fn model(subject: &Subject<'_>, names: &mut PageNames) -> Value {
-    let words = DimNames::of(subject.graph, subject.analysis);
+    let words = DimNames::new(subject.graph, subject.analysis);
     let decide = |op: OpId| Decided::new(subject.analysis, &words, subject.plan, op);
     let decided: Vec<Decided> = subject.graph.op_ids().map(decide).collect();
     let mut view = View {

@@ -141,7 +141,7 @@ fn lines_of(
     made: &program::Call,
 ) -> BTreeMap<u32, Vec<OpId>> {
     let mut lines: BTreeMap<u32, Vec<OpId>> = BTreeMap::new();
-    let stands = step.lines.of(role, (code.block, code.pass), at);
+    let stands = step.lines.line(role, code.key(), at);
     let is_known = |op: &OpId| op.index() < step.graph.ops.len();
     for (op, line) in made.ops.iter().zip(stands.map_or(&[][..], |it| &it.ops)) {
         if is_known(&op.op) {

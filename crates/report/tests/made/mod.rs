@@ -34,7 +34,7 @@ fn made(
     recorded: Option<RecordedFile>,
 ) -> Result<(Value, SimulatedStep)> {
     let graph: Graph = text.parse().expect("a graph");
-    let analysis = Analysis::of(&graph);
+    let analysis = Analysis::new(&graph);
     let plan = plan::sets::named(plan, &graph, &analysis, devices).expect("a plan");
     let boundary = lower::loss(&graph, program::Inputs::Global);
     let compiled = compiler::compile(&graph, &analysis, &plan, &boundary).expect("a program");

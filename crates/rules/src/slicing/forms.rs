@@ -51,7 +51,7 @@ const ATTENTION: &str = "aten.scaled_dot_product_attention.default";
 
 impl<'a> Forms<'a> {
     pub fn new(graph: &'a Graph, analysis: &'a Analysis, slices: &'a Slices) -> Result<Self> {
-        let classes = Classes::of(graph, analysis);
+        let classes = Classes::new(graph, analysis);
         let class = slices.class(graph, analysis, &classes)?;
         let source = |id: TensorId| {
             let tensor = graph.tensor(id);

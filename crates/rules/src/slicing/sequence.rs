@@ -23,7 +23,7 @@ pub fn even(graph: &Graph, analysis: &Analysis, count: u32) -> Result<Slices> {
 /// The input that has the sequence, its dim that is it, and how many tokens that has: what causal attention is along. Of a
 /// model without attention it is the second dim of what it is given.
 fn sequence(graph: &Graph, analysis: &Analysis) -> Result<(usize, usize, i64)> {
-    let classes = Classes::of(graph, analysis);
+    let classes = Classes::new(graph, analysis);
     let is_attention = |op: &OpId| families::nature_of(&graph.op(*op).target).attends;
     let causal = |op: &OpId| graph.op(*op).arg(5, "is_causal") == Some(&Arg::Bool(true));
     let attention: Vec<OpId> = graph.op_ids().filter(is_attention).collect();

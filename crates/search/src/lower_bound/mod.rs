@@ -129,7 +129,7 @@ impl<'q> LowerBounds<'q> {
 impl<'q> Anew<'q> {
     fn new(question: &Question<'q>, rewritings: &[Rewriting]) -> Result<Self> {
         let graph = rules::rewrite(question.graph, rewritings)?;
-        let analysis = Analysis::of(&graph.graph);
+        let analysis = Analysis::new(&graph.graph);
         let ground = Ground::new(&Question { graph: &graph.graph, analysis: &analysis, ..*question });
         Ok(Self { graph, analysis, ground })
     }

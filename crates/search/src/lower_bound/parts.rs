@@ -53,7 +53,7 @@ impl Parts {
             }
         }
         let numbers = graph.op_ids().map(number).collect();
-        Self { numbers, known: HashMap::new(), of_parts: HashMap::new(), kinds, operators: Kinds::of(graph) }
+        Self { numbers, known: HashMap::new(), of_parts: HashMap::new(), kinds, operators: Kinds::new(graph) }
     }
 
     pub(super) fn costs(&mut self, facts: GraphFacts<'_>, plan: &Plan) -> Vec<Rc<OperatorCost>> {

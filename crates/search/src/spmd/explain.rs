@@ -79,7 +79,7 @@ pub(super) fn ways(
     order.sort_by(|a, b| {
         (*a != chosen).cmp(&(*b != chosen)).then(each[*a].total_cmp(&each[*b])).then(a.cmp(b))
     });
-    let names = DimNames::of(space.question.graph, space.question.analysis);
+    let names = DimNames::new(space.question.graph, space.question.analysis);
     let mut ways: Vec<Alternative> = vec![];
     let mut known = BTreeSet::new();
     for at in order {

@@ -238,7 +238,7 @@ impl<'c> Messages<'c> {
         let (wanted, held) = (self.elements(sizes, to), self.met(sizes, from, to));
         let here = self.met(sizes, &self.outer(from), to);
         let parts = |set: AxisSet| f64::from(self.digits.count(set));
-        let partial = AxisSet::of((0..AXES).filter(|at| from[*at] == PARTIAL));
+        let partial = AxisSet::from_axes((0..AXES).filter(|at| from[*at] == PARTIAL));
         let inside = AxisSet(partial.0 & self.digits.inside().0);
         let near = here * parts(inside) - held;
         let far = wanted * parts(partial) - here * parts(inside);
@@ -252,7 +252,9 @@ impl<'c> Messages<'c> {
     fn lacks(&self, sizes: &Sizes, from: &Sharding, to: &Sharding) -> f64 {
         let lacking = |from: &Sharding, to: &Sharding, among: AxisSet| {
             let count = |sharding: &Sharding, what: u8| {
-                f64::from(self.digits.count(AxisSet::of(among.axes().filter(|at| sharding[*at] == what))))
+                f64::from(
+                    self.digits.count(AxisSet::from_axes(among.axes().filter(|at| sharding[*at] == what))),
+                )
             };
             let (parts, copies, wanted) = (count(from, PARTIAL), count(to, COPIES), self.elements(sizes, to));
             let all = match parts > 1.0 {
@@ -262,8 +264,8 @@ impl<'c> Messages<'c> {
             all * sizes.width as f64
         };
         let (node, network) = (&self.cluster.nodes[0].link, &self.cluster.network);
-        let (inside, all) = (self.digits.inside(), AxisSet::of(0..self.digits.len()));
-        let changed = AxisSet::of((0..AXES).filter(|at| from[*at] != to[*at]));
+        let (inside, all) = (self.digits.inside(), AxisSet::from_axes(0..self.digits.len()));
+        let changed = AxisSet::from_axes((0..AXES).filter(|at| from[*at] != to[*at]));
         let bytes = lacking(from, to, all);
         let summed = self.elements(sizes, to) * sizes.width as f64;
         let alone = if node.sums { bytes.min(summed) } else { bytes } / self.quickest(changed);

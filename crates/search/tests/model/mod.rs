@@ -18,7 +18,7 @@ impl Model {
     pub fn new(text: &str) -> Self {
         let graph: Graph = text.parse().expect("it parses");
         let boundary = lower::loss(&graph, Inputs::Global);
-        Self { analysis: Analysis::of(&graph), boundary, masters: Masters::new(), graph }
+        Self { analysis: Analysis::new(&graph), boundary, masters: Masters::new(), graph }
     }
 
     pub fn gpt() -> Self {

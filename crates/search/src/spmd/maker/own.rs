@@ -160,7 +160,7 @@ impl Maker<'_> {
         let read = read(self.question.analysis, op, input, &self.loops[op.index()][at]);
         let sizes = self.sizes_of(tensor);
         let width = held_as(it, self.question.masters).bytes() as f64;
-        let partial = AxisSet::of((0..self.digits.len()).filter(|at| read.gradient[*at] == PARTIAL));
+        let partial = AxisSet::from_axes((0..self.digits.len()).filter(|at| read.gradient[*at] == PARTIAL));
         let elements = elements(&sizes.factors, self.digits, &read.value);
         let least = self.messages.count == Count::Least;
         DeviceReads {

@@ -33,7 +33,7 @@ impl FirstPieces {
         plan: &OpPlan,
     ) -> Result<Self> {
         let alone = alone(graph, needs_grad, op);
-        let alone_analysis = Analysis::of(&alone);
+        let alone_analysis = Analysis::new(&alone);
         let first = OpId::new(0);
         let splits = same(&analysis.op(op).loops, &alone_analysis.op(first).loops, &plan.splits);
         let devices = splits.iter().map(|split| split.parts).product();
@@ -42,10 +42,10 @@ impl FirstPieces {
         draft.place(first, &(0..devices).collect::<Vec<_>>())?;
         let plan = draft.finish()?;
         let rewritten = rewrite(&alone, &plan::rewritings(&alone, &alone_analysis, &plan))?;
-        let fresh = Analysis::of(&rewritten.graph);
+        let fresh = Analysis::new(&rewritten.graph);
         let plans = plan::carried(&plan, &alone_analysis, &rewritten, &fresh).ops;
         let graph = rewritten.graph.into_owned();
-        Ok(Self { kinds: Kinds::of(&graph), needs_grad: graph.needs_grad(), graph, analysis: fresh, plans })
+        Ok(Self { kinds: Kinds::new(&graph), needs_grad: graph.needs_grad(), graph, analysis: fresh, plans })
     }
 
     /// Each operator with its costs and how it is divided.
