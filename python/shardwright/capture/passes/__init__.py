@@ -29,6 +29,7 @@ from .checkpointed_updates import repeat_updates, writes_under_checkpoints
 from .detached import keep_detach, refuse_hidden_writes, write_without_detach
 from .experts import fuse_experts
 from .functional import make_functional
+from .grouped_heads import group_heads
 from .instance_norms import write_out_statistics
 from .masks import simplify_masks
 from .mixtures import fuse_mixtures
@@ -220,7 +221,8 @@ PASSES = (
         _of_program(simplify_masks),
         "of simple graphs; leaves what a mask is made of unread",
     ),
-    Pass("sweep", _sweep, "what fusing and masks leave unread"),
+    Pass("group heads", _of_program(group_heads), "after masks: kernels know groups where there is none"),
+    Pass("sweep", _sweep, "what fusing, masks and repeated heads leave unread"),
     Pass(
         "refuse other draws", _of_program(refuse_unkeyed_draws), "of what is left, whose operators are final"
     ),
