@@ -5,7 +5,7 @@ mod common;
 use common::{Builder, graph, program, stable};
 use emit::{File, emit, read};
 use graph::Graph;
-use program::{Collective, GroupingId, How, Instr, LeafId, Program, RankId};
+use program::{Collective, Gathered, GroupingId, How, Instr, LeafId, Of, Program, RankId};
 use proptest::prelude::*;
 use rules::Reduction;
 
@@ -129,6 +129,43 @@ fn two(first: &str, second: &str) -> String {
     );
     let graph = graph(&text);
     stable(&graph, &one_call(&graph)).remove(0).text
+}
+
+/// So many messages that gather one layer each, after all layers were called.
+fn gathering(count: usize) -> (String, String) {
+    let graph = layers(count, &[]);
+    let mut b = Builder::new(&graph);
+    for copy in 0..count {
+        b.forward(Instr::Gather { group: GroupingId(0), copies: vec![copy] });
+    }
+    b.call(0..u32::try_from(graph.ops.len()).unwrap(), &["loss"], |_| {});
+    b.outputs();
+    let mut made = program(&graph, 2);
+    made.groupings = vec![vec![vec![RankId(0), RankId(1)]]];
+    let mut role = b.role(0..2);
+    for copy in 0..count {
+        let region = role.table.shards[copy].region.clone();
+        role.table.copies.push(Gathered { shard: copy, region, factor: 0, parts: 2 });
+        role.table.leaves[copy].0 = Of::Copy(copy);
+    }
+    made.roles.push(role);
+    let text = stable(&graph, &made).remove(0).text;
+    let forward = text[text.find("def forward").unwrap()..].to_owned();
+    (text, forward)
+}
+
+#[test]
+fn messages_of_one_line_are_a_loop_from_four_on() {
+    for count in [2, 3] {
+        let (text, forward) = gathering(count);
+        assert!(!forward.contains("for n in"), "{text}");
+        assert_eq!(forward.matches("run.gather(").count(), count, "{text}");
+    }
+    for count in [4, 7] {
+        let looped = format!("    for n in range({count}):\n        run.gather(0, [p.h[n]])\n");
+        let (text, forward) = gathering(count);
+        assert!(forward.contains(&looped), "{text}");
+    }
 }
 
 #[test]

@@ -3,10 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use program::Kind;
+
 use crate::python::{Expr, Stmt, StmtKind};
 
 /// As many lines are worth a loop whatever they are about. Fewer must be of layers.
 const WORTH: usize = 6;
+/// A line that moves data, by itself, is worth a loop of so many turns: two or three such lines read better.
+const TURNS: usize = 4;
 /// So many places are tried for one loop.
 const TRIES: usize = 400;
 
@@ -77,6 +81,18 @@ fn in_expr<'a>(expr: &mut Expr<'a>, number: Number, see: &mut dyn FnMut(Slot<'_,
             in_expr(&mut sides.1, number, see);
         }
         Expr::None | Expr::Bool(_) | Expr::Float(_) | Expr::Str(_) | Expr::Place(_) | Expr::Rest(_) => {}
+    }
+}
+
+/// Whether a line is one method of `run`, and none that runs a function or its backward.
+fn moves(stmt: &Stmt<'_>) -> bool {
+    let (StmtKind::Assign { value, .. } | StmtKind::Expr(value)) = &stmt.kind else { return false };
+    let Expr::Call(call) = value else { return false };
+    match &call.function {
+        Expr::Attr(object, name) if **object == Expr::Name("run") => {
+            !matches!(Kind::of_method(name), Some(Kind::Call | Kind::Grad))
+        }
+        _ => false,
     }
 }
 
@@ -154,6 +170,8 @@ pub(super) struct Lines {
     comments: Vec<Vec<i64>>,
     /// The values that lines make, numbered in their order.
     made: HashMap<String, usize>,
+    /// Which lines move data, and compute nothing.
+    moves: Vec<bool>,
     of: LinesOf,
 }
 
@@ -179,7 +197,8 @@ impl Lines {
             });
         }
         let mut known: HashMap<String, usize> = HashMap::new();
-        let mut lines = Lines { shapes: vec![], items: vec![], comments: vec![], made, of };
+        let moves = stmts.iter().map(moves).collect();
+        let mut lines = Lines { shapes: vec![], items: vec![], comments: vec![], made, moves, of };
         for stmt in stmts {
             let mut blank = stmt.clone();
             let mut items = vec![];
@@ -275,6 +294,9 @@ impl Lines {
     ///
     /// Operators, and lines that are few, are only looped over where they count layers and nothing else differs.
     fn as_loop(&self, start: usize, length: usize, count: usize) -> Option<RepeatedLines> {
+        if length == 1 && count < TURNS && self.moves[start] {
+            return None;
+        }
         let strict = self.of == LinesOf::Called || (count - 1) * length < WORTH;
         let rounds: Vec<Vec<&Item>> = (0..count)
             .map(|iteration| self.items[start + iteration * length..][..length].iter().flatten().collect())
