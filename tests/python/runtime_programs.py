@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ class Tables:
         # What each rank has, in their order.
         self.ranks: list[dict[str, Any]] = []
         self.json: dict[str, Any] = {
-            "format": 7, "shardwright": "0.1.0", "model": "Mlp", "digest": "d1", "plan": "by hand",
+            "format": 8, "shardwright": "0.1.0", "model": "Mlp", "digest": "d1", "plan": "by hand",
             "world": world, "groups": [[list(range(world))]], "regions": self.regions,
             "tensors": [], "roles": [], "exchanges": [], "random": [], **others,
         }  # fmt: skip
@@ -184,11 +185,20 @@ class Tables:
         }
 
     def files(self, **sources: str) -> dict[str, str]:
-        roles = [self.complete(role) for role in self.json["roles"]]
+        roles = [
+            {**self.complete(role), "calls": called(sources[role["file"].removesuffix(".py")])}
+            for role in self.json["roles"]
+        ]
         texts = {f"{name}.py": HEADER + stepping(text) for name, text in sources.items()}
         every = zip(*(role["outputs"] for role in roles), strict=True)
         leave = ["whole" if any(of_roles) else "none" for of_roles in every]
         return {"program.json": json.dumps({**self.json, "outputs": leave, "roles": roles}), **texts}
+
+
+def called(source: str) -> list[str]:
+    """What the calls of a program are called, in their order."""
+    calls = re.findall(r"run\.call\((\w+)(?:.*\bat=(\d+))?", source)
+    return [f"{function} {at}".rstrip() for function, at in calls]
 
 
 def _mlp_tables(world: int, size: int) -> Tables:
@@ -219,26 +229,26 @@ def error(p, y, t):
 
 
 def forward(run, p, rank, x, t):
-    y = run.call(0, hidden, p, x)
+    y = run.call(hidden, p, x)
     y_1 = run.all_reduce(y, 0)
-    loss = run.call(1, error, p, y_1, t)
+    loss = run.call(error, p, y_1, t)
     return (loss,)
 
 
 def backward(run, p, rank, last, g_loss):
-    g_y = run.grad(1, g_loss)
-    run.grad(0, g_y)
+    g_y = run.grad(error, g_loss)
+    run.grad(hidden, g_y)
 """
 
 
 def again(source: str, call: str, seed: str) -> str:
-    """The same program with its call 0 computed again for backward."""
-    args = call.split(", p, ")[1]
-    source = source.replace(f"run.call(0, {call})", f"run.call(0, {call}, recompute=True)")
+    """The same program with its first call computed again for backward."""
+    function, args = call.split(", p, ")
+    source = source.replace(f"run.call({call})", f"run.call({call}, recompute=True)")
     first = next(line for line in source.splitlines() if "recompute=True" in line)
     source = source.replace(first, f"    run.keep(0, {args})\n{first}")
-    taken = f"    {args} = run.take(0)\n    run.call(2, {call})\n    run.grad(2, {seed})"
-    return source.replace(f"    run.grad(0, {seed})", taken)
+    taken = f"    {args} = run.take(0)\n    run.call({call})\n    run.grad({function}, {seed})"
+    return source.replace(f"    run.grad({function}, {seed})", taken)
 
 
 def megatron(size: int = 5, recompute: bool = False) -> dict[str, str]:
@@ -263,13 +273,13 @@ def error(p, x, t):
 
 
 def forward(run, p, rank, x, t):
-    part = run.call(0, error, p, x, t)
+    part = run.call(error, p, x, t)
     loss = run.all_reduce(part, 0)
     return (loss,)
 
 
 def backward(run, p, rank, last, g_loss):
-    run.grad(0, g_loss)
+    run.grad(error, g_loss)
     if last:
         run.reduce_gradients(0, [p.down.weight, p.down.bias])
         run.reduce_gradients(0, [p.up.weight, p.up.bias])
@@ -304,7 +314,7 @@ def hidden(p, x):
 
 
 def forward(run, p, rank, x):
-    h = run.call(0, hidden, p, x)
+    h = run.call(hidden, p, x)
     run.exchange(0, h)
     loss = run.exchange(1)
     return (loss,)
@@ -312,7 +322,7 @@ def forward(run, p, rank, x):
 
 def backward(run, p, rank, last):
     g_h = run.exchange(2)
-    run.grad(0, g_h)
+    run.grad(hidden, g_h)
 """
 
 SECOND_STAGE = """
@@ -323,13 +333,13 @@ def error(p, h, t):
 
 def forward(run, p, rank, t):
     h = run.exchange(0)
-    loss = run.call(0, error, p, h, t)
+    loss = run.call(error, p, h, t)
     run.exchange(1, loss)
     return (loss,)
 
 
 def backward(run, p, rank, last, g_loss):
-    g_h = run.grad(0, g_loss)
+    g_h = run.grad(error, g_loss)
     run.exchange(2, g_h)
 """
 
@@ -364,17 +374,17 @@ def gather(p):
 
 
 def forward(run, p, rank, x, t):
-    own = run.call(0, gather, p)
+    own = run.call(gather, p)
     w = run.all_gather(own, 0, 1, [3, 1], [[6], [4]])
-    part = run.call(1, error, p, w, x, t)
+    part = run.call(error, p, w, x, t)
     loss = run.all_reduce(part, 0)
     return (loss,)
 
 
 def backward(run, p, rank, last, g_loss):
-    g_w = run.grad(1, g_loss)
+    g_w = run.grad(error, g_loss)
     g_own = run.reduce_scatter(g_w, 0, 1, [3, 1], [[6], [4]])
-    run.grad(0, g_own)
+    run.grad(gather, g_own)
     if last:
         run.exchange_gradients(0, [p.up.bias], [1])
         run.reduce_gradients(0, [p.down.weight, p.down.bias])

@@ -25,11 +25,17 @@ pub(crate) struct LinesOfRole {
     file: String,
     /// By block and pass, in the order of the code.
     codes: HashMap<CodeKey, Vec<Line>>,
+    /// What its calls are called, in their order.
+    pub(crate) calls: Vec<String>,
 }
 
 impl LinesOfRole {
     pub(crate) fn new(file: &str) -> Self {
-        Self { file: file.to_owned(), codes: HashMap::new() }
+        Self { file: file.to_owned(), codes: HashMap::new(), calls: vec![] }
+    }
+
+    pub(crate) fn file(&self) -> &str {
+        &self.file
     }
 
     pub(crate) fn put(&mut self, code: CodeKey, lines: Vec<Line>) {

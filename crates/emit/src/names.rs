@@ -15,6 +15,14 @@ const CALLED: [&str; 6] = ["begin", "forward", "backward", "end", "step", "stead
 /// For what has no name of its own.
 pub(crate) const UNNAMED: [&str; 6] = ["x", "y", "z", "u", "v", "w"];
 
+/// The keyword argument that says which of a function's calls one is.
+pub(crate) const AT: &str = "at";
+
+/// What a call is called in tables and messages.
+pub(crate) fn call_name(function: &str, at: Option<i64>) -> String {
+    at.map_or_else(|| function.to_owned(), |at| format!("{function} {at}"))
+}
+
 /// The block and pass of a code's function, by its name: `backward_3`.
 pub(crate) fn code_of(name: &str) -> Option<(u32, Pass)> {
     let (pass, block) = match name.split_once('_') {

@@ -24,7 +24,7 @@ use program::{Program, Role};
 use rules::slicing::derive;
 use serde_json::Value;
 
-use crate::lines::Lines;
+use crate::lines::{Lines, LinesOfRole};
 use crate::{File, write};
 
 const TABLES: &str = "program.json";
@@ -39,6 +39,9 @@ pub(crate) fn program(model: &Graph, files: &[File]) -> Result<(Program, Lines)>
     for role in tables.roles {
         let text = &file(files, &role.file)?.text;
         let (body, of_role) = body::read(graph, &program, &role, text)?;
+        if of_role.calls != role.calls {
+            return Err(other_calls(&of_role, &role.calls));
+        }
         lines.roles.push(of_role);
         program.roles.push(Role { ranks: role.ranks, table: role.table, body });
     }
@@ -68,6 +71,24 @@ fn file<'a>(files: &'a [File], name: &str) -> Result<&'a File> {
         (None, _) => Err(wrong_files(format!("the file `{}` is missing", name.escape_debug()))),
         _ => Err(wrong_files(format!("the file `{}` is there twice", name.escape_debug()))),
     }
+}
+
+/// The runtime knows calls by what the tables call them.
+fn other_calls(written: &LinesOfRole, listed: &[String]) -> Error {
+    let differs = (0..).find(|at| written.calls.get(*at) != listed.get(*at)).unwrap_or(0);
+    let name = |calls: &[String]| {
+        calls.get(differs).map_or("none".into(), |name| format!("`{}`", name.escape_debug()))
+    };
+    let what = format!(
+        "call {differs} of `{}` is {}, and {} in `program.json`",
+        written.file().escape_debug(),
+        name(&written.calls),
+        name(listed)
+    );
+    Error::new("SW0602", what)
+        .at(TABLES)
+        .why("the key `calls` has the functions that a role calls, in their order, as the code does")
+        .fix("call them in `program.json` what they are called in the code, or compile again")
 }
 
 fn wrong_files(what: String) -> Error {

@@ -1,5 +1,6 @@
 //! A program to text.
 
+mod call_names;
 mod calls;
 mod comments;
 mod functions;
@@ -32,13 +33,13 @@ pub(crate) fn files(model: &Graph, rewritten: &Rewritten<'_>, program: &Program)
     let graph = &rewritten.graph;
     let modules = Modules::new(model, rewritten);
     let analysis = Analysis::new(graph);
-    let mut files: Vec<File> = (program.roles.iter())
-        .map(|role| File {
-            name: file_name(role),
-            text: role::text(graph, &analysis, program, role, &modules),
-        })
-        .collect();
-    files.push(File { name: "program.json".to_owned(), text: tables::text(graph, program) });
+    let (mut files, mut calls) = (vec![], vec![]);
+    for role in &program.roles {
+        let (text, names) = role::text(graph, &analysis, program, role, &modules);
+        files.push(File { name: file_name(role), text });
+        calls.push(names);
+    }
+    files.push(File { name: "program.json".to_owned(), text: tables::text(graph, program, &calls) });
     files
 }
 

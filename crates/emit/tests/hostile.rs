@@ -150,7 +150,7 @@ fn refusal((graph, mut files): (Graph, Vec<File>), file: usize, from: &str, to: 
 #[test]
 fn refusals() {
     let json = [
-        ("\"format\": 7", "\"format\": 1"),
+        ("\"format\": 8", "\"format\": 1"),
         ("\"shardwright\": \"0", "\"shardwright\": \"9"),
         ("\"digest\": \"", "\"digest\": \"0"),
         ("\"world\": 1", "\"world\": 4294967295"),
@@ -179,7 +179,7 @@ fn refusals() {
         ("# graph", "# \rimport os # graph"),
         ("def forward", "def torch(x):\n    return x\n\n\ndef forward"),
         ("def forward", "class Forward"),
-        ("run.call(0, ", "run.call(0, print, "),
+        ("run.call(", "run.call(print, "),
         ("run.call(", "run.exec("),
         ("return ", "return x, "),
         (" = F.linear", " = __import__(\"os\").system"),
@@ -290,7 +290,10 @@ fn trained() -> (Graph, Vec<File>) {
 fn refused_timetables() {
     let edits = [
         ("    if last:\n        run.", "    run."),
-        ("    run.grad(0, g_mse_loss)\n    if last:\n", "    if last:\n        run.grad(0, g_mse_loss)\n"),
+        (
+            "    run.grad(mlp, g_mse_loss)\n    if last:\n",
+            "    if last:\n        run.grad(mlp, g_mse_loss)\n",
+        ),
         ("if last:", "if g_mse_loss:"),
         ("if last:", "if not last:"),
         ("rank, last, g_mse_loss", "rank, g_mse_loss"),
@@ -317,7 +320,7 @@ fn functions_that_grow_without_end_are_refused() {
         let below = level - 1;
         bomb += &format!("def f{level}(x):\n    y = f{below}(x)\n    z = f{below}(y)\n    return z\n\n\n");
     }
-    let forward = "def forward(run, p, rank, x, y):\n    z = run.call(0, f63, x)\n    return z\n";
+    let forward = "def forward(run, p, rank, x, y):\n    z = run.call(f63, x)\n    return z\n";
     let at = files[0].text.find("def ").unwrap();
     files[0].text.truncate(at);
     files[0].text += &(bomb + forward);

@@ -257,6 +257,18 @@ fn refused_loops() {
         ("h[n].weight", "h[m].weight"),
         ("h[n].weight", "h[n / 1].weight"),
         ("        z_part = run", "        n = run"),
+        ("at=n)", "at=n + 1)"),
+        ("at=n)", "at=0)"),
+        ("at=n)", "at=n - 2)"),
+        (", at=n)", ")"),
+        ("run.call(linear, p.h[0], x, at=0)", "run.call(linear, p.h[0], x, at=3)"),
+        ("run.grad(linear, g_x, at=n)", "run.grad(linear, g_x, at=n + 1)"),
+        ("run.grad(linear, g_x, at=0)", "run.grad(linear, g_x)"),
+        ("run.grad(linear, g_x, at=0)", "run.grad(net_loss, g_x, at=0)"),
+        ("run.grad(net_loss, g_loss)", "run.grad(net, g_loss)"),
+        ("run.grad(net_loss, g_loss)", "run.grad(0, g_loss)"),
+        ("run.grad(net_loss, g_loss)", "run.grad(g_loss)"),
+        ("run.grad(net_loss, g_loss)", "run.grad(net_loss, g_loss, at=\"x\")"),
     ];
     let found = edits.iter().map(|(from, to)| {
         let (graph, mut files) = files(8);

@@ -373,7 +373,7 @@ def without(start: str) -> Callable[[str], str]:
 
 EDITS: dict[str, tuple[str, Callable[[str], str] | None]] = {
     "another version": ("program.json", tables(set_entry("shardwright", "0.0.9"))),
-    "another format": ("program.json", tables(set_entry("format", 8))),
+    "another format": ("program.json", tables(set_entry("format", 9))),
     "another digest": ("program.json", tables(set_entry("digest", "0" * 32))),
     "another world": ("program.json", tables(set_entry("world", 3))),
     "truncated program.json": ("program.json", half),

@@ -50,7 +50,7 @@ TRAIN_VERIFY: dict[str, tuple[tuple[str, int], list[Change], str]] = {
         ALL_AXES,
         [
             ("    g_norm_2 = run.all_reduce(g_norm_2_part, 0)", "    #"),
-            ("run.grad(3, g_x, g_norm_2)", "run.grad(3, g_x, g_norm_2_part)"),
+            ("run.grad(add_norm, g_x, g_norm_2)", "run.grad(add_norm, g_x, g_norm_2_part)"),
         ],
         "SW0511",
     ),
@@ -91,7 +91,7 @@ TRAIN_VERIFY: dict[str, tuple[tuple[str, int], list[Change], str]] = {
     ),
     "10: a value with two readers whose gradients are not summed": (
         ALL_AXES,
-        [("    run.grad(0, g_embed_2)", "    run.grad(0, g_embed_1)")],
+        [("    run.grad(embed, g_embed_2)", "    run.grad(embed, g_embed_1)")],
         "SW0511",
     ),
     "10, form 2: one of them twice": (
@@ -149,7 +149,7 @@ GRAPH_GUARD: dict[str, tuple[tuple[str, int], list[Change], str]] = {
         ("data:2 x megatron:2", 4),
         [
             ("    down = run.all_reduce(down_part, 0)", "    #"),
-            ("p.layers[1].norm_1, x, down)", "p.layers[1].norm_1, x, down_part)"),
+            ("p.layers[1].norm_1, x, down,", "p.layers[1].norm_1, x, down_part,"),
         ],
         "SW0505",
     ),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime_programs import again, batch, data, megatron, mlp, pipeline, stepping, zero
+from runtime_programs import again, batch, called, data, megatron, mlp, pipeline, stepping, zero
 from shardwright.errors import RuntimeFault
 from shardwright.runtime import (
     Comm,
@@ -197,13 +197,16 @@ def grow(p, x):
     return (h_1 * p.up.bias.sum()).sum()
 
 def forward(run, p, rank, x, t):
-    loss = run.call(0, grow, p, x)
+    loss = run.call(grow, p, x)
     return (loss,)
 
 def backward(run, p, rank, last, g_loss):
-    run.grad(0, g_loss)
+    run.grad(grow, g_loss)
 """
     files = data(1)
+    tables = json.loads(files["program.json"])
+    tables["roles"][0]["calls"] = called(source)
+    files["program.json"] = json.dumps(tables)
     files["all.py"] = "seen = []\nimport weakref\ndef note(h): seen.append(weakref.ref(h))\n" + source
 
     def body(rank: int, comm: Comm) -> None:
@@ -287,7 +290,7 @@ def test_other_inputs_are_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("format", 1, "error[SW0702]: the program's format is 1, needed is 7"),
+        ("format", 1, "error[SW0702]: the program's format is 1, needed is 8"),
         (
             "shardwright",
             "0.0.9",
@@ -326,14 +329,14 @@ def second(p, h, nothing, t):
 
 
 def forward(run, p, rank, x, t):
-    h, statistic, nothing = run.call(0, first, p, x)
-    loss = run.call(1, second, p, h, nothing, t)
+    h, statistic, nothing = run.call(first, p, x)
+    loss = run.call(second, p, h, nothing, t)
     return loss
 
 
 def backward(run, p, rank, last, g_loss):
-    g_h, g_nothing = run.grad(1, g_loss)
-    run.grad(0, g_h, g_nothing)
+    g_h, g_nothing = run.grad(second, g_loss)
+    run.grad(first, g_h, g_nothing)
 """
 
 
@@ -348,6 +351,7 @@ def test_the_program_says_what_needs_a_gradient() -> None:
     }
     start, _ = files["all.py"].split("def error")
     for source in (NEEDS, again(NEEDS, "first, p, x", "g_h, g_nothing")):
+        tables["roles"][0]["calls"] = called(source)
         given = {"program.json": json.dumps(tables), "all.py": start + stepping(source)}
         assert_same_training(run_local(1, lambda rank, comm, given=given: train(given, comm)))
 
@@ -360,15 +364,15 @@ def error(p, x, t):
 
 def forward(run, p, rank, x, t):
     run.keep(0, x, t)
-    loss, count = run.call(0, error, p, x, t, recompute=True)
+    loss, count = run.call(error, p, x, t, recompute=True)
     run.update(4, count)
     return loss, None
 
 
 def backward(run, p, rank, last, g_loss):
     x, t = run.take(0)
-    run.call(1, error, p, x, t)
-    run.grad(1, g_loss)
+    run.call(error, p, x, t)
+    run.grad(error, g_loss)
 """
 
 

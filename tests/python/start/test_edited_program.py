@@ -143,9 +143,21 @@ def not_python(text: str) -> str:
     return text.replace("torch.split(", "sorted(", 1)
 
 
+def unknown_call(text: str) -> str:
+    """The backward of a call that nobody makes."""
+    return re.sub(r"run\.grad\(\w+, ", "run.grad(nobody, ", text, count=1)
+
+
+def other_call(text: str) -> str:
+    """The backward of a layer that is not there."""
+    return re.sub(r"(run\.grad\(.*)at=1\)", r"\1at=2)", text, count=1)
+
+
 @pytest.mark.parametrize(
     ("change", "code", "quote"),
     [
+        (unknown_call, "SW0606", r"`.*run\.grad\(nobody, .*\)`"),
+        (other_call, "SW0606", r"`.*run\.grad\(.*at=2\)`"),
         (dropped, "SW0505", r"`\w+ = .*`, called in line \d+"),
         (other_sizes, "SW05", r"`\w+ = \w+\.reshape\(.*\)`"),
         (not_python, "SW0606", r"`q, k, v = sorted\(.*\)`"),
@@ -163,6 +175,22 @@ def test_an_edit_that_computes_something_else_is_refused_with_its_line(
     assert match is not None, said
     line = text.splitlines()[int(match[1]) - 1].strip()
     assert line.startswith(match[2].split("`")[1]), (line, said)
+
+
+def test_backwards_of_calls_that_are_mixed_up_are_refused(folder: Path) -> None:
+    mixed = {"0": "1", "1": "0"}
+    edit(folder, lambda text: re.sub(r"(run\.grad\(.*at=)(\d)\)", lambda it: f"{it[1]}{mixed[it[2]]})", text))
+    with pytest.raises(ShardwrightError, match=r"SW05(.|\n)*at: ranks_0_1\.py:\d+: `.*run\.grad\("):
+        train(folder)
+
+
+def test_a_function_has_its_name_in_the_tables_as_well(folder: Path) -> None:
+    function = re.search(r"run\.call\((\w+),", (folder / "ranks_0_1.py").read_text())[1]  # type: ignore[index]
+    edit(folder, lambda text: re.sub(rf"\b{function}\b", "start", text))
+    with pytest.raises(ShardwrightError, match=f"SW0602(.|\n)*call 0 .* is `start`, and `{function}` in"):
+        train(folder)
+    edit(folder, lambda text: text.replace(f'"{function}"', '"start"'), "program.json")
+    assert train(folder) == pytest.approx(demo.single()[:STEPS], rel=1e-12)
 
 
 def test_a_fault_in_backward_names_the_file(folder: Path) -> None:

@@ -49,6 +49,8 @@ pub(super) fn read(
         lines: vec![],
         lines_of_ops: vec![],
         called: None,
+        calls: vec![],
+        called_so: HashMap::new(),
         kept: HashMap::new(),
         in_loop: false,
     };
@@ -83,6 +85,7 @@ pub(super) fn read(
         None if reader.body.codes_of(Pass::Forward).next().is_none() => Timetable::default(),
         None => Timetable::in_turn(reader.body.code(0, Pass::Begin).is_some(), false),
     };
+    lines.calls = reader.calls;
     Ok((reader.body, lines))
 }
 

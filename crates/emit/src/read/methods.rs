@@ -14,6 +14,7 @@ use super::code::{Code, Value, plain};
 use super::reader::{Reader, Scope};
 use super::tables::reduction;
 use crate::hints::UNKNOWN;
+use crate::names::{AT, call_name};
 use crate::python::{self, Expr};
 use crate::write::{Gathered, even_sizes};
 
@@ -157,7 +158,9 @@ impl<'a> Methods<'a, '_> {
 
     fn fetched(&self, args: &Args<'_, 'a>) -> Result<Offloaded> {
         match args.kwargs {
-            [("call", call)] => Ok(Offloaded::Call(CallId(self.id(Some(call))?))),
+            [("call", call), ..] if args.named("keep").is_none() => {
+                Ok(Offloaded::Call(self.called(Some(call), args)?))
+            }
             [("keep", kept)] => Ok(Offloaded::Kept(KeepId(self.id(Some(kept))?))),
             _ => Err(self.misuse("`run.fetch` brings back one call or what is kept as one number")),
         }
@@ -209,7 +212,6 @@ impl<'a> Methods<'a, '_> {
     }
 
     fn call(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {
-        let id = CallId(self.id(args.args.next())?);
         let Some(Expr::Name(name)) = args.args.next() else {
             return Err(self.misuse("`run.call` runs something other than a function"));
         };
@@ -228,6 +230,7 @@ impl<'a> Methods<'a, '_> {
         let saves = Saves::from_marks([nothing?, made?, offloaded?]).ok_or_else(|| {
             self.misuse("a call with `recompute` saves nothing that it could forget or offload")
         })?;
+        let id = self.new_call(name, args, saves == Saves::Nothing)?;
         let line = self.line;
         let mut code = Code::new(self.reader);
         let outputs = code.call(name, values, usize::MAX, false, line)?;
@@ -238,6 +241,46 @@ impl<'a> Methods<'a, '_> {
         inputs.extend(read.filter(|buf| self.reader.is_leaf(*buf) && seen.insert(*buf)));
         self.bind(targets, unpack, &outputs)?;
         Ok(Instr::Call(Call { id, inputs, outputs, ops, saves }))
+    }
+
+    /// Numbers a call. Only what computes another one again may have its name.
+    fn new_call(&mut self, function: &str, args: &Args<'_, 'a>, recompute: bool) -> Result<CallId> {
+        let name = call_name(function, self.which(args)?);
+        let id = CallId::new(self.reader.calls.len());
+        match self.reader.called_so.get(&name) {
+            Some((_, true)) if !recompute => {}
+            None => {}
+            Some(_) => {
+                let what = format!("there is a call `{name}` above: `at=` tells calls of a function apart");
+                return Err(self.misuse(what));
+            }
+        }
+        self.reader.called_so.insert(name.clone(), (id, recompute));
+        self.reader.calls.push(name);
+        Ok(id)
+    }
+
+    /// A call by its name.
+    fn called(&self, function: Option<&Expr<'a>>, args: &Args<'_, 'a>) -> Result<CallId> {
+        let Some(Expr::Name(function)) = function else {
+            return Err(self.misuse("a call is named by its function"));
+        };
+        let name = call_name(function, self.which(args)?);
+        let known = self.reader.called_so.get(&name).map(|(id, _)| *id);
+        known.ok_or_else(|| {
+            let at =
+                self.which(args).ok().flatten().map_or_else(String::new, |at| format!(" with `at={at}`"));
+            self.reader.unknown(self.line, format!("no call of `{function}`{at} stands above"))
+        })
+    }
+
+    /// Which of a function's calls it is.
+    fn which(&self, args: &Args<'_, 'a>) -> Result<Option<i64>> {
+        match args.named(AT) {
+            None => Ok(None),
+            Some(Expr::Int(at)) if *at >= 0 => Ok(Some(*at)),
+            Some(_) => Err(self.misuse("`at` is no number")),
+        }
     }
 
     fn mark(&self, args: &Args<'_, 'a>, name: &str) -> Result<bool> {
@@ -284,7 +327,7 @@ impl<'a> Methods<'a, '_> {
         unpack: bool,
         args: &mut Args<'_, 'a>,
     ) -> Result<Instr> {
-        let call = CallId(self.id(args.args.next())?);
+        let call = self.called(args.args.next(), args)?;
         let mut from = vec![];
         for arg in args.args.by_ref() {
             from.push(if *arg == Expr::None { None } else { Some(self.buf(arg)?) });
@@ -305,7 +348,7 @@ impl<'a> Methods<'a, '_> {
     }
 
     fn grad_weights(&mut self, targets: &[&'a str], unpack: bool, args: &mut Args<'_, 'a>) -> Result<Instr> {
-        let call = CallId(self.id(args.args.next())?);
+        let call = self.called(args.args.next(), args)?;
         self.end(targets, 0, unpack, args)?;
         let (from, to, recomputed) = Default::default();
         Ok(Instr::Grad(Grad { call, which: Which::Weights, from, to, recomputed }))

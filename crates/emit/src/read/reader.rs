@@ -25,6 +25,10 @@ pub(super) struct Reader<'a> {
     pub(super) budget: usize,
     /// The tensor of each exchange.
     pub(super) exchanged: Vec<TensorId>,
+    /// What the calls that were read so far are called.
+    pub(super) calls: Vec<String>,
+    /// The last call of each name, and whether it keeps nothing.
+    pub(super) called_so: HashMap<String, (CallId, bool)>,
     /// What was kept and not taken so far.
     pub(super) kept: HashMap<KeepId, Vec<BufId>>,
     pub(super) in_loop: bool,

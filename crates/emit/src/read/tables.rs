@@ -27,6 +27,8 @@ pub(super) struct RoleTable {
     /// Operators that reading the code would not guess, by position among all local operators.
     pub(super) operators: BTreeMap<usize, OpId>,
     pub(super) gradients: Vec<TensorId>,
+    /// What its calls are called, in their order.
+    pub(super) calls: Vec<String>,
 }
 
 /// The tensor of an output, and whether it has a gradient.
@@ -253,6 +255,7 @@ impl Reader {
             outputs: gives,
             operators: self.operators(node.maybe("operators")?)?,
             gradients: node.get("gradients")?.list(|node| self.tensor(node))?,
+            calls: node.get("calls")?.list(string)?,
             ranks,
             table,
         };

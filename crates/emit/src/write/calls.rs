@@ -1,6 +1,6 @@
 //! Instructions as methods of `run`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use program::{
     Arg, BufId, CallId, Collective, Cut, Field, Grad, GroupingId, How, Instr, LeafId, Of, Offloaded, Slice,
@@ -9,6 +9,7 @@ use program::{
 use rules::Reduction;
 
 use super::functions::{number, statement};
+use crate::names::{AT, call_name};
 use crate::python::{Expr, Stmt};
 
 /// How bufs, holes and groups of a role are written.
@@ -19,6 +20,26 @@ pub(crate) struct Words<'n> {
     /// The size of this role's groups in each grouping.
     pub(crate) group_sizes: &'n [usize],
     pub(crate) table: &'n Table,
+    pub(crate) calls: &'n HashMap<CallId, CallName<'n>>,
+}
+
+/// What a call is called: the function that it runs, and which of its calls it is, where there are several.
+#[derive(Clone, Copy)]
+pub(crate) struct CallName<'n> {
+    pub(crate) function: &'n str,
+    pub(crate) at: Option<i64>,
+}
+
+impl<'n> CallName<'n> {
+    /// As tables have it.
+    pub(crate) fn text(&self) -> String {
+        call_name(self.function, self.at)
+    }
+
+    /// The keyword argument that says which.
+    pub(crate) fn at(&self) -> Option<(&'static str, Expr<'n>)> {
+        self.at.map(|at| (AT, Expr::Int(at)))
+    }
 }
 
 impl<'n> Words<'n> {
@@ -28,6 +49,10 @@ impl<'n> Words<'n> {
 
     pub(crate) fn name(&self, id: BufId) -> &'n str {
         self.bufs.get(id.index()).map_or("unknown", String::as_str)
+    }
+
+    pub(crate) fn call(&self, id: CallId) -> CallName<'n> {
+        self.calls.get(&id).copied().unwrap_or(CallName { function: "unknown", at: None })
     }
 
     fn leaf(&self, id: LeafId) -> Expr<'n> {
@@ -54,7 +79,6 @@ impl<'n> Words<'n> {
                 Field::Group(group) => args.push(id(group.0)),
                 Field::Exchange(exchange) => args.push(id(exchange.0)),
                 Field::Kept(kept) => args.push(id(kept.0)),
-                Field::Called(call) => args.push(call_id(*call)),
                 Field::Reads(bufs) => args.extend(bufs.iter().map(|buf| self.buf(*buf))),
                 Field::Read(buf) => args.push(self.buf(*buf)),
                 Field::Writes(bufs) => targets.extend(bufs.iter().map(|buf| self.name(*buf))),
@@ -66,12 +90,17 @@ impl<'n> Words<'n> {
                 Field::ShardPlaces(shards) => args.push(self.shard_places(shards)),
                 Field::Shard(shard) => args.push(index(*shard)),
                 Field::Offloads(offloads) => kwargs.extend(offloads.then_some(("offload", Expr::Bool(true)))),
-                Field::Fetched(Offloaded::Call(call)) => kwargs.push(("call", call_id(*call))),
+                Field::Fetched(Offloaded::Call(call)) => {
+                    let call = self.call(*call);
+                    kwargs.push(("call", Expr::Name(call.function)));
+                    kwargs.extend(call.at());
+                }
                 Field::Fetched(Offloaded::Kept(kept)) => kwargs.push(("keep", id(kept.0))),
                 // Where the statement stands says it.
                 Field::When(_) => {}
                 // Only of instructions that have a form of their own.
-                Field::ReadsSome(_)
+                Field::Called(_)
+                | Field::ReadsSome(_)
                 | Field::WritesSome(_)
                 | Field::Ops(_)
                 | Field::Which(_)
@@ -123,7 +152,8 @@ impl<'n> Words<'n> {
 
     fn grad(&self, grad: &'n Grad) -> Stmt<'n> {
         let from = grad.from.iter().map(|buf| buf.map_or(Expr::None, |buf| self.buf(buf)));
-        let args = std::iter::once(call_id(grad.call)).chain(from).collect();
+        let call = self.call(grad.call);
+        let args = std::iter::once(Expr::Name(call.function)).chain(from).collect();
         let targets: Vec<_> = grad.to.iter().map(|buf| buf.map_or("_", |buf| self.name(buf))).collect();
         let unpack = targets.len() > 1;
         let recomputed = grad.recomputed.iter().map(|buf| self.buf(*buf)).collect::<Vec<_>>();
@@ -133,7 +163,7 @@ impl<'n> Words<'n> {
             Which::Inputs => "grad_inputs",
             Which::Weights => "grad_weights",
         };
-        statement(targets, unpack, method(name, args, recomputed.into_iter().collect()))
+        statement(targets, unpack, method(name, args, call.at().into_iter().chain(recomputed).collect()))
     }
 
     fn slice(&self, slice: &'n Slice) -> Stmt<'n> {
@@ -234,10 +264,6 @@ fn trees(leaf: &str) -> impl Iterator<Item = &str> {
 
 pub(crate) fn method<'a>(name: &'a str, args: Vec<Expr<'a>>, kwargs: Vec<(&'a str, Expr<'a>)>) -> Expr<'a> {
     Expr::Name("run").attr(name).call_with(args, kwargs)
-}
-
-pub(crate) fn call_id(call: CallId) -> Expr<'static> {
-    id(call.0)
 }
 
 fn id(number: u32) -> Expr<'static> {

@@ -154,7 +154,7 @@ impl<'n> Printer<'n> {
         }
     }
 
-    /// The arguments of `run.call` after the call's number: function, `p`, `rank`, tensors, leaves, numbers.
+    /// The arguments of `run.call`: function, `p`, `rank`, tensors, leaves, numbers.
     pub(crate) fn arguments(&self, used: &'n CallText, buf: &dyn Fn(BufId) -> Expr<'n>) -> Vec<Expr<'n>> {
         let function = &self.functions[used.function];
         let mut all = vec![Expr::Name(&self.names.functions[used.function])];

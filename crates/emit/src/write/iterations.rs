@@ -5,12 +5,13 @@ use std::collections::HashMap;
 
 use program::Kind;
 
+use crate::names::AT;
 use crate::python::{Expr, Stmt, StmtKind};
 
 /// As many lines are worth a loop whatever they are about. Fewer must be of layers.
 const WORTH: usize = 6;
-/// A line that moves data, by itself, is worth a loop of so many turns: two or three such lines read better.
-const TURNS: usize = 4;
+/// A line that moves data, by itself, is worth a loop where there are so many: two or three of them read better.
+const MESSAGES: usize = 4;
 /// So many places are tried for one loop.
 const TRIES: usize = 400;
 
@@ -26,7 +27,7 @@ pub(super) enum Slot<'s, 'a> {
 /// What a number is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Number {
-    /// An index of `p`: `p.h[3]`.
+    /// An index of `p`, `p.h[3]`, or which of a function's calls it is.
     Index,
     /// An argument of a call, of a method of `run` or of a function.
     Given,
@@ -74,7 +75,10 @@ fn in_expr<'a>(expr: &mut Expr<'a>, number: Number, see: &mut dyn FnMut(Slot<'_,
             let kind_of = |arg: &Expr<'_>| if matches!(arg, Expr::Int(_)) { given } else { Number::Other };
             in_expr(&mut call.function, number, see);
             call.args.iter_mut().for_each(|arg| in_expr(arg, kind_of(arg), see));
-            call.kwargs.iter_mut().for_each(|(_, arg)| in_expr(arg, kind_of(arg), see));
+            for (name, arg) in &mut call.kwargs {
+                let kind = if *name == AT && given == Number::Given { Number::Index } else { kind_of(arg) };
+                in_expr(arg, kind, see);
+            }
         }
         Expr::Binary(_, sides) => {
             in_expr(&mut sides.0, number, see);
@@ -294,7 +298,7 @@ impl Lines {
     ///
     /// Operators, and lines that are few, are only looped over where they count layers and nothing else differs.
     fn as_loop(&self, start: usize, length: usize, count: usize) -> Option<RepeatedLines> {
-        if length == 1 && count < TURNS && self.moves[start] {
+        if length == 1 && count < MESSAGES && self.moves[start] {
             return None;
         }
         let strict = self.of == LinesOf::Called || (count - 1) * length < WORTH;

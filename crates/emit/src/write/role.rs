@@ -3,10 +3,11 @@
 use std::collections::{BTreeSet, HashMap};
 
 use graph::Graph;
-use program::{Body, BufId, Call, Code, Collective, How, Instr, Pass, Program, Role, Saves};
+use program::{Body, BufId, Call, CallId, Code, Collective, How, Instr, Pass, Program, Role, Saves};
 use rules::Analysis;
 
-use super::calls::{Words, call_id, method};
+use super::call_names;
+use super::calls::{CallName, Words, method};
 use super::comments::{self, Comments, partition};
 use super::functions::{CallText, Names, Printer, statement};
 use super::iterations::LinesOf;
@@ -23,13 +24,14 @@ use crate::python::parser::IMPORTS;
 use crate::python::{Expr, Function, Stmt, StmtKind, print};
 use crate::templates::DEVICE;
 
+/// The text, and what its calls are called, in their order.
 pub(crate) fn text(
     graph: &Graph,
     analysis: &Analysis,
     program: &Program,
     role: &Role,
     modules: &Modules<'_>,
-) -> String {
+) -> (String, Vec<String>) {
     let body = &role.body;
     let leaves = Leaves::new(graph, body);
     let shardings = Shardings::new(graph, analysis, program, role);
@@ -37,6 +39,12 @@ pub(crate) fn text(
     let uses: Vec<FunctionUse<'_>> = body.calls().map(|call| outline.call(call)).collect();
     let texts: Vec<CallText> = uses.iter().map(|used| CallText::new(used, &leaves)).collect();
     let (names, scope) = Names::new(&outline.functions);
+    let calls: Vec<&Call> = body.calls().collect();
+    let called: Vec<(CallId, CallName<'_>)> =
+        (calls.iter().zip(&uses).zip(call_names::numbers(&calls, &uses)))
+            .map(|((call, used), at)| (call.id, CallName { function: &names.functions[used.function], at }))
+            .collect();
+    let by_id = called.iter().copied().collect();
     let holes = hole_names(body);
     let leaf_texts: Vec<String> = (0..body.leaves.len()).map(|leaf| leaves.full(leaf)).collect();
     let printer = Printer { functions: &outline.functions, names: &names, holes: &holes };
@@ -61,7 +69,14 @@ pub(crate) fn text(
         .collect();
     let (leaves, holes, group_sizes) = (&leaf_texts[..], &holes[..], &group_sizes[..]);
     let words: Vec<Words<'_>> = { named.iter() }
-        .map(|named| Words { bufs: &named.bufs, leaves, holes, group_sizes, table: &role.table })
+        .map(|named| Words {
+            bufs: &named.bufs,
+            leaves,
+            holes,
+            group_sizes,
+            table: &role.table,
+            calls: &by_id,
+        })
         .collect();
     for ((code, named), words) in body.codes.iter().zip(&named).zip(&words) {
         let file = File { printer: &printer, comments: &comments, words };
@@ -73,7 +88,7 @@ pub(crate) fn text(
     if let Some(step) = timetable::step(&body.timetable, several, settles) {
         timetable::print(&mut out, &step);
     }
-    out
+    (out, called.iter().map(|(_, name)| name.text()).collect())
 }
 
 /// What a code and its buffers are called.
@@ -210,10 +225,10 @@ fn call_of<T>(instr: &Instr, uses: &mut (impl Iterator<Item = T> + ?Sized)) -> O
 }
 
 fn called<'n>(file: &File<'n>, call: &'n Call, text: &'n CallText) -> Stmt<'n> {
-    let mut args = vec![call_id(call.id)];
-    args.extend(file.printer.arguments(text, &|buf| file.words.buf(buf)));
+    let args = file.printer.arguments(text, &|buf| file.words.buf(buf));
     let marks = Saves::MARKS.into_iter().zip(call.saves.marks());
     let marks = marks.filter(|(_, set)| *set).map(|(mark, _)| (mark, Expr::Bool(true)));
+    let marks = file.words.call(call.id).at().into_iter().chain(marks);
     let targets: Vec<_> = call.outputs.iter().map(|buf| file.words.name(*buf)).collect();
     let unpack = targets.len() > 1;
     statement(targets, unpack, method("call", args, marks.collect()))

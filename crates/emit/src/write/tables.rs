@@ -13,12 +13,14 @@ use super::per_rank::{self, Regions};
 use super::role::hole_names;
 use crate::hints::missed;
 
-pub(crate) const FORMAT: u64 = 7;
+pub(crate) const FORMAT: u64 = 8;
 
-pub(crate) fn text(graph: &Graph, program: &Program) -> String {
+/// `calls` is what the calls of each role are called.
+pub(crate) fn text(graph: &Graph, program: &Program, calls: &[Vec<String>]) -> String {
     // What refers to regions comes first, so that the regions are known.
     let mut tables = TableWriter::new(graph, program);
-    let roles: Vec<String> = program.roles.iter().map(|role| tables.role(role)).collect();
+    let roles: Vec<String> =
+        program.roles.iter().zip(calls).map(|(role, calls)| tables.role(role, calls)).collect();
     let exchanges: Vec<String> = program.exchanges.iter().map(|e| tables.exchange(e)).collect();
     let listed = listed(graph, program);
     let tensors: Vec<String> = listed.iter().filter_map(|id| tables.tensor(*id)).collect();
@@ -237,7 +239,7 @@ impl<'a> TableWriter<'a> {
         }
     }
 
-    fn role(&mut self, role: &'a Role) -> String {
+    fn role(&mut self, role: &'a Role, calls: &[String]) -> String {
         let (body, table) = (&role.body, &role.table);
         let regions = &mut self.regions;
         let shards = joined(&table.shards, |s| format!("[{}, {}]", s.tensor.0, regions.per_rank(&s.region)));
@@ -275,7 +277,7 @@ impl<'a> TableWriter<'a> {
         format!(
             "{{\"file\": {}, \"ranks\": {}, \"holes\": [{}], \"constants\": [{}], \"shards\": [{shards}], \
              \"copies\": [{copies}], \"leaves\": [{}], \"inputs\": [{}], \"outputs\": [{}], \"random\": {{{random}}}, \
-             \"gradients\": [{}], \"grads\": {{{}}}{}}}",
+             \"gradients\": [{}], \"calls\": [{}], \"grads\": {{{}}}{}}}",
             quoted(&file_name(role)),
             per_rank::ranks(&role.ranks),
             joined(&hole_names(body), |hole| quoted(hole)),
@@ -284,6 +286,7 @@ impl<'a> TableWriter<'a> {
             inputs.join(", "),
             outputs.join(", "),
             joined(&body.gradients, |gradient| gradient.0.to_string()),
+            joined(calls, |call| quoted(call)),
             self.grads(body),
             self.operators(body),
         )

@@ -44,7 +44,7 @@ fields! {
     /// Under which number values are saved for a later code.
     Kept(KeepId) "number"
     /// A call.
-    Called(CallId) "number"
+    Called(CallId) "function"
     /// Buffers that are read.
     Reads(Vec<BufId>) "*xs"
     /// A buffer that is read.
@@ -74,7 +74,7 @@ fields! {
     /// Whether it goes to the host.
     Offloads(bool) "offload=False"
     /// What is brought back from the host.
-    Fetched(super::Offloaded) "call=None, keep=None"
+    Fetched(super::Offloaded) "call=None, at=None, keep=None"
     /// The operators of a call.
     Ops(Vec<LocalOp>) ""
     /// Which gradients of a call.

@@ -26,12 +26,13 @@ instructions! {
         ops: Vec<LocalOp> => Ops,
         saves: Saves => Saves,
     }) is {
-        /// Runs local code under autograd; gives a tuple if the function returns several values. Tensor arguments
+        /// Runs local code under autograd; gives a tuple if the function returns several values. `at` tells calls
+        /// of one function apart, and only a call that computes another one again has its name. Tensor arguments
         /// are detached from what made them. With `recompute` nothing inside is kept, and the call has no `grad`:
         /// another call, in `backward`, runs the function again and has it. With `forget` its results and what is
         /// inside are kept for its `grad`. Its tensor arguments (not leaves) are not: `grad` is given them again.
         /// With `offload` what is kept for its `grad` goes to the host, except leaves and what `forward` was given.
-        Call "call" = "call(number, function, *args, recompute=False, forget=False, offload=False)";
+        Call "call" = "call(function, *args, at=None, recompute=False, forget=False, offload=False)";
     }
 
     /// The backward of a call, or a half of it.
@@ -47,7 +48,7 @@ instructions! {
         /// forgot none.
         recomputed: Vec<BufId> => Reads,
     }) is {
-        /// The backward of that call. Takes one gradient (or `None`) for each of its results that needs one. Gives
+        /// The backward of the last call of that function with that `at`. Takes one gradient (or `None`) for each of its results that needs one. Gives
         /// one gradient for each tensor argument (not leaf) that needs one: a single value if there is one, else a
         /// tuple. Leaves accumulate theirs. `again` are the tensor arguments (not leaves) of a call with `forget`:
         /// the same values, which is proved.
@@ -58,7 +59,8 @@ instructions! {
         /// gradients are computed once. The second reads nothing that is gathered: a gradient that needs a gathered
         /// parameter's values is computed in the first.
         Grad "grad"
-            = "grad(number, *grads, again=[])" "grad_inputs(number, *grads, again=[])" "grad_weights(number)";
+            = "grad(function, *grads, at=None, again=[])" "grad_inputs(function, *grads, at=None, again=[])"
+            "grad_weights(function, at=None)";
     }
 
     /// `to = from[box]`, on this rank.

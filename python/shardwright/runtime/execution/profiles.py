@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd import profiler
 
 from ..guards.out_of_memory import OutOfMemory, out_of_memory
+from ..programs.program import name_of_call
 from ..shards.shards import Node
 
 if TYPE_CHECKING:
@@ -38,25 +39,26 @@ def spanned(method: Method) -> Method:
         try:
             if not profiler._is_profiler_enabled:
                 return method(run, *args, **kwargs)
-            with profiler.record_function(name_of(run, kind, args)):
+            with profiler.record_function(name_of(run, kind, args, kwargs.get("at"))):
                 return method(run, *args, **kwargs)
         except OutOfMemory:
             raise
         except torch.OutOfMemoryError as error:
-            name = name_of(run, kind, args)
+            name = name_of(run, kind, args, kwargs.get("at"))
             raise out_of_memory(run.worker.program, run.comm, f"`{name}`", error) from error
 
     return around  # type: ignore[return-value]
 
 
-def name_of(run: Run, kind: str, args: Sequence[Any]) -> str:
+def name_of(run: Run, kind: str, args: Sequence[Any], at: int | None = None) -> str:
     if kind == "call":
-        number, function, *given = args
-        run.at = run.spans[number] = f"{function.__name__} {_path(run, given)}".rstrip()
+        function, *given = args
+        run.at = run.spans[name_of_call(function, at)] = f"{function.__name__} {_path(run, given)}".rstrip()
         return run.at
     if kind in _GRADS:
-        # Of a call that nobody profiled its number is known.
-        run.at = f"{kind} {run.spans.get(args[0], f'call {args[0]}')}"
+        # Of a call that nobody profiled its modules are not known.
+        name = name_of_call(args[0], at)
+        run.at = f"{kind} {run.spans.get(name, name)}"
         return run.at
     if kind in _EXCHANGES:
         program = run.worker.program

@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge
 from ...as_python import Modules, running
 from ...errors import RuntimeFault
 from ..communication.local_work import BACKWARD, FORWARD, LocalWork
-from ..programs.program import Block
+from ..programs.program import Block, name_of_call
 from ..shards.copies import Copy
 from ..shards.shards import Leaves
 from . import collectives
@@ -135,7 +135,7 @@ class Run:
         # What is gathered that each call reads.
         self._read: dict[int, frozenset[int]] = {}
         # What a profiler shows of calls, and of the code that ran last.
-        self.spans: dict[int, str] = {}
+        self.spans: dict[str, str] = {}
         self.at = ""
 
     # What the module calls.
@@ -263,13 +263,15 @@ class Run:
     @spanned
     def call(
         self,
-        number: int,
         function: Callable[..., Any],
         *args: Any,
+        at: int | None = None,
         recompute: bool = False,
         forget: bool = False,
         offload: bool = False,
     ) -> Any:
+        first, last = self._numbers(function, at)
+        number = first if recompute else last
         read = self._await(args)
         if self.worker.local:
             function = self.worker.local.compiled(function)
@@ -302,19 +304,35 @@ class Run:
         values = kept.take() if isinstance(kept, KeptAway) else kept
         return values[0] if len(values) == 1 else values
 
-    def fetch(self, *, call: int | None = None, keep: int | None = None) -> None:
+    def fetch(
+        self, *, call: Callable[..., Any] | None = None, at: int | None = None, keep: int | None = None
+    ) -> None:
         """What is on the host of a call, or is kept there; it is here when that is read."""
-        sent = self._saved[call] if call is not None else self._kept[keep]  # type: ignore[index]
+        sent = self._saved[self._last(call, at)] if call else self._kept[keep]  # type: ignore[index]
         assert not isinstance(sent, tuple) and sent.away is not None
         sent.away.fetch()
 
     @spanned
-    def grad(self, number: int, *grads: Tensor | None, again: Sequence[Tensor] = ()) -> Any:
+    def grad(
+        self,
+        function: Callable[..., Any],
+        *grads: Tensor | None,
+        at: int | None = None,
+        again: Sequence[Tensor] = (),
+    ) -> Any:
+        number = self._last(function, at)
         return self._whole(number, self._returned(number), grads, again)
 
     @spanned
-    def grad_inputs(self, number: int, *grads: Tensor | None, again: Sequence[Tensor] = ()) -> Any:
+    def grad_inputs(
+        self,
+        function: Callable[..., Any],
+        *grads: Tensor | None,
+        at: int | None = None,
+        again: Sequence[Tensor] = (),
+    ) -> Any:
         """The first half of a `grad`."""
+        number = self._last(function, at)
         saved = self._returned(number)
         if saved.boxes is None:
             self._left[number] = None
@@ -333,8 +351,9 @@ class Run:
         return _taken(saved)
 
     @spanned
-    def grad_weights(self, number: int) -> None:
+    def grad_weights(self, function: Callable[..., Any], at: int | None = None) -> None:
         """The second half of a `grad`, and the end of the message that runs meanwhile."""
+        number = self._last(function, at)
         left = self._left.pop(number)
         if left is not None:
             with _Executing(self, BACKWARD, number):
@@ -509,6 +528,13 @@ class Run:
         worker.shards.update(shard, x)
 
     # Inside.
+
+    def _numbers(self, function: Callable[..., Any], at: int | None) -> tuple[int, int]:
+        """Of a call, and of that which computes it again."""
+        return self.worker.role.calls[name_of_call(function, at)]
+
+    def _last(self, function: Callable[..., Any], at: int | None) -> int:
+        return self._numbers(function, at)[1]
 
     def _returned(self, number: int) -> Saved:
         """What a call has kept, once it is here with all that the call reads."""

@@ -23,7 +23,7 @@ from .columns import Regions, groups_of, number_at, numbers_of
 from .freeing import free_early
 from .regions import Region, shape_of
 
-FORMAT = 7
+FORMAT = 8
 GRAPH = "graph.txt"
 TABLES = "program.json"
 
@@ -119,6 +119,8 @@ class Role:
     outputs: list[Output | None]
     # The inputs whose gradients `backward` returns.
     gradients: list[int]
+    # By the name of a call its number, and that of the call that computes it again: the same if none does.
+    calls: dict[str, tuple[int, int]]
     # By the call's number; a call that is not here needs what autograd says.
     grads: dict[int, Needs]
     # The entry of `program.json`.
@@ -506,12 +508,26 @@ def _role(entry: dict[str, Any]) -> Role:
         leaves=[(leaf["tensor"], leaf["number"]) for leaf in entry["leaves"]],
         outputs=[output and Output(output["tensor"], output["grad"]) for output in entry["outputs"]],
         gradients=entry.get("gradients", []),
+        calls=_calls(entry["calls"]),
         grads={
             int(number): Needs(needs["arguments"], needs["results"], needs.get("split", False))
             for number, needs in entry.get("grads", {}).items()
         },
         entry=entry,
     )
+
+
+def name_of_call(function: Callable[..., Any], at: int | None) -> str:
+    """As the tables have it."""
+    return function.__name__ if at is None else f"{function.__name__} {at}"
+
+
+def _calls(names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    numbers: dict[str, tuple[int, int]] = {}
+    for number, name in enumerate(names):
+        first, _ = numbers.get(name, (number, number))
+        numbers[name] = first, number
+    return numbers
 
 
 def _rank(entry: Mapping[str, Any], at: int, regions: Regions) -> RankTable:

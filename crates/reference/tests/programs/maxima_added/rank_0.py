@@ -58,50 +58,50 @@ def softmaxed_mean(power):
 
 
 def forward(run, p, rank, x):
-    q_part = run.call(0, q, p.q, x)
+    q_part = run.call(q, p.q, x)
     q_2 = run.all_reduce(q_part, 0)  # [2, 4, 8], sum of 2 parts, 512 bytes
-    q_3 = run.call(1, q_1, p.q, q_2)
+    q_3 = run.call(q_1, p.q, q_2)
     # the part that is needed here, [2, 4, 8/2]
     q_4 = ops.cut(q_3, [[2], [4], [8]], [(0, 2), (0, 4), (0, 4)])
-    amax = run.call(2, softmaxed_amax, q_4)
+    amax = run.call(softmaxed_amax, q_4)
     amax_1, amax_2, amax_3 = run.exchange(0, amax)  # moved region by region
-    m = run.call(3, softmaxed_m, amax_1)
-    m_1 = run.call(4, softmaxed_m, amax_2)
-    m_2 = run.call(5, softmaxed_m, amax_3)
+    m = run.call(softmaxed_m, amax_1, at=0)
+    m_1 = run.call(softmaxed_m, amax_2, at=1)
+    m_2 = run.call(softmaxed_m, amax_3, at=2)
     m_3 = run.exchange(1, m, m_1, m_2)  # moved region by region
-    sub = run.call(6, softmaxed_sub, q_4, m_3)
+    sub = run.call(softmaxed_sub, q_4, m_3)
     sub_1, sub_2, sub_3 = run.exchange(2, sub)  # moved region by region
-    exp = run.call(7, softmaxed_exp, sub_1)
-    exp_1 = run.call(8, softmaxed_exp, sub_2)
-    exp_2 = run.call(9, softmaxed_exp, sub_3)
+    exp = run.call(softmaxed_exp, sub_1, at=0)
+    exp_1 = run.call(softmaxed_exp, sub_2, at=1)
+    exp_2 = run.call(softmaxed_exp, sub_3, at=2)
     exp_3 = run.exchange(3, exp, exp_1, exp_2)  # moved region by region
     run.keep(0, exp_3)
-    power = run.call(10, softmaxed_power, exp_3, recompute=True)
+    power = run.call(softmaxed_power, exp_3, recompute=True)
     power_1, power_2 = run.exchange(4, power)  # pow: moved region by region
-    mean = run.call(11, softmaxed_mean, power_1)
-    mean_1 = run.call(12, softmaxed_mean, power_2)
+    mean = run.call(softmaxed_mean, power_1, at=0)
+    mean_1 = run.call(softmaxed_mean, power_2, at=1)
     mean_part = mean + mean_1  # sum over 2 uses
     mean_2 = run.all_reduce(mean_part, 0)  # sum of 2 parts
     return mean_2
 
 
 def backward(run, p, rank, last, g_mean):
-    g_power = run.grad(12, g_mean)
-    g_power_1 = run.grad(11, g_mean)
+    g_power = run.grad(softmaxed_mean, g_mean, at=1)
+    g_power_1 = run.grad(softmaxed_mean, g_mean, at=0)
     g_power_2 = run.exchange(5, g_power_1, g_power)  # gradient of pow: moved region by region
     exp = run.take(0)
-    power = run.call(13, softmaxed_power, exp)
-    g_exp = run.grad(13, g_power_2)
+    power = run.call(softmaxed_power, exp)
+    g_exp = run.grad(softmaxed_power, g_power_2)
     g_exp_1, g_exp_2, g_exp_3 = run.exchange(6, g_exp)  # moved region by region
-    g_sub = run.grad(9, g_exp_3)
-    g_sub_1 = run.grad(8, g_exp_2)
-    g_sub_2 = run.grad(7, g_exp_1)
+    g_sub = run.grad(softmaxed_exp, g_exp_3, at=2)
+    g_sub_1 = run.grad(softmaxed_exp, g_exp_2, at=1)
+    g_sub_2 = run.grad(softmaxed_exp, g_exp_1, at=0)
     g_sub_3 = run.exchange(7, g_sub_2, g_sub_1, g_sub)  # moved region by region
-    g_q = run.grad(6, g_sub_3)
+    g_q = run.grad(softmaxed_sub, g_sub_3)
     # [2, 4, 8/2] to [2, 4, 8], 2 pieces joined along dim 2, 256 bytes
     g_q_1 = run.all_gather(g_q, 0, 2, factors=[[2], [4], [8]])
-    g_q_2 = run.grad(1, g_q_1)
-    run.grad(0, g_q_2)
+    g_q_2 = run.grad(q_1, g_q_1)
+    run.grad(q, g_q_2)
 
 
 def step(batches, scale):

@@ -58,44 +58,44 @@ def softmaxed_mean(power):
 
 
 def forward(run, p, rank, x):
-    q_part = run.call(0, q, p.q, x)
+    q_part = run.call(q, p.q, x)
     q_2 = run.all_reduce(q_part, 0)  # [2, 4, 8], sum of 2 parts, 512 bytes
-    q_3 = run.call(1, q_1, p.q, q_2)
+    q_3 = run.call(q_1, p.q, q_2)
     # the part that is needed here, [2, 4, 8/2]
     q_4 = ops.cut(q_3, [[2], [4], [8]], [(0, 2), (0, 4), (4, 8)])
-    amax = run.call(2, softmaxed_amax, q_4)
+    amax = run.call(softmaxed_amax, q_4)
     amax_1 = run.exchange(0, amax)  # moved region by region
-    m = run.call(3, softmaxed_m, amax_1)
+    m = run.call(softmaxed_m, amax_1)
     m_1 = run.exchange(1, m)  # moved region by region
-    sub = run.call(4, softmaxed_sub, q_4, m_1)
+    sub = run.call(softmaxed_sub, q_4, m_1)
     sub_1 = run.exchange(2, sub)  # moved region by region
-    exp = run.call(5, softmaxed_exp, sub_1)
+    exp = run.call(softmaxed_exp, sub_1)
     exp_1 = run.exchange(3, exp)  # moved region by region
     run.keep(0, exp_1)
-    power = run.call(6, softmaxed_power, exp_1, recompute=True)
+    power = run.call(softmaxed_power, exp_1, recompute=True)
     power_1, power_2 = run.exchange(4, power)  # pow: moved region by region
-    mean = run.call(7, softmaxed_mean, power_2)
-    mean_1 = run.call(8, softmaxed_mean, power_1)
+    mean = run.call(softmaxed_mean, power_2, at=0)
+    mean_1 = run.call(softmaxed_mean, power_1, at=1)
     mean_part = mean + mean_1  # sum over 2 uses
     mean_2 = run.all_reduce(mean_part, 0)  # sum of 2 parts
     return mean_2
 
 
 def backward(run, p, rank, last, g_mean):
-    g_power = run.grad(8, g_mean)
-    g_power_1 = run.grad(7, g_mean)
+    g_power = run.grad(softmaxed_mean, g_mean, at=1)
+    g_power_1 = run.grad(softmaxed_mean, g_mean, at=0)
     g_power_2 = run.exchange(5, g_power, g_power_1)  # gradient of pow: moved region by region
     exp = run.take(0)
-    power = run.call(9, softmaxed_power, exp)
-    g_exp = run.grad(9, g_power_2)
+    power = run.call(softmaxed_power, exp)
+    g_exp = run.grad(softmaxed_power, g_power_2)
     g_exp_1 = run.exchange(6, g_exp)  # moved region by region
-    g_sub = run.grad(5, g_exp_1)
+    g_sub = run.grad(softmaxed_exp, g_exp_1)
     g_sub_1 = run.exchange(7, g_sub)  # moved region by region
-    g_q = run.grad(4, g_sub_1)
+    g_q = run.grad(softmaxed_sub, g_sub_1)
     # [2, 4, 8/2] to [2, 4, 8], 2 pieces joined along dim 2, 256 bytes
     g_q_1 = run.all_gather(g_q, 0, 2, factors=[[2], [4], [8]])
-    g_q_2 = run.grad(1, g_q_1)
-    run.grad(0, g_q_2)
+    g_q_2 = run.grad(q_1, g_q_1)
+    run.grad(q, g_q_2)
 
 
 def step(batches, scale):
