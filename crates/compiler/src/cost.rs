@@ -36,7 +36,7 @@ impl<'a> Costs<'a> {
 
     /// In one piece.
     pub fn whole(&mut self) -> &PartCost {
-        self.part(&OpPlan { splits: vec![], devices: vec![] }, 0)
+        self.part(&OpPlan { splits: vec![], devices: [].into() }, 0)
     }
 
     /// The part that computes most. Larger parts are first, and what is causal has more to do behind.

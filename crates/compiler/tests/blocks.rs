@@ -62,7 +62,7 @@ fn plan(graph: &Graph, analysis: &Analysis, random: &mut Random) -> diag::Result
         let ops: Vec<OpId> = (ends[0]..ends[1]).map(OpId::new).collect();
         for op in &ops {
             draft.set(*op, vec![]);
-            draft.place(*op, &[u32::try_from(device).unwrap_or(0)])?;
+            draft.place(*op, [u32::try_from(device).unwrap_or(0)])?;
         }
         draft.block(&ops);
         if random.below(4) == 0 {

@@ -105,7 +105,7 @@ impl Context<'_> {
 /// The ranks that run operators of a block.
 pub fn owners(cx: &Context<'_>, block: u32) -> BTreeSet<RankId> {
     let ops = cx.order.iter().filter(|op| cx.plan.block(**op) == block);
-    ops.flat_map(|op| &cx.plan.op(*op).devices).copied().map(RankId).collect()
+    ops.flat_map(|op| cx.plan.op(*op).devices.iter()).copied().map(RankId).collect()
 }
 
 pub fn find(cx: &Context<'_>, interner: &mut Interner) -> Uses {

@@ -69,7 +69,7 @@ pub(crate) fn on_devices(graph: &Graph, analysis: &Analysis, op: OpId, plan: &Op
     if !exchanges(&plan.splits) {
         return Ok(());
     }
-    let mut devices = plan.devices.clone();
+    let mut devices = plan.devices.to_vec();
     devices.sort_unstable();
     if devices.windows(2).any(|two| two[0] == two[1]) {
         return Err(refused(graph, analysis, op, "several of its parts are on one device"));

@@ -78,16 +78,18 @@ mod tests {
         let split = |on, parts| Split { on, parts };
         let plan = OpPlan {
             splits: vec![split(On::Loop(0), 2), split(On::Copies, 2), split(On::Loop(1), 2)],
-            devices: vec![0, 1, 0, 1, 2, 3, 2, 3],
+            devices: [0, 1, 0, 1, 2, 3, 2, 3].into(),
         };
-        let expected =
-            OpPlan { splits: vec![split(On::Loop(0), 2), split(On::Loop(1), 2)], devices: vec![0, 1, 2, 3] };
+        let expected = OpPlan {
+            splits: vec![split(On::Loop(0), 2), split(On::Loop(1), 2)],
+            devices: [0, 1, 2, 3].into(),
+        };
         assert_eq!(without_idle_copies(plan), expected);
     }
 
     #[test]
     fn copies_on_several_devices_stay() {
-        let plan = OpPlan { splits: vec![Split { on: On::Copies, parts: 2 }], devices: vec![0, 1] };
+        let plan = OpPlan { splits: vec![Split { on: On::Copies, parts: 2 }], devices: [0, 1].into() };
         assert_eq!(without_idle_copies(plan.clone()), plan);
     }
 }

@@ -36,6 +36,7 @@ mod tokens;
 mod transfer;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use diag::{Error, Result};
 use graph::{Graph, OpId};
@@ -70,8 +71,8 @@ pub const MOST: u32 = rules::MOST_PARTS;
 pub struct OpPlan {
     /// Nested, outermost first. Sub-operators are numbered with the last split running fastest.
     pub splits: Vec<Split>,
-    /// A device for each sub-operator; any order, repeats allowed.
-    pub devices: Vec<u32>,
+    /// A device for each sub-operator; any order, repeats allowed. Operators on the same devices share them.
+    pub devices: Arc<[u32]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use diag::{Error, Result};
 use graph::{Graph, OpId, TensorId};
@@ -39,7 +40,7 @@ pub struct Decided {
     name: String,
     devices: u32,
     splits: Vec<Option<Vec<Split>>>,
-    placed: Vec<Vec<Option<u32>>>,
+    placed: Vec<Placed>,
     order: Vec<(OpId, OpId)>,
     /// `None` where nothing was said of it.
     recompute: Option<Vec<Vec<OpId>>>,
@@ -60,10 +61,56 @@ pub struct Decided {
     wholes: Wholes,
 }
 
+/// The devices of an operator's parts: one after the other, or all at once.
+#[derive(Clone, Debug)]
+enum Placed {
+    Some(Vec<Option<u32>>),
+    All(Arc<[u32]>),
+}
+
+impl Default for Placed {
+    fn default() -> Self {
+        Self::Some(vec![])
+    }
+}
+
+impl Placed {
+    fn len(&self) -> usize {
+        match self {
+            Self::Some(devices) => devices.len(),
+            Self::All(devices) => devices.len(),
+        }
+    }
+
+    fn assigned(&self) -> Vec<u32> {
+        match self {
+            Self::Some(devices) => devices.iter().flatten().copied().collect(),
+            Self::All(devices) => devices.to_vec(),
+        }
+    }
+
+    /// None where a part has no device.
+    fn all(&self) -> Option<Arc<[u32]>> {
+        match self {
+            Self::Some(devices) => devices.iter().copied().collect(),
+            Self::All(devices) => Some(Arc::clone(devices)),
+        }
+    }
+
+    fn assign(&mut self, part: usize, device: u32) -> Option<()> {
+        if let Self::All(devices) = self {
+            *self = Self::Some(devices.iter().copied().map(Some).collect());
+        }
+        let Self::Some(devices) = self else { return None };
+        *devices.get_mut(part)? = Some(device);
+        Some(())
+    }
+}
+
 impl<'g> Draft<'g> {
     pub fn new(graph: &'g Graph, analysis: &'g Analysis, name: &str, devices: u32) -> Self {
         let count = graph.ops.len();
-        let (splits, placed) = (vec![None; count], vec![vec![]; count]);
+        let (splits, placed) = (vec![None; count], vec![Placed::default(); count]);
         let blocks = vec![None; count];
         let decided = Decided { name: name.into(), devices, splits, placed, blocks, ..Decided::default() };
         Self::resume(graph, analysis, decided)
@@ -101,13 +148,13 @@ impl<'g> Draft<'g> {
     pub fn set(&mut self, op: OpId, splits: Vec<Split>) {
         let count: u32 = splits.iter().map(|s| s.parts).product();
         self.decided.splits[op.index()] = Some(splits);
-        self.decided.placed[op.index()] = vec![None; count as usize];
+        self.decided.placed[op.index()] = Placed::Some(vec![None; count as usize]);
     }
 
     /// Forgets what was decided for an operator.
     pub fn clear(&mut self, op: OpId) {
         self.decided.splits[op.index()] = None;
-        self.decided.placed[op.index()].clear();
+        self.decided.placed[op.index()] = Placed::default();
     }
 
     pub fn parts(&self, op: OpId) -> Vec<SubOp> {
@@ -118,28 +165,26 @@ impl<'g> Draft<'g> {
 
     /// The devices of an operator's parts, in their order, as far as they are assigned.
     pub fn devices_of(&self, op: OpId) -> Vec<u32> {
-        self.decided.placed[op.index()].iter().flatten().copied().collect()
+        self.decided.placed[op.index()].assigned()
     }
 
     pub fn assign(&mut self, part: SubOp, device: u32) -> Result<()> {
         if device >= self.decided.devices {
             return Err(no_device(i64::from(device), self.decided.devices).at(place(self.graph, part.op)));
         }
-        let Some(slot) = self.decided.placed[part.op.index()].get_mut(part.index as usize) else {
-            return Err(Error::new(
-                "SW0307",
-                format!("{} has no part {}", title(self.graph, part.op), part.index),
-            )
-            .at(place(self.graph, part.op))
-            .why(format!("it is split into {}", self.decided.placed[part.op.index()].len()))
-            .fix("use the parts that the last `trans` of this operator returned"));
-        };
-        *slot = Some(device);
-        Ok(())
+        let placed = &mut self.decided.placed[part.op.index()];
+        placed.assign(part.index as usize, device).ok_or_else(|| {
+            let what = format!("{} has no part {}", title(self.graph, part.op), part.index);
+            Error::new("SW0307", what)
+                .at(place(self.graph, part.op))
+                .why(format!("it is split into {}", placed.len()))
+                .fix("use the parts that the last `trans` of this operator returned")
+        })
     }
 
     /// Places all sub-operators of an operator, in order.
-    pub fn place(&mut self, op: OpId, devices: &[u32]) -> Result<()> {
+    pub fn place(&mut self, op: OpId, devices: impl Into<Arc<[u32]>>) -> Result<()> {
+        let devices = devices.into();
         if devices.len() != self.decided.placed[op.index()].len() {
             return Err(Error::new(
                 "SW0307",
@@ -157,7 +202,7 @@ impl<'g> Draft<'g> {
         if let Some(device) = devices.iter().find(|device| **device >= self.decided.devices) {
             return Err(no_device(i64::from(*device), self.decided.devices).at(place(self.graph, op)));
         }
-        self.decided.placed[op.index()] = devices.iter().copied().map(Some).collect();
+        self.decided.placed[op.index()] = Placed::All(devices);
         Ok(())
     }
 
@@ -332,8 +377,7 @@ impl<'g> Draft<'g> {
         for (id, (splits, placed)) in
             self.graph.op_ids().zip(self.decided.splits.iter().zip(&self.decided.placed))
         {
-            let devices: Option<Vec<u32>> = placed.iter().copied().collect();
-            match (splits, devices) {
+            match (splits, placed.all()) {
                 (Some(splits), Some(devices)) => ops.push(OpPlan { splits: splits.clone(), devices }),
                 (Some(_), None) => {
                     return Err(self.forgotten(

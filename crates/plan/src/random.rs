@@ -53,7 +53,7 @@ pub fn plan(graph: &Graph, analysis: &Analysis, devices: u32, seed: u64) -> Plan
             let count: u32 = splits.iter().map(|s| s.parts).product();
             let devices = place(count, devices, &last, exchange::exchanges(&splits), &mut random);
             last.clone_from(&devices);
-            OpPlan { splits, devices }
+            OpPlan { splits, devices: devices.into() }
         })
         .collect();
     let recompute = spans(graph, &mut Random::new(!seed));

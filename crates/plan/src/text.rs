@@ -229,8 +229,8 @@ impl PlanReader<'_> {
             }
             let count = self.draft.parts(op).len();
             match &devices {
-                Some(devices) => self.draft.place(op, devices)?,
-                None => self.draft.place(op, &spread(count, self.devices))?,
+                Some(devices) => self.draft.place(op, &devices[..])?,
+                None => self.draft.place(op, spread(count, self.devices))?,
             }
         }
         Ok(())

@@ -168,7 +168,7 @@ impl Plan {
             .map(|(id, p)| {
                 let splits =
                     p.splits.iter().map(|s| (s.on.word(&self.model.analysis, id), s.parts)).collect();
-                (Operator { model: Arc::clone(&self.model), id }, splits, p.devices.clone())
+                (Operator { model: Arc::clone(&self.model), id }, splits, p.devices.to_vec())
             })
             .collect()
     }
@@ -324,7 +324,7 @@ impl Draft {
         self.with(|d| {
             let devices: diag::Result<Vec<u32>> =
                 devices.iter().map(|device| self.device(operator.id, *device)).collect();
-            d.place(operator.id, &devices?)
+            d.place(operator.id, devices?)
         })
     }
 

@@ -32,7 +32,7 @@ impl Decided {
                 _ => ways.push((word, split.parts)),
             }
         }
-        Self { ways, devices: plan.op(op).devices.clone(), block: plan.block(op) }
+        Self { ways, devices: plan.op(op).devices.to_vec(), block: plan.block(op) }
     }
 
     /// What it is divided along; of what is whole, on how many devices.

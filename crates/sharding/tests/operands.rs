@@ -27,7 +27,7 @@ fn expected(
 ) -> (Vec<Shard>, u32) {
     let mut shards = vec![];
     let count = plan.splits.iter().filter(|s| is_partial(s.on) && given(s.on)).map(|s| s.parts).product();
-    for (index, &device) in (0..).zip(&plan.devices) {
+    for (index, &device) in (0..).zip(plan.devices.iter()) {
         let digits = plan.digits(index);
         if plan.splits.iter().zip(&digits).any(|(s, &d)| !given(s.on) && d > 0) {
             continue;

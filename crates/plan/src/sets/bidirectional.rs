@@ -31,7 +31,7 @@ fn both_ways(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Res
             continue;
         }
         draft.set(op, halves.unwrap_or_else(|| splits(On::Copies)));
-        draft.place(op, &[devices, opposite].concat())?;
+        draft.place(op, [devices, opposite].concat())?;
     }
     Ok(())
 }

@@ -120,7 +120,7 @@ fn spread(
     let places: Vec<usize> = draft.devices_of(op).iter().map(place).collect();
     let all = places.iter().flat_map(|place| devices.iter().map(|stage| stage[*place])).collect::<Vec<_>>();
     draft.set(op, splits);
-    draft.place(op, &all)
+    draft.place(op, all)
 }
 
 /// Lookups first; then stage by stage, and behind each what is projected of what it gives. Whatever reads that goes along.

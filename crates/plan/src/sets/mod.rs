@@ -32,6 +32,8 @@ mod whole_updates;
 mod zero;
 
 use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use diag::{Error, Result};
 use graph::{Graph, OpId, Source, TensorId};
@@ -415,10 +417,13 @@ fn decided<'g>(name: &PlanName, model: &Model<'g>, devices: u32) -> Result<Choic
     let choices = exchanges.within(choices);
     let blocks = blocks::from_axes(name, model, &axes)?;
     let mut draft = Draft::new(graph, analysis, &name.to_string(), devices);
+    let along: Vec<Vec<u32>> = axes.iter().map(|axis| axis.along.places(axis.size)).collect();
+    let mut shared: BTreeMap<Vec<Nested>, Arc<[u32]>> = BTreeMap::new();
     for op in graph.op_ids() {
-        let (splits, places) = nest(model, op, &axes, &choices, &chunks, blocks.stage(op));
+        let (splits, nested) = nest(model, op, (&axes, &along), &choices, &chunks, blocks.stage(op));
         draft.set(op, splits);
-        draft.place(op, &places)?;
+        let devices = shared.entry(nested).or_insert_with_key(|nested| places(&axes, &along, nested));
+        draft.place(op, Arc::clone(devices))?;
     }
     blocks.each(graph).iter().for_each(|block| draft.block(block));
     for Said { besides, schedule, axis, number } in besides(name, &axes) {
@@ -478,19 +483,31 @@ fn with_partial_sums(
     (0..axes.len()).map(along).collect()
 }
 
+/// How the parts of an operator go on along an axis.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Nested {
+    /// In a stage.
+    Stage(u32),
+    /// So many in turn on each device.
+    InTurn(u32),
+    /// On devices as the axis says, or in their order.
+    Along,
+    InOrder,
+}
+
+/// How an operator is divided along all axes.
 fn nest(
     model: &Model<'_>,
     op: OpId,
-    axes: &[Axis],
+    (axes, along): (&[Axis], &[Vec<u32>]),
     choices: &[Vec<Option<On>>],
     chunks: &[Vec<u32>],
     stage: u32,
-) -> (Vec<Split>, Vec<u32>) {
-    let mut splits = vec![];
-    let mut places = vec![0];
-    for ((axis, choice), chunks) in axes.iter().zip(choices).zip(chunks) {
+) -> (Vec<Split>, Vec<Nested>) {
+    let (mut splits, mut nested) = (vec![], vec![]);
+    for ((axis, along), (choice, chunks)) in axes.iter().zip(along).zip(choices.iter().zip(chunks)) {
         if axis.along.stages.is_some() {
-            places.iter_mut().for_each(|place| *place = *place * axis.size + stage);
+            nested.push(Nested::Stage(stage));
             continue;
         }
         let fits = |split: &Split| {
@@ -504,26 +521,41 @@ fn nest(
             let split = chosen.and_then(|on| {
                 (2..=most(on)).rev().map(|parts| Split { on, parts }).find(|split| fits(split))
             });
-            if let Some(split) = split {
-                splits.push(split);
-                places = places.iter().flat_map(|&p| (0..split.parts).map(move |_| p)).collect();
-            }
+            nested.push(Nested::InTurn(split.map_or(1, |split| split.parts)));
+            splits.extend(split);
             continue;
         }
-        let along = match chosen {
-            Some(On::Loop(_) | On::Exchange { .. }) => axis.along.places(axis.size),
-            _ => (0..axis.size).collect(),
-        };
-        let parts = u32::try_from(along.len()).unwrap_or(u32::MAX);
+        let is_along = matches!(chosen, Some(On::Loop(_) | On::Exchange { .. }));
+        let parts = if is_along { u32::try_from(along.len()).unwrap_or(u32::MAX) } else { axis.size };
         let gathered = chosen.and_then(|on| {
             if let On::Exchange { experts, .. } = on { Some(On::Loop(experts)) } else { None }
         });
         let ways = [chosen, gathered].into_iter().flatten();
         let chosen = ways.map(|on| Split { on, parts }).find(|s| fits(s));
-        let along = if chosen.is_some() { along } else { (0..axis.size).collect() };
+        nested.push(if is_along && chosen.is_some() { Nested::Along } else { Nested::InOrder });
         splits.push(chosen.unwrap_or(Split { on: On::Copies, parts: axis.size }));
-        places = places.iter().flat_map(|p| along.iter().map(move |i| p * axis.size + i)).collect();
     }
     splits.retain(|s| s.parts > 1);
-    (splits, places)
+    (splits, nested)
+}
+
+/// The devices of parts that go on so.
+fn places(axes: &[Axis], along: &[Vec<u32>], nested: &[Nested]) -> Arc<[u32]> {
+    let mut places = vec![0];
+    for ((axis, along), nested) in axes.iter().zip(along).zip(nested) {
+        let within = |i: u32| places.iter().map(move |place| place * axis.size + i);
+        places = match nested {
+            Nested::Stage(stage) => within(*stage).collect(),
+            Nested::InTurn(parts) => {
+                places.iter().flat_map(|place| (0..*parts).map(move |_| *place)).collect()
+            }
+            Nested::Along => {
+                places.iter().flat_map(|p| along.iter().map(move |i| p * axis.size + i)).collect()
+            }
+            Nested::InOrder => {
+                places.iter().flat_map(|p| (0..axis.size).map(move |i| p * axis.size + i)).collect()
+            }
+        };
+    }
+    places.into()
 }
