@@ -168,8 +168,28 @@ pub fn courses_folding(
     folding: Folding<'_>,
     batches: u32,
 ) -> Result<(Proof, Vec<RankTrace>), Vec<Fault>> {
-    let report =
-        checked(model, program, folding, &Wanted { masters, rank_traces: true, over: None, batches })?;
+    let wanted = Wanted { masters, rank_traces: true, over: None, batches };
+    let report = checked(model, program, folding, &wanted)?;
+    Ok((report.proof, report.rank_traces))
+}
+
+/// The same of many programs of a model, whose analysis is made once by whoever asks. It counts where nothing is rewritten.
+pub fn courses_of_analysed(
+    (model, analysis): (&Graph, &Analysis),
+    program: &Program,
+    masters: &Masters,
+    folding: Folding<'_>,
+    batches: u32,
+) -> Result<(Proof, Vec<RankTrace>), Vec<Fault>> {
+    if program.slices.is_some() || !program.rewritings.is_empty() {
+        return courses_folding(model, program, masters, folding, batches);
+    }
+    let faults = structure::of_model(model, program);
+    if !faults.is_empty() {
+        return Err(faults.list);
+    }
+    let wanted = Wanted { masters, rank_traces: true, over: None, batches };
+    let report = equal(model, analysis, program, folding, &wanted)?;
     Ok((report.proof, report.rank_traces))
 }
 

@@ -248,7 +248,7 @@ fn estimated(
     require_batches(setting.batches)?;
     let folding = Folding { least, may: &|axis| symmetric(program, setting.cluster, axis) };
     let (proof, rank_traces) =
-        check::courses_folding(graph, program, setting.masters, folding, setting.batches)
+        check::courses_of_analysed((graph, analysis), program, setting.masters, folding, setting.batches)
             .map_err(|faults| first_of(&faults, &|fault| Error::from(fault)))?;
     let updates = updates(&proof.memory, setting.optimizer)?;
     let kinds = setting.kinds(&program.rewritten(graph)?.graph);

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 /// For each variable those with which it shares a table.
-#[derive(Clone)]
 pub(crate) struct Neighbours<'s> {
     sizes: &'s [usize],
     of: Vec<BTreeSet<usize>>,
@@ -39,25 +38,27 @@ impl<'s> Neighbours<'s> {
     }
 
     /// The one that takes least work, of several the first.
-    pub(crate) fn next(&self) -> Option<usize> {
+    fn next(&self) -> Option<usize> {
         self.left.first().map(|(_, one)| *one)
     }
 
-    /// Whether all can be eliminated so that no table has more entries than so many, nor takes more work.
-    pub(crate) fn are_within(&self, room: f64, work: f64) -> bool {
-        let mut rest = self.clone();
-        while let Some(one) = rest.next() {
-            let entries = rest.entries(one);
+    /// All, each with its neighbours when it is eliminated; none if a table would have more entries than so many, or take
+    /// more work.
+    pub(crate) fn in_order(mut self, room: f64, work: f64) -> Option<Vec<(usize, Vec<usize>)>> {
+        let mut order = Vec::with_capacity(self.left.len());
+        while let Some(one) = self.next() {
+            let entries = self.entries(one);
             if entries > room || entries * self.sizes[one] as f64 > work {
-                return false;
+                return None;
             }
-            rest.eliminate(one);
+            let around = self.eliminate(one);
+            order.push((one, around));
         }
-        true
+        Some(order)
     }
 
     /// Its neighbours become neighbours of each other.
-    pub(crate) fn eliminate(&mut self, one: usize) -> Vec<usize> {
+    fn eliminate(&mut self, one: usize) -> Vec<usize> {
         self.left.remove(&(self.work(one), one));
         let around = std::mem::take(&mut self.of[one]);
         for other in &around {

@@ -71,7 +71,6 @@ struct Factors {
 struct Solving<'p> {
     sizes: &'p [usize],
     factors: Factors,
-    neighbours: Neighbours<'p>,
     chosen: Vec<Chosen>,
     /// What is in no table any more.
     cost: f64,
@@ -195,12 +194,10 @@ impl Solver {
         if self.tables.entries > self.room / KEPT {
             *self = Self { sums: self.sums, ..Self::with_room(self.room) };
         }
-        let mut run = self.start(problem, None);
-        if !run.neighbours.are_within(self.room as f64, until.0) {
-            return None;
-        }
-        while let Some(variable) = run.neighbours.next() {
-            self.eliminate(&mut run, variable, until)?;
+        let order = order(problem, None).in_order(self.room as f64, until.0)?;
+        let mut run = self.start(problem);
+        for (variable, scope) in order {
+            self.eliminate(&mut run, variable, &scope, until)?;
         }
         let mut values = vec![0; problem.sizes.len()];
         for chosen in run.chosen.iter().rev() {
@@ -211,9 +208,10 @@ impl Solver {
 
     /// For each value of a variable the least sum with it.
     pub fn each(&mut self, problem: &Problem, variable: usize, most: f64) -> Option<Vec<f64>> {
-        let mut run = self.start(problem, Some(variable));
-        while let Some(next) = run.neighbours.next() {
-            self.eliminate(&mut run, next, (most, &|| false))?;
+        let order = order(problem, Some(variable)).in_order(self.room as f64, most)?;
+        let mut run = self.start(problem);
+        for (next, scope) in order {
+            self.eliminate(&mut run, next, &scope, (most, &|| false))?;
         }
         let cost_of = |value: usize| {
             let costs = run.factors.all.iter().flatten().map(|factor| self.tables.get(factor.table)[value]);
@@ -222,15 +220,10 @@ impl Solver {
         Some((0..problem.sizes[variable]).map(cost_of).collect())
     }
 
-    fn start<'p>(&mut self, problem: &'p Problem, stays: Option<usize>) -> Solving<'p> {
+    fn start<'p>(&mut self, problem: &'p Problem) -> Solving<'p> {
         let mut run = Solving {
             sizes: &problem.sizes,
             factors: Factors { all: vec![], of: vec![vec![]; problem.sizes.len()] },
-            neighbours: Neighbours::new(
-                &problem.sizes,
-                problem.terms.iter().map(|term| &term.scope[..]),
-                stays,
-            ),
             chosen: vec![],
             cost: 0.0,
             sums: (0.0, 0.0),
@@ -265,9 +258,14 @@ impl Solver {
         turned
     }
 
-    fn eliminate(&mut self, run: &mut Solving<'_>, variable: usize, (most, stop): Until<'_>) -> Option<()> {
+    fn eliminate(
+        &mut self,
+        run: &mut Solving<'_>,
+        variable: usize,
+        scope: &[usize],
+        (most, stop): Until<'_>,
+    ) -> Option<()> {
         let factors = run.factors.take(variable);
-        let scope = run.neighbours.eliminate(variable);
         let shape: Vec<usize> = scope.iter().map(|one| run.sizes[*one]).collect();
         let values = run.sizes[variable];
         let work = work(&shape, values);
@@ -281,10 +279,10 @@ impl Solver {
             return Some(());
         }
         run.sums.1 += work;
-        let (table, off) = self.left_of(run, variable, &factors, &scope, shape, stop)?;
+        let (table, off) = self.left_of(run, variable, &factors, scope, shape, stop)?;
         run.cost += off;
         if !scope.is_empty() {
-            run.factors.push(Factor { scope, table });
+            run.factors.push(Factor { scope: scope.to_vec(), table });
         }
         run.chosen.push(Chosen { variable, factors });
         Some(())
@@ -397,6 +395,11 @@ impl Solver {
 /// How many sums it takes to eliminate a variable of so many values.
 fn work(shape: &[usize], values: usize) -> f64 {
     shape.iter().map(|size| *size as f64).product::<f64>() * values as f64
+}
+
+/// The order in which variables are eliminated; one of them may have to stay.
+fn order(problem: &Problem, stays: Option<usize>) -> Neighbours<'_> {
+    Neighbours::new(&problem.sizes, problem.terms.iter().map(|term| &term.scope[..]), stays)
 }
 
 /// How far entries of a table with some axes of a result are apart along each axis of it.

@@ -308,6 +308,13 @@ impl<'q, 'w> Search<'q, 'w> {
     fn step(&mut self, mut fallback: Fallback) -> Result<()> {
         self.seen.insert(fallback.shape);
         let name = fallback.names[fallback.at].clone();
+        // What is known of a plan may be enough. To make it takes long where there are many devices.
+        if fallback.is_own && fallback.bound.kept.max(fallback.bound.memory) <= self.question.most() {
+            if let Some(few) = self.extrapolated(&fallback, &name) {
+                self.go_by(few, fallback);
+                return Ok(());
+            }
+        }
         let Some(plan) = self.named(&name) else { return Ok(()) };
         if !fallback.is_own {
             (fallback.bound, fallback.is_own) = (self.leasts.bound(&plan)?, true);
@@ -480,12 +487,15 @@ impl<'q, 'w> Search<'q, 'w> {
         }
         let Question { cluster, devices, batches, .. } = *self.question;
         let bound = fallback.bound;
-        let at_once = self.shape(fallback.shape).stages.min(batches);
-        let usual = evaluated.filter(|it| it.plan.schedule == Schedule::OneFOneB);
-        let kept = match usual {
-            Some(it) => it.estimate.memory[it.memory.0 as usize].peak[Purpose::Activations as usize],
-            None => bound.kept.saturating_sub(bound.memory),
+        let stages = self.shape(fallback.shape).stages;
+        let (kept, at_once) = match evaluated {
+            Some(it) => {
+                let kept = it.estimate.memory[it.memory.0 as usize].peak[Purpose::Activations as usize];
+                (kept, at_once(&it.plan, stages))
+            }
+            None => (bound.kept.saturating_sub(bound.memory), stages),
         };
+        let at_once = at_once.min(batches);
         let kept = NEARLY * kept as f64;
         let all = || (0..devices).map(|at| cluster.device(at));
         let there = all().map(|it| it.host_memory).max()? as f64;
@@ -656,6 +666,19 @@ fn before(a: &Fallback, b: &Fallback) -> Ordering {
     let key = |fallback: &Fallback| (fallback.bound.seconds, fallback.place);
     let ((a, first), (b, second)) = (key(a), key(b));
     a.total_cmp(&b).then(first.cmp(&second))
+}
+
+/// Of how many micro-batches a device keeps something at once, at most.
+fn at_once(plan: &Plan, stages: u32) -> u32 {
+    let blocks = (plan.block_count() / stages.max(1)).max(1);
+    match plan.schedule {
+        Schedule::OneFOneB => stages,
+        // All stages' forwards of each block, and what the first stage is ahead.
+        Schedule::Interleaved => stages + stages.saturating_sub(1).div_ceil(blocks),
+        // What the second half of a backward reads is kept longer.
+        Schedule::ZbH1 | Schedule::ZbV => 2 * stages,
+        Schedule::Gpipe | Schedule::TwoBw => u32::MAX,
+    }
 }
 
 /// Whether devices keep as much at once as in the usual schedule, or more.

@@ -102,7 +102,8 @@ fn is_triangle(question: &Question<'_>, op: OpId, costs: &mut Costs<'_>) -> bool
     let loops = question.analysis.op(op).loops.iter().enumerate();
     let placed = loops.filter(|(_, it)| rule.dim(it.dim).contiguous && it.kind == Kind::Map && it.size > 1);
     let whole = costs.whole().cost.flops;
-    let halved = |at: usize| OpPlan { splits: vec![Split { on: On::Loop(at), parts: 2 }], devices: vec![] };
+    let halved =
+        |at: usize| OpPlan { splits: vec![Split { on: On::Loop(at), parts: 2 }], devices: [].into() };
     placed.map(|(at, _)| halved(at)).any(|plan| {
         let split_backward = [0, 1].map(|part| costs.part(&plan, part).cost.flops);
         split_backward.iter().sum::<u64>() < whole

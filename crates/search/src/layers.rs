@@ -22,7 +22,10 @@ impl Layers {
         }
         let devices = |block: &u32| {
             let ops = (0..plan.ops.len()).map(OpId::new).filter(|op| plan.block(*op) == *block);
-            let mut devices: Vec<u32> = ops.flat_map(|op| plan.op(op).devices.clone()).collect();
+            let mut lists: Vec<&[u32]> = ops.map(|op| &plan.op(op).devices[..]).collect();
+            // Most operators share a list.
+            lists.dedup_by_key(|list| list.as_ptr());
+            let mut devices = lists.concat();
             devices.sort_unstable();
             devices.dedup();
             devices

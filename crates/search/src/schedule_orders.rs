@@ -235,7 +235,7 @@ fn shape(question: &Question<'_>, plan: &Plan, trains: impl Fn(usize) -> bool) -
     let mut blocks = vec![schedule::Block::default(); count];
     for op in question.graph.op_ids() {
         let block = plan.block(op) as usize;
-        for rank in &plan.op(op).devices {
+        for rank in plan.op(op).devices.iter() {
             let rank_blocks = of_rank.entry(*rank).or_default();
             rank_blocks.extend((!rank_blocks.contains(&block)).then_some(block));
         }

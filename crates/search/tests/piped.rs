@@ -44,7 +44,7 @@ fn quickest(rows: &[Evaluated]) -> f64 {
 fn devices(plan: &Plan) -> Vec<BTreeSet<u32>> {
     let mut found = vec![BTreeSet::new(); plan.block_count() as usize];
     let ops = plan.ops.iter().zip(&plan.blocks);
-    ops.for_each(|(op, block)| found[*block as usize].extend(&op.devices));
+    ops.for_each(|(op, block)| found[*block as usize].extend(op.devices.iter()));
     found
 }
 

@@ -27,7 +27,7 @@ pub(super) fn ways(plan: &OpPlan, loops: usize) -> Ways {
 fn inside(plan: &OpPlan, loops: usize, nodes: &[usize]) -> Ways {
     let kinds: Vec<On> = (0..loops).map(On::Loop).chain([On::Value, On::Copies]).collect();
     let mut seen: BTreeMap<(usize, usize), BTreeSet<Vec<u32>>> = BTreeMap::new();
-    for (part, device) in (0..).zip(&plan.devices) {
+    for (part, device) in (0..).zip(plan.devices.iter()) {
         let digits = plan.digits(part);
         for (at, kind) in kinds.iter().enumerate() {
             let divides =
@@ -111,7 +111,7 @@ fn stages(plan: &Plan) -> usize {
     let mut blocks: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
     for (at, op) in plan.ops.iter().enumerate() {
         let block = plan.blocks.get(at).copied().unwrap_or(0);
-        blocks.entry(block).or_default().extend(&op.devices);
+        blocks.entry(block).or_default().extend(op.devices.iter());
     }
     blocks.into_values().collect::<BTreeSet<_>>().len()
 }

@@ -77,7 +77,7 @@ impl Parts {
             return (0.0, 0.0);
         }
         let mut sum = (0.0, 0.0);
-        for (index, _) in (0..).zip(&op_plan.devices).filter(|(_, other)| **other == device) {
+        for index in indices(&op_plan.devices, device) {
             let key = (self.numbers[op.index()], op_plan.splits.clone(), index);
             let (forward, backward) = match self.of_parts.get(&key) {
                 Some(known) => *known,
@@ -105,6 +105,21 @@ impl Parts {
     pub(super) fn least_on_any(&self, seconds: impl Fn(&Device) -> f64) -> f64 {
         self.kinds.iter().map(seconds).fold(f64::INFINITY, f64::min)
     }
+}
+
+/// Which parts are on a device. Most lists go up by one, so a part is where its device says; where another one is there as
+/// well, it is not counted, and what is told is less.
+fn indices(devices: &[u32], device: u32) -> Vec<u32> {
+    let guess =
+        devices.first().and_then(|first| device.checked_sub(*first)).map_or(usize::MAX, |at| at as usize);
+    let near = |at: usize| devices.get(at).copied();
+    let is_row = devices.last().copied() == devices.first().map(|first| first + devices.len() as u32 - 1);
+    let is_next =
+        |at: usize| near(at.wrapping_sub(1)) != Some(device) && near(at.wrapping_add(1)) != Some(device);
+    if is_row && near(guess) == Some(device) && is_next(guess) {
+        return vec![guess as u32];
+    }
+    (0..).zip(devices).filter(|(_, other)| **other == device).map(|(at, _)| at).collect()
 }
 
 /// A graph, and for each of its tensors whether it needs a gradient.

@@ -52,12 +52,18 @@ fn shape(question: &Question<'_>, plan: &Plan, stages: &Stages<'_>, arriving: &[
     }
     let mut blocks = vec![Block::default(); plan.block_count() as usize];
     let mut devices: Vec<Option<Vec<u32>>> = vec![None; stages.count];
+    let mut last: Option<(usize, &[u32])> = None;
     for op in graph.op_ids() {
         let (block, stage) = (plan.block(op) as usize, stages.of[op.index()]);
-        let mut on = plan.op(op).devices.clone();
-        on.sort_unstable();
-        if *devices[stage].get_or_insert_with(|| on.clone()) != on {
-            return None;
+        // Most operators share a list.
+        let list = &plan.op(op).devices[..];
+        if last.is_none_or(|(known, other)| known != stage || !std::ptr::eq(other, list)) {
+            let mut on = list.to_vec();
+            on.sort_unstable();
+            if *devices[stage].get_or_insert_with(|| on.clone()) != on {
+                return None;
+            }
+            last = Some((stage, list));
         }
         let trains = |tensor: TensorId| {
             let is_trained = matches!(graph.tensor(tensor).source, Source::Param { frozen: false, .. });

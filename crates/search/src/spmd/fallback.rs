@@ -14,6 +14,7 @@ use super::messages::MessagePrice;
 use super::objective::{Moved, Objective, Totals, UNIT, Weights};
 use super::priced::{Priced, least_bytes, least_seconds};
 use super::space::{Begun, Rest, Space};
+use super::stretched::Stretches;
 use super::tied::{Divided, Mask, Tied};
 
 /// No table has more entries than this times the values of a variable.
@@ -23,7 +24,7 @@ const MOST: f64 = 4e7;
 const ENDS: usize = 4;
 
 /// Of each bundle of a longer run so many choices count besides, those that promise most; fewer where tables are too large.
-const COUNTS: [usize; 5] = [16, 8, 4, 2, 1];
+const COUNTS: [usize; 4] = [8, 4, 2, 1];
 
 /// Runs of which the same is computed again.
 pub(super) struct Fallback<'q> {
@@ -50,6 +51,8 @@ pub(super) struct Fallback<'q> {
     /// For each look, what is between bundles.
     moved: [Moved; LOOKS.len()],
     pub(super) known: HashMap<(usize, InnerKey), Option<Inner>>,
+    /// Which segments are alike, once edges are there.
+    stretches: Option<Stretches>,
     /// The choices that are best in short runs, by what is asked and the kind of bundle.
     best: HashMap<(InnerKey, usize), BTreeSet<usize>>,
     /// Whether no table of a run was too large.
@@ -106,6 +109,7 @@ impl<'q> Fallback<'q> {
             priced,
             moved: Default::default(),
             known,
+            stretches: None,
             best: HashMap::new(),
             is_exact: true,
         })
@@ -250,7 +254,8 @@ impl<'q> Fallback<'q> {
         Ok(inner)
     }
 
-    /// The least of a run; of a long one among the choices that are best at its ends, and those that promise most.
+    /// The least of a run; of a long one among the choices that are best at its ends, and those that promise most, where all
+    /// layers in the middle of alike ones choose the same.
     fn minimum_of(
         &mut self,
         (from, to): (usize, usize),
@@ -261,7 +266,26 @@ impl<'q> Fallback<'q> {
         if to - from > ENDS {
             self.inner((from, from + ENDS), asked, nothing, solver)?;
             self.inner((to - ENDS, to), asked, nothing, solver)?;
-            return Ok(self.minimum_of_long(members, problem, asked, solver));
+            let (bundles, edges, segments) = (&self.space.bundles, &self.space.edges, &self.segments);
+            let stretches =
+                self.stretches.get_or_insert_with(|| Stretches::of_runs(bundles, edges, segments));
+            let Some(short) = stretches.short_run((from, to), (members, segments), problem) else {
+                return Ok(self.minimum_of_long(members, problem, asked, solver));
+            };
+            let key = Stretches::key(&short.problem);
+            let minimum = match stretches.solved.get(&key) {
+                Some(known) => known.clone(),
+                None => {
+                    let left: Vec<usize> = short.left.iter().map(|place| members[*place]).collect();
+                    let minimum = self.minimum_of_long(&left, &short.problem, asked, solver);
+                    let is_late = minimum.is_none() && self.space.question.stop.is_late();
+                    if let Some(stretches) = self.stretches.as_mut().filter(|_| !is_late) {
+                        stretches.solved.insert(key, minimum.clone());
+                    }
+                    minimum
+                }
+            };
+            return Ok(minimum.map(|minimum| short.stretched(minimum)));
         }
         let is_late = || self.space.question.stop.is_late();
         let minimum = solver.solve_nearly(problem, MOST, &is_late);

@@ -32,6 +32,7 @@ mod sharding;
 mod solution;
 mod solved;
 mod space;
+mod stretched;
 mod tables;
 mod tied;
 

@@ -152,7 +152,12 @@ impl<'o> Objective<'o> {
 
     /// Tables of all choices; of bundles that are tied one decides for all ([`super::respects::Ties`]).
     pub(super) fn problem(&self) -> Problem {
-        self.space.ties.tied(self.untied(&mut Moved::default()))
+        self.problem_with(&mut Moved::default())
+    }
+
+    /// The same; what is between bundles may be known, for this look.
+    pub(super) fn problem_with(&self, moved: &mut Moved) -> Problem {
+        self.space.ties.tied(self.untied(moved))
     }
 
     /// The same where each bundle decides for itself. What is between bundles may be known, for this look.

@@ -2,7 +2,10 @@
 
 use diag::Result;
 
-use super::solution::{Candidate, Stats, find};
+use super::digits::Digits;
+use super::maker::Operators;
+use super::messages::{Count, Messages};
+use super::solution::{Candidate, Spaces, Stats};
 use super::solved::limit;
 use crate::reason::Reason;
 use crate::{Evaluated, Evaluations, Own, Question};
@@ -17,7 +20,11 @@ const SHARE: f64 = 0.2;
 /// The best plans of one block, and what was found out about all of them. `watch` is told each.
 pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Result<(Evaluations, Stats)> {
     watch("auto");
-    let first = find(question)?;
+    let digits = Digits::new(question.cluster, question.devices);
+    let messages = Messages::new(question.cluster, &digits, Count::Alone);
+    let operators = Operators::new(question);
+    let mut spaces = Spaces::new((&operators, &digits, &messages));
+    let first = spaces.find(question, true)?;
     let mut looked = Evaluations::default();
     looked.at(question, best(&first.plans), watch)?;
     let there = limit(question);
@@ -34,7 +41,7 @@ pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Resu
             break;
         };
         asked = asked.saturating_sub(over + over / 8);
-        let tighter = find(&Question { memory: Some(asked), ..*question })?;
+        let tighter = spaces.find(&Question { memory: Some(asked), ..*question }, false)?;
         if tighter.plans.is_empty() {
             break;
         }

@@ -5,21 +5,22 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use diag::Result;
-use elimination::{Least, NEVER};
+use elimination::{Least, NEVER, Problem};
 use graph::OpId;
 use plan::sets::SetTerm;
 use plan::{Draft, ParamSharding, Plan};
 
 use super::certificate::{Searched, bound};
 use super::digits::Digits;
-use super::maker::Operators;
+use super::maker::{Ground, Operators};
 use super::messages::{Count, Messages};
-use super::objective::{FIRST, Look, NOTHING, Objective, Totals, UNIT, Weights};
+use super::objective::{FIRST, Look, Moved, NOTHING, Objective, Totals, UNIT, Weights};
 use super::param_sharding::ParamChoice;
 use super::recomputed::{may_recompute, recompute, spans};
 use super::sharding::splits;
-use super::solved::{limit, solved_nearly};
+use super::solved::{limit, solved_among, solved_nearly};
 use super::space::Space;
+use super::stretched::Stretches;
 use crate::Question;
 use crate::bound::kinds;
 use crate::title::Title;
@@ -72,39 +73,67 @@ pub fn find(question: &Question<'_>) -> Result<Inside> {
     let digits = Digits::new(question.cluster, question.devices);
     let messages = Messages::new(question.cluster, &digits, Count::Alone);
     let operators = Operators::new(question);
-    let start = Instant::now();
-    let mut inside = Inside::default();
-    let floor = crate::bound(question)?;
-    let (mut looked, mut promised) = (vec![], f64::INFINITY);
-    for &recomputed in recompute() {
-        let Some(spans) = spans(question, recomputed).filter(|spans| may_recompute(question, spans)) else {
-            continue;
+    Spaces::new((&operators, &digits, &messages)).find(question, true)
+}
+
+/// The spaces of a model on some devices, which are the same however much memory there is.
+pub(super) struct Spaces<'q> {
+    ground: Ground<'q>,
+    /// By what is recomputed; none where that is no plan.
+    made: Vec<Option<(Space<'q>, Vec<Vec<OpId>>)>>,
+}
+
+impl<'q> Spaces<'q> {
+    pub(super) const fn new(ground: Ground<'q>) -> Self {
+        Self { ground, made: vec![] }
+    }
+
+    /// Makes the next one. None where it is late, or constraints leave a bundle no choice.
+    fn make(&mut self, question: &Question<'q>) -> Option<()> {
+        let spans = spans(question, recompute()[self.made.len()]);
+        let space = match spans.filter(|spans| may_recompute(question, spans)) {
+            Some(spans) => Some((Space::new(question, self.ground, &spans)?, spans)),
+            None => None,
         };
-        let Some(space) = Space::new(question, (&operators, &digits, &messages), &spans) else { break };
-        let mut fallback = Fallback {
-            space: &space,
-            spans: &spans,
-            recomputed,
-            floor,
-            inside: &mut inside,
-            promised: (0.0, None),
-        };
-        let is_tight = fallback.climb()?;
-        promised = promised.min(fallback.promised.0);
-        looked.push(Searched { weights: fallback.promised.1, is_tight, spans });
-        let best = inside.plans.iter().map(|it| it.claim.totals.least()).fold(f64::INFINITY, f64::min);
-        // Who computes more again takes no less.
-        if !is_tight && best <= ENOUGH * promised || question.stop.is_late() {
-            break;
+        self.made.push(space);
+        Some(())
+    }
+
+    /// The best plans, and what none can beat if that is asked for.
+    pub(super) fn find(&mut self, question: &Question<'q>, with_bound: bool) -> Result<Inside> {
+        let start = Instant::now();
+        let mut inside = Inside::default();
+        let floor = crate::bound(question)?;
+        let (mut looked, mut promised) = (vec![], f64::INFINITY);
+        for (at, &recomputed) in recompute().iter().enumerate() {
+            if self.made.len() == at && self.make(question).is_none() {
+                break;
+            }
+            let Some((space, spans)) = &mut self.made[at] else { continue };
+            space.question = *question;
+            let inside = &mut inside;
+            let (promised_before, stretches) =
+                ((0.0, None), Stretches::of_model(&space.bundles, &space.edges));
+            let mut fallback =
+                Fallback { space, stretches, spans, recomputed, floor, inside, promised: promised_before };
+            let is_tight = fallback.climb()?;
+            promised = promised.min(fallback.promised.0);
+            looked.push(Searched { weights: fallback.promised.1, is_tight, spans: spans.clone() });
+            let best = inside.plans.iter().map(|it| it.claim.totals.least()).fold(f64::INFINITY, f64::min);
+            // Who computes more again takes no less.
+            if !is_tight && best <= ENOUGH * promised || question.stop.is_late() {
+                break;
+            }
         }
+        if with_bound && is_plain(question) && !question.stop.is_late() {
+            let (operators, digits, _) = self.ground;
+            let bound = bound(question, operators, digits, &looked, &mut inside.stats.sums)?.max(floor);
+            // Of what was stopped on the way nothing is known.
+            inside.stats.bound = if question.stop.is_late() { 0.0 } else { bound };
+        }
+        inside.stats.seconds = start.elapsed().as_secs_f64();
+        Ok(inside)
     }
-    if is_plain(question) && !question.stop.is_late() {
-        let bound = bound(question, &operators, &digits, &looked, &mut inside.stats.sums)?.max(floor);
-        // Of what was stopped on the way nothing is known.
-        inside.stats.bound = if question.stop.is_late() { 0.0 } else { bound };
-    }
-    inside.stats.seconds = start.elapsed().as_secs_f64();
-    Ok(inside)
 }
 
 /// Whether a bound can be claimed. Of devices or nodes that differ, who is slowest in one thing may be the quickest in
@@ -124,9 +153,21 @@ struct Fallback<'r, 'q> {
     /// Seconds that no plan can beat.
     floor: f64,
     inside: &'r mut Inside,
-    /// Seconds below which no plan is, as costs are counted here, and the weights by which that was found.
+    /// Seconds below which no plan is, as costs are counted here and layers in the middle of alike ones are divided alike, and
+    /// the weights by which that was found.
     promised: (f64, Option<Weights>),
+    stretches: Stretches,
 }
+
+/// Of which values the least is looked for: of all, or of those that promise most, while the price of a byte is looked for.
+#[derive(Clone, Copy, PartialEq)]
+enum Among {
+    All,
+    Few,
+}
+
+/// So many values of each bundle count then.
+const FEW: usize = 16;
 
 /// The least under some weights.
 struct Found {
@@ -177,10 +218,10 @@ impl Fallback<'_, '_> {
     /// The least that fits with a price for bytes that is just enough, or as good as nothing.
     fn cheapest(&mut self, look: Look, limit: f64) -> Result<Option<Found>> {
         let nothing = self.floor / UNIT * NOTHING / limit.max(1.0);
-        let mut least: f64 = 0.0;
-        let mut at = |byte: f64| -> Result<Option<Found>> {
-            let solution = self.least(Weights { look, byte })?;
-            let exact = solution.iter().filter(|it| it.least.is_least);
+        let (mut least, mut moved): (f64, _) = (0.0, Moved::default());
+        let mut at = |byte: f64, among: Among| -> Result<Option<Found>> {
+            let solution = self.least(Weights { look, byte }, among, &mut moved)?;
+            let exact = solution.iter().filter(|it| it.least.is_least || among == Among::Few);
             least = exact.map(|it| it.least.cost - byte * limit).fold(least, f64::max);
             if least * UNIT > self.promised.0 {
                 self.promised = (least * UNIT, Some(Weights { look, byte }));
@@ -188,30 +229,36 @@ impl Fallback<'_, '_> {
             Ok(solution.map(|solved| Found { over: solved.time() / least - 1.0, ..solved }))
         };
         let fits = |solution: &Found| solution.totals.bytes <= limit;
-        let Some(first) = at(nothing)? else { return Ok(None) };
+        let Some(first) = at(nothing, Among::All)? else { return Ok(None) };
         if fits(&first) {
             return Ok(Some(first));
         }
         // So dear that a byte too many costs all the time there is.
         let (mut low, mut high) = (nothing, 16.0 * first.least.cost / limit.max(1.0));
-        let Some(mut best) = at(high)?.filter(fits) else { return Ok(None) };
+        let mut best = at(high, Among::Few)?.filter(fits);
+        if best.is_none() {
+            best = at(high, Among::All)?.filter(fits);
+        }
+        let Some(mut best) = best else { return Ok(None) };
         for _ in 0..HALVINGS {
             if best.over <= NEAR {
                 break;
             }
             let middle = (low * high).sqrt();
-            match at(middle)? {
+            match at(middle, Among::Few)? {
                 Some(solution) if fits(&solution) => (best, high) = (solution, middle),
                 _ => low = middle,
             }
         }
+        let exact = at(best.weights.byte, Among::All)?.filter(fits);
+        let best = exact.filter(|exact| exact.time() <= best.time()).unwrap_or(best);
         Ok(Some(Found { is_tight: true, ..best }))
     }
 
-    fn least(&mut self, weights: Weights) -> Result<Option<Found>> {
+    fn least(&mut self, weights: Weights, among: Among, moved: &mut Moved) -> Result<Option<Found>> {
         let objective = Objective::new(self.space, weights)?;
-        let problem = objective.problem();
-        let Some(mut least) = solved_nearly(&self.space.question, &problem) else { return Ok(None) };
+        let problem = objective.problem_with(moved);
+        let Some(mut least) = self.solved(&problem, among) else { return Ok(None) };
         self.inside.stats.sums += least.sums.0;
         if least.cost == NEVER {
             return Ok(None);
@@ -219,6 +266,22 @@ impl Fallback<'_, '_> {
         least.values = self.space.ties.expand(&least.values);
         let totals = objective.totals(&least.values);
         Ok(Some(Found { least, weights, totals, over: f64::INFINITY, is_tight: false }))
+    }
+
+    /// The least of a problem, where layers in the middle of alike ones are divided alike.
+    fn solved(&mut self, problem: &Problem, among: Among) -> Option<Least> {
+        let question = &self.space.question;
+        // Where bundles are tied, variables are others.
+        let is_free = self.space.ties.deciding().count() == self.space.bundles.len();
+        let short = if is_free { self.stretches.short_model(problem) } else { None };
+        let solved = |problem: &Problem| match among {
+            Among::All => solved_nearly(question, problem),
+            Among::Few => solved_among(question, problem, FEW),
+        };
+        match short {
+            Some(short) => solved(&short.problem).map(|minimum| short.stretched(minimum)),
+            None => solved(problem),
+        }
     }
 
     fn keep(&mut self, solution: &Found) -> Result<()> {
@@ -266,12 +329,12 @@ pub(super) fn write(
 ) -> Result<()> {
     let space = objective.space;
     let bundle = &space.bundles[bundle];
-    let devices: Vec<u32> = (first..first + space.question.devices).collect();
+    let devices: Arc<[u32]> = (first..first + space.question.devices).collect();
     for op in &bundle.ops {
         let mut splits = splits(space.digits, &space.loops(*op, &bundle.choices[value]));
         splits.retain(|split| split.parts > 1);
         draft.set(*op, splits);
-        draft.place(*op, &devices)?;
+        draft.place(*op, Arc::clone(&devices))?;
     }
     let groups = |way: ParamChoice| {
         let relative = space.digits.groups(way.over).into_iter();

@@ -17,6 +17,11 @@ pub(super) fn solved_nearly(question: &Question<'_>, problem: &Problem) -> Optio
     Solver::default().solve_nearly(problem, MOST, &|| question.stop.is_late())
 }
 
+/// The least sum of so many values of each variable, those that promise most.
+pub(super) fn solved_among(question: &Question<'_>, problem: &Problem, count: usize) -> Option<Least> {
+    Solver::default().solve_among(problem, count, &[], MOST, &|| question.stop.is_late())
+}
+
 /// Bytes of the device that has fewest.
 pub fn limit(question: &Question<'_>) -> u64 {
     (0..question.devices).map(|rank| question.there(rank)).min().unwrap_or(0)

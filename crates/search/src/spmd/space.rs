@@ -57,7 +57,8 @@ pub(super) struct Begun<'q> {
 /// What is between bundles, which is asked for where what they cost by themselves does not decide.
 pub(super) struct Rest<'q> {
     maker: Maker<'q>,
-    signatures: Vec<Rc<str>>,
+    /// For each bundle the first one that costs the same.
+    same: Vec<usize>,
 }
 
 impl<'q> Begun<'q> {
@@ -71,8 +72,8 @@ impl<'q> Begun<'q> {
     ) -> Option<Self> {
         let mut maker = Maker::new(question, ground, spans, segments);
         let (_, digits, messages) = ground;
-        let (mut bundles, mut signatures): (Vec<Bundle>, Vec<Rc<str>>) = (vec![], vec![]);
-        let mut known: HashMap<Rc<str>, usize> = HashMap::new();
+        let (mut bundles, mut firsts): (Vec<Bundle>, Vec<usize>) = (vec![], vec![]);
+        let mut known: HashMap<Signature, usize> = HashMap::new();
         for number in 0..maker.bundles.all.len() {
             let dims = maker.dims(number);
             let signature = marked(&maker, number, &dims);
@@ -83,30 +84,27 @@ impl<'q> Begun<'q> {
             if question.stop.is_late() || bundle.choices.is_empty() && segments.is_empty() {
                 return None;
             }
-            known.entry(Rc::clone(&signature)).or_insert(number);
+            firsts.push(*known.entry(signature).or_insert(number));
             bundles.push(bundle);
-            signatures.push(signature);
         }
         let (ties, classes) = (Ties::new(&maker, &bundles), Rc::clone(&maker.operators.classes));
         let space = Space { question: *question, digits, messages, classes, bundles, edges: vec![], ties };
-        Some(Self { space, rest: Rest { maker, signatures } })
+        Some(Self { space, rest: Rest { maker, same: firsts } })
     }
 }
 
 impl Rest<'_> {
     /// None where it is late.
     pub(super) fn edges(&self, bundles: &[Bundle]) -> Option<Vec<Edge>> {
-        self.maker.edges(bundles, &self.signatures)
+        self.maker.edges(bundles, &self.same)
     }
 }
 
-/// A bundle's signature, with what is demanded of its operators.
-fn marked(maker: &Maker<'_>, number: usize, dims: &[usize]) -> Rc<str> {
-    let signature = maker.bundle_signature(number, dims);
-    match own_marks(&maker.question, &maker.bundles.all[number]) {
-        Some(marks) => format!("{signature}\n{marks}").into(),
-        None => signature,
-    }
+/// What a bundle's costs depend on, and what is demanded of its operators.
+type Signature = (Vec<usize>, Option<String>);
+
+fn marked(maker: &Maker<'_>, number: usize, dims: &[usize]) -> Signature {
+    (maker.bundle_signature(number, dims), own_marks(&maker.question, &maker.bundles.all[number]))
 }
 
 /// A bundle as none before it.

@@ -156,37 +156,29 @@ impl Maker<'_> {
     }
 
     /// The other bundles that read a tensor.
-    pub(super) fn others(&self, tensor: TensorId) -> Vec<usize> {
-        let Some((maker, _)) = self.graph().producer(tensor) else { return vec![] };
-        let bundle = self.bundles.of[maker.index()];
-        let mut others: Vec<usize> = self.operators.readers[tensor.index()]
-            .iter()
-            .map(|(op, _)| self.bundles.of[op.index()])
-            .collect();
-        others.sort_unstable();
-        others.dedup();
-        others.retain(|other| *other != bundle);
-        others
+    pub(super) fn others(&self, tensor: TensorId) -> &[usize] {
+        &self.others[tensor.index()]
     }
 
     /// None where it is late.
-    pub(in super::super) fn edges(&self, bundles: &[Bundle], signatures: &[Rc<str>]) -> Option<Vec<Edge>> {
+    pub(in super::super) fn edges(&self, bundles: &[Bundle], same: &[usize]) -> Option<Vec<Edge>> {
         let mut between: BTreeMap<(usize, usize), Vec<(TensorId, usize)>> = BTreeMap::new();
         for tensor in self.graph().tensor_ids() {
             let Some((maker, _)) = self.graph().producer(tensor) else { continue };
             let (bundle, others) = (self.bundles.of[maker.index()], self.others(tensor));
-            for other in &others {
+            for other in others {
                 between.entry((bundle, *other)).or_default().push((tensor, others.len()));
             }
         }
-        let mut known: HashMap<String, Rc<Vec<MessagePrice>>> = HashMap::new();
+        let mut known: HashMap<Vec<usize>, Rc<Vec<MessagePrice>>> = HashMap::new();
         let mut edges = vec![];
         for (ends, tensors) in between {
             if self.question.stop.is_late() {
                 return None;
             }
-            let text = self.edge_signature(ends, &tensors, signatures);
-            let prices = known.entry(text).or_insert_with(|| Rc::new(self.prices(bundles, ends, &tensors)));
+            let signature = self.edge_signature(ends, &tensors, same);
+            let prices =
+                known.entry(signature).or_insert_with(|| Rc::new(self.prices(bundles, ends, &tensors)));
             edges.push(Edge { ends, prices: Rc::clone(prices) });
         }
         Some(edges)

@@ -51,6 +51,8 @@ pub(super) struct Maker<'q> {
     parts: Map<(usize, Loops), PartTimes>,
     /// The number of each operator within its bundle.
     numbers: Vec<usize>,
+    /// For each tensor the other bundles that read it, in order.
+    others: Vec<Vec<usize>>,
 }
 
 impl<'q> Maker<'q> {
@@ -85,6 +87,7 @@ impl<'q> Maker<'q> {
             loops: graph.ops.iter().map(|_| Rc::default()).collect(),
             parts: Map::default(),
             numbers: places(graph, &bundles),
+            others: graph.tensor_ids().map(|tensor| others(operators, &bundles, tensor)).collect(),
             segments: segments.to_vec(),
             bundles,
         }
@@ -111,4 +114,14 @@ fn places(graph: &Graph, bundles: &Bundles) -> Vec<usize> {
         ops.iter().enumerate().for_each(|(number, op)| places[op.index()] = number);
     }
     places
+}
+
+fn others(operators: &Operators<'_>, bundles: &Bundles, tensor: TensorId) -> Vec<usize> {
+    let Some((maker, _)) = operators.graph.producer(tensor) else { return vec![] };
+    let bundle = bundles.of[maker.index()];
+    let readers = operators.readers[tensor.index()].iter().map(|(op, _)| bundles.of[op.index()]);
+    let mut others: Vec<usize> = readers.filter(|other| *other != bundle).collect();
+    others.sort_unstable();
+    others.dedup();
+    others
 }

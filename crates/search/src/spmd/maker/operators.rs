@@ -84,7 +84,7 @@ impl<'q> Operators<'q> {
         if let Some(known) = self.parts.borrow().get(&key) {
             return known.clone();
         }
-        let plan = OpPlan { splits: key.3.clone(), devices: vec![] };
+        let plan = OpPlan { splits: key.3.clone(), devices: [].into() };
         let kinds = &self.devices.borrow()[devices];
         let made =
             part((self.graph, self.analysis), (&self.needs_grad, &self.kinds, kinds), op, (&plan, count));

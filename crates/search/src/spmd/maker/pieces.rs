@@ -39,7 +39,7 @@ impl FirstPieces {
         let devices = splits.iter().map(|split| split.parts).product();
         let mut draft = Draft::new(&alone, &alone_analysis, "", devices);
         draft.set(first, splits);
-        draft.place(first, &(0..devices).collect::<Vec<_>>())?;
+        draft.place(first, (0..devices).collect::<Vec<_>>())?;
         let plan = draft.finish()?;
         let rewritten = rewrite(&alone, &plan::rewritings(&alone, &alone_analysis, &plan))?;
         let fresh = Analysis::new(&rewritten.graph);

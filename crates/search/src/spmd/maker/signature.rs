@@ -1,7 +1,5 @@
 //! What bundles and edges depend on, as text: those of one text cost the same.
 
-use std::rc::Rc;
-
 use check::held_as;
 use graph::{Arg, Graph, OpId, Source, TensorId};
 use rules::Analysis;
@@ -23,80 +21,106 @@ pub(super) fn signature(graph: &Graph, analysis: &Analysis, needs_grad: &[bool],
     format!("{} {args} {kwargs:?} {dims:?} {inputs:?} {outputs:?} {}", it.target, it.no_grad)
 }
 
+/// Where an operand comes from.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+enum From {
+    Bundle,
+    Span,
+    OtherSpan,
+    Input,
+    Param,
+    Constant,
+}
+
 impl Maker<'_> {
-    /// All that a bundle's costs depend on: its operators, how they are connected, and along which of its dims they go.
-    pub(in super::super) fn bundle_signature(&self, number: usize, dims: &[usize]) -> Rc<str> {
+    /// All that a bundle's costs depend on: its operators, how they are connected, and along which of its dims they go. Lists
+    /// begin with their lengths, where others do not say these.
+    pub(in super::super) fn bundle_signature(&self, number: usize, dims: &[usize]) -> Vec<usize> {
         let ops = &self.bundles.all[number];
         let params = self.params(ops);
-        let mut text = format!("{}", dims.len());
         let first_span = ops.iter().find_map(|op| self.span_of[op.index()]);
+        let mut all = vec![dims.len()];
         for op in ops {
-            // A parameter is on the account of its first reader.
-            let position = |tensor: &TensorId| params.iter().position(|param| param == tensor);
-            let source = |tensor: &TensorId| match &self.graph().tensor(*tensor).source {
-                Source::Op { op, output } if self.bundles.of[op.index()] == number => {
-                    format!("{}.{output}", self.numbers[op.index()])
-                }
-                Source::Op { op, .. } => format!("x{}", u8::from(self.span_of[op.index()] == first_span)),
-                Source::Input { .. } => "i".into(),
-                Source::Param { frozen, .. } => {
-                    let held = held_as(self.graph().tensor(*tensor), self.question.masters);
-                    let readers = self.operators.readers[tensor.index()].len();
-                    let written = if self.graph().new_value(*tensor).is_some() { "w" } else { "" };
-                    let shared = if self.is_shared(*tensor) { "s" } else { "" };
-                    format!(
-                        "p{written}{shared}{}{held:?}{:?}{}",
-                        u8::from(*frozen),
-                        position(tensor),
-                        readers > 1
-                    )
-                }
-                _ => "c".into(),
-            };
-            let inputs: Vec<String> = self.graph().op(*op).inputs().iter().map(source).collect();
-            let along = |index| {
+            // Texts of operators say how many operands, results and loops they have.
+            all.push(self.operators.signature[op.index()]);
+            for (at, tensor) in self.graph().op(*op).inputs().into_iter().enumerate() {
+                self.push_source(&mut all, tensor, (number, first_span, &params));
+                all.push(usize::from(self.repeated.inputs[op.index()][at]));
+            }
+            for tensor in self.graph().op(*op).outputs.iter().flatten() {
+                let (leaves, passes) = (self.leaves(*tensor), self.operators.passes[tensor.index()]);
+                all.extend([usize::from(leaves), usize::from(passes), self.others(*tensor).len()]);
+            }
+            for index in 0..self.question.analysis.op(*op).loops.len() {
                 let class = self.operators.classes.of_loop(*op, index);
-                dims.iter().position(|dim| *dim == class)
-            };
-            let along: Vec<_> = (0..self.question.analysis.op(*op).loops.len()).map(along).collect();
-            let span = self.span_of[op.index()].map(|span| Some(span) == first_span);
-            let goes = |tensor: &TensorId| {
-                (self.leaves(*tensor), self.operators.passes[tensor.index()], self.others(*tensor).len())
-            };
-            let outputs: Vec<_> =
-                self.graph().op(*op).outputs.iter().map(|tensor| tensor.as_ref().map(goes)).collect();
-            let recomputed = (self.repeated.ops[op.index()], &self.repeated.inputs[op.index()]);
-            text += &format!(
-                "\n{} {inputs:?} {outputs:?} {along:?} {:?} {span:?} {recomputed:?} {}",
-                self.operators.signature[op.index()],
-                self.keeps[op.index()],
-                self.operators.wanted[op.index()],
-            );
+                all.push(dims.iter().position(|dim| *dim == class).map_or(0, |at| at + 1));
+            }
+            let keeps = &self.keeps[op.index()];
+            all.extend([keeps.inputs.len(), keeps.outputs.len(), usize::from(keeps.more)]);
+            for (at, (stored, size)) in &keeps.inputs {
+                all.extend([*at, stored.unsigned_abs() as usize, size.unsigned_abs() as usize]);
+            }
+            all.extend(&keeps.outputs);
+            let span = self.span_of[op.index()].map_or(0, |span| 1 + usize::from(Some(span) == first_span));
+            let repeated = self.repeated.ops[op.index()];
+            all.extend([span, usize::from(repeated), usize::from(self.operators.wanted[op.index()])]);
         }
-        text.into()
+        all
     }
 
+    /// Where an operand of a bundle comes from; a parameter is on the account of its first reader.
+    fn push_source(
+        &self,
+        all: &mut Vec<usize>,
+        tensor: TensorId,
+        (number, first_span, params): (usize, Option<usize>, &[TensorId]),
+    ) {
+        match &self.graph().tensor(tensor).source {
+            Source::Op { op, output } if self.bundles.of[op.index()] == number => {
+                all.extend([From::Bundle as usize, self.numbers[op.index()], *output]);
+            }
+            Source::Op { op, .. } if self.span_of[op.index()] == first_span => all.push(From::Span as usize),
+            Source::Op { .. } => all.push(From::OtherSpan as usize),
+            Source::Input { .. } => all.push(From::Input as usize),
+            Source::Param { frozen, .. } => {
+                let held = held_as(self.graph().tensor(tensor), self.question.masters);
+                let position = params.iter().position(|param| *param == tensor).map_or(0, |at| at + 1);
+                let facts = [
+                    *frozen,
+                    self.graph().new_value(tensor).is_some(),
+                    self.is_shared(tensor),
+                    self.operators.readers[tensor.index()].len() > 1,
+                ];
+                all.extend([From::Param as usize, held as usize, position]);
+                all.extend(facts.map(usize::from));
+            }
+            _ => all.push(From::Constant as usize),
+        }
+    }
+
+    /// The same of what is between two bundles, of each of which the first is known that costs the same.
     pub(super) fn edge_signature(
         &self,
         (from, to): (usize, usize),
         tensors: &[(TensorId, usize)],
-        signatures: &[Rc<str>],
-    ) -> String {
-        let mut text = format!("{}\n{}", signatures[from], signatures[to]);
+        same: &[usize],
+    ) -> Vec<usize> {
+        let mut all = vec![same[from], same[to]];
         for (tensor, shared) in tensors {
             let (op, output) = self.graph().producer(*tensor).expect("an operator makes it");
-            let readers = self.operators.readers[tensor.index()]
-                .iter()
-                .filter(|(op, _)| self.bundles.of[op.index()] == to);
-            let readers: Vec<_> = readers
-                .map(|(reader, input)| {
+            let first = all.len();
+            all.extend([0, self.numbers[op.index()], output, *shared]);
+            for (reader, input) in &self.operators.readers[tensor.index()] {
+                if self.bundles.of[reader.index()] == to {
                     let span = self.span_of[reader.index()];
-                    (self.numbers[reader.index()], input, span.is_some() && span == self.span_of[op.index()])
-                })
-                .collect();
-            text += &format!("\n{} {output} {readers:?} {shared}", self.numbers[op.index()]);
+                    let is_same = span.is_some() && span == self.span_of[op.index()];
+                    all.extend([self.numbers[reader.index()], *input, usize::from(is_same)]);
+                }
+            }
+            all[first] = all.len() - first;
         }
-        text
+        all
     }
 }
 
