@@ -285,7 +285,7 @@ impl<'q> Fallback<'q> {
                     minimum
                 }
             };
-            return Ok(minimum.map(|minimum| short.stretched(minimum)));
+            return Ok(minimum.map(|minimum| short.stretched(&minimum)));
         }
         let is_late = || self.space.question.stop.is_late();
         let minimum = solver.solve_nearly(problem, MOST, &is_late);

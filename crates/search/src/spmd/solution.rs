@@ -279,7 +279,7 @@ impl Fallback<'_, '_> {
             Among::Few => solved_among(question, problem, FEW),
         };
         match short {
-            Some(short) => solved(&short.problem).map(|minimum| short.stretched(minimum)),
+            Some(short) => solved(&short.problem).map(|minimum| short.stretched(&minimum)),
             None => solved(problem),
         }
     }

@@ -28,9 +28,12 @@ pub(super) struct Stretches {
     ends: usize,
     /// By a table and how often it counts; by nothing its diagonal. With the table itself, so that nothing else comes to lie
     /// there.
-    times: HashMap<(usize, u32), (Rc<[f64]>, Rc<[f64]>)>,
+    times: HashMap<(usize, u32), Made>,
     pub(super) solved: HashMap<ShortKey, Option<Least>>,
 }
+
+/// A table, and what was made of it.
+type Made = (Rc<[f64]>, Rc<[f64]>);
 
 /// The scopes of a problem's tables, and where these lie: who has them holds them.
 type ShortKey = Vec<usize>;
@@ -45,8 +48,9 @@ pub(super) struct Short {
 
 impl Short {
     /// The same of all bundles.
-    pub(super) fn stretched(&self, minimum: Least) -> Least {
-        Least { values: self.places.iter().map(|place| minimum.values[*place]).collect(), ..minimum }
+    pub(super) fn stretched(&self, minimum: &Least) -> Least {
+        let values = self.places.iter().map(|place| minimum.values[*place]).collect();
+        Least { values, ..*minimum }
     }
 }
 
@@ -106,8 +110,8 @@ impl Stretches {
                 continue;
             };
             let (stands, last) = (at + self.ends * period, at + (layers - self.ends) * period);
-            for segment in stands + period..last {
-                all[segment] = Some(from + stands + (segment - at) % period);
+            for (copy, out) in all[stands + period..last].iter_mut().enumerate() {
+                *out = Some(from + stands + copy % period);
             }
             at += layers * period;
         }
@@ -296,7 +300,7 @@ mod tests {
         assert!(short.left.len() < 40, "{}", short.left.len());
         let (all, few) = (least(&problem), least(&short.problem));
         // It is known what all of them take, where all between the ends choose the same.
-        let stretched = short.stretched(few.clone());
+        let stretched = short.stretched(&few);
         assert_eq!(problem.cost(&stretched.values), few.cost);
         assert!(few.cost >= all.cost && few.cost <= 1.02 * all.cost, "{} {}", few.cost, all.cost);
     }
