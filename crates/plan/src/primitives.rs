@@ -40,7 +40,7 @@ pub struct Decided {
     name: String,
     devices: u32,
     splits: Vec<Option<Vec<Split>>>,
-    placed: Vec<Placed>,
+    placed: Vec<PartDevices>,
     order: Vec<(OpId, OpId)>,
     /// `None` where nothing was said of it.
     recompute: Option<Vec<Vec<OpId>>>,
@@ -63,18 +63,18 @@ pub struct Decided {
 
 /// The devices of an operator's parts: one after the other, or all at once.
 #[derive(Clone, Debug)]
-enum Placed {
+enum PartDevices {
     Some(Vec<Option<u32>>),
     All(Arc<[u32]>),
 }
 
-impl Default for Placed {
+impl Default for PartDevices {
     fn default() -> Self {
         Self::Some(vec![])
     }
 }
 
-impl Placed {
+impl PartDevices {
     fn len(&self) -> usize {
         match self {
             Self::Some(devices) => devices.len(),
@@ -110,7 +110,7 @@ impl Placed {
 impl<'g> Draft<'g> {
     pub fn new(graph: &'g Graph, analysis: &'g Analysis, name: &str, devices: u32) -> Self {
         let count = graph.ops.len();
-        let (splits, placed) = (vec![None; count], vec![Placed::default(); count]);
+        let (splits, placed) = (vec![None; count], vec![PartDevices::default(); count]);
         let blocks = vec![None; count];
         let decided = Decided { name: name.into(), devices, splits, placed, blocks, ..Decided::default() };
         Self::resume(graph, analysis, decided)
@@ -148,13 +148,13 @@ impl<'g> Draft<'g> {
     pub fn set(&mut self, op: OpId, splits: Vec<Split>) {
         let count: u32 = splits.iter().map(|s| s.parts).product();
         self.decided.splits[op.index()] = Some(splits);
-        self.decided.placed[op.index()] = Placed::Some(vec![None; count as usize]);
+        self.decided.placed[op.index()] = PartDevices::Some(vec![None; count as usize]);
     }
 
     /// Forgets what was decided for an operator.
     pub fn clear(&mut self, op: OpId) {
         self.decided.splits[op.index()] = None;
-        self.decided.placed[op.index()] = Placed::default();
+        self.decided.placed[op.index()] = PartDevices::default();
     }
 
     pub fn parts(&self, op: OpId) -> Vec<SubOp> {
@@ -202,7 +202,7 @@ impl<'g> Draft<'g> {
         if let Some(device) = devices.iter().find(|device| **device >= self.decided.devices) {
             return Err(no_device(i64::from(*device), self.decided.devices).at(place(self.graph, op)));
         }
-        self.decided.placed[op.index()] = Placed::All(devices);
+        self.decided.placed[op.index()] = PartDevices::All(devices);
         Ok(())
     }
 

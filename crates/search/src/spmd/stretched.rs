@@ -28,12 +28,12 @@ pub(super) struct Stretches {
     ends: usize,
     /// By a table and how often it counts; by nothing its diagonal. With the table itself, so that nothing else comes to lie
     /// there.
-    times: HashMap<(usize, u32), Made>,
+    times: HashMap<(usize, u32), DerivedTable>,
     pub(super) solved: HashMap<ShortKey, Option<Least>>,
 }
 
 /// A table, and what was made of it.
-type Made = (Rc<[f64]>, Rc<[f64]>);
+type DerivedTable = (Rc<[f64]>, Rc<[f64]>);
 
 /// The scopes of a problem's tables, and where these lie: who has them holds them.
 type ShortKey = Vec<usize>;

@@ -24,7 +24,7 @@ pub(super) fn signature(graph: &Graph, analysis: &Analysis, needs_grad: &[bool],
 /// Where an operand comes from.
 #[derive(Clone, Copy)]
 #[repr(usize)]
-enum From {
+enum OperandSource {
     Bundle,
     Span,
     OtherSpan,
@@ -78,11 +78,13 @@ impl Maker<'_> {
     ) {
         match &self.graph().tensor(tensor).source {
             Source::Op { op, output } if self.bundles.of[op.index()] == number => {
-                all.extend([From::Bundle as usize, self.numbers[op.index()], *output]);
+                all.extend([OperandSource::Bundle as usize, self.numbers[op.index()], *output]);
             }
-            Source::Op { op, .. } if self.span_of[op.index()] == first_span => all.push(From::Span as usize),
-            Source::Op { .. } => all.push(From::OtherSpan as usize),
-            Source::Input { .. } => all.push(From::Input as usize),
+            Source::Op { op, .. } if self.span_of[op.index()] == first_span => {
+                all.push(OperandSource::Span as usize);
+            }
+            Source::Op { .. } => all.push(OperandSource::OtherSpan as usize),
+            Source::Input { .. } => all.push(OperandSource::Input as usize),
             Source::Param { frozen, .. } => {
                 let held = held_as(self.graph().tensor(tensor), self.question.masters);
                 let position = params.iter().position(|param| *param == tensor).map_or(0, |at| at + 1);
@@ -92,10 +94,10 @@ impl Maker<'_> {
                     self.is_shared(tensor),
                     self.operators.readers[tensor.index()].len() > 1,
                 ];
-                all.extend([From::Param as usize, held as usize, position]);
+                all.extend([OperandSource::Param as usize, held as usize, position]);
                 all.extend(facts.map(usize::from));
             }
-            _ => all.push(From::Constant as usize),
+            _ => all.push(OperandSource::Constant as usize),
         }
     }
 
