@@ -154,6 +154,7 @@ def test_wrong_rules_are_caught(register: Any, name: str, right: str, wrong: str
     assert "test_register_op.py:" in str(error.value.fix)
 
 
+@pytest.mark.slow
 def test_large_calls_are_compared_in_small(register: Any) -> None:
     register("a b^ -> a b^")(registering.normal)
     assert not compiled(registering.normal, (2**22, 3)).notes

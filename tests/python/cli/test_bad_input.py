@@ -708,6 +708,7 @@ def test_a_command_in_its_own_process(place: Path) -> None:
     expect("command: unknown plan", err.rstrip("\n"))
 
 
+@pytest.mark.slow
 def test_a_command_that_is_interrupted(tmp_path: Path) -> None:
     started = tmp_path / "started"
     (tmp_path / "slow.py").write_text(

@@ -60,6 +60,7 @@ def text_of(model: Shipped, micro_batches: int = 1, batch: int = 4) -> str:
     return graph_of(example_of(model, batch, model.sequence and 8, micro_batches)).text
 
 
+@pytest.mark.slow
 def test_parameters_are_as_many_as_are_told() -> None:
     pytest.importorskip("transformers")
     for model in SHIPPED.values():
@@ -152,6 +153,7 @@ print(sorted({{"torch", "transformers"}} & set(sys.modules)))
 """
 
 
+@pytest.mark.slow
 def test_a_second_start_imports_no_torch(folder: Path) -> None:
     config = dict(small("alphafold2-87m").config)
     code = SECOND.format(command="simulate", config=config)
@@ -164,6 +166,7 @@ def test_a_second_start_imports_no_torch(folder: Path) -> None:
     assert runs[0].stderr == runs[1].stderr
 
 
+@pytest.mark.slow
 def test_the_second_page_has_the_models_lines_as_the_first_and_imports_no_torch(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -197,6 +200,7 @@ def test_a_plan_is_for_the_devices_of_the_cluster(
     assert "\ndevices 2\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_is_wide_for_exact_tables_has_a_found_plan(folder: Path) -> None:
     """All layers of T5's decoder read the same few values, each of which has many ways on eight devices."""
     graph = Graph(graph_of(example_of(SHIPPED["t5-3.9b"], 8, None)).text)

@@ -127,6 +127,7 @@ def test_random_plans_split_most_operators() -> None:
             assert len(split) >= 0.8 * len(able), (name, seed)
 
 
+@pytest.mark.slow
 def test_random_plans_meet_everything() -> None:
     """Every rule's every dim, every kind of transfer, value splits, nested and uneven splits, repeated
     devices: a counter at zero would mean that the random plans test less than they seem to."""
