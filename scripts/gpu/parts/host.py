@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections import defaultdict
@@ -104,7 +105,7 @@ def _timed(
     def wrap(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
             if name == "call":
-                args = (args[0], clocked(args[1]), *args[2:])
+                args = (clocked(args[0]), *args[1:])
             start = time.perf_counter()
             result = method(self, *args, **kwargs)
             if not planted:
@@ -114,6 +115,7 @@ def _timed(
         return timed
 
     def clocked(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)  # the run knows calls by that name
         def within(*args: Any) -> Any:
             start = time.perf_counter()
             result = function(*args)

@@ -25,9 +25,9 @@ torch.set_num_threads(1)
 
 # What is printed of one: where the gradient of a call's inputs is summed, the second half follows.
 BESIDE = re.compile(
-    r"(\w+_part\w*) = run\.grad_inputs\((?P<call>[^,]+), .*\n"
+    r"(\w+_part\w*) = run\.grad_inputs\((?P<function>\w+), [^)]*?(?P<at>(?:, at=[^)]+)?)\)\n"
     r"(?: *#.*\n)? *\w+ = run\.(?P<kind>\w+)\(\1, .*async_op=True\).*\n"
-    r" *run\.grad_weights\((?P=call)\)\n"
+    r" *run\.grad_weights\((?P=function)(?P=at)\)\n"
 )
 
 

@@ -65,7 +65,7 @@ TOKENS, WIDTH, CHOSEN, BYTES = 32, 16, 2, 8
 EXPERTS = {
     "forward": [("final_hidden_states", TOKENS * WIDTH)],
     # The gradient of the weights of the chosen experts, and that of what all experts read.
-    "backward": [("router_top_value_1", TOKENS * CHOSEN), ("hidden_states_5", TOKENS * WIDTH)],
+    "backward": [("router_top_value_1", TOKENS * CHOSEN), ("hidden_states_3", TOKENS * WIDTH)],
 }
 
 
