@@ -108,6 +108,8 @@ pub use proof::{Computed, Issued, Proof, Traffic};
 pub use purpose::{Masters, Memory, Moment, Phase, Purpose};
 pub use rank_trace::{InstrCost, RankTrace, Work};
 
+use std::borrow::Cow;
+
 use graph::Graph;
 use hashing::Map;
 use program::{Own, Pass, Program};
@@ -132,7 +134,7 @@ pub fn check_held(model: &Graph, program: &Program, masters: &Masters) -> Result
         model,
         program,
         Folding::LONG,
-        &Wanted { masters, rank_traces: false, over: None, batches: 1 },
+        &Wanted { masters, rank_traces: false, over: None, batches: 1, analysis: None },
     )?
     .proof)
 }
@@ -155,7 +157,7 @@ pub fn courses_over(
     folding: Folding<'_>,
     batches: u32,
 ) -> Result<(Proof, Vec<RankTrace>), Vec<Fault>> {
-    let wanted = Wanted { masters, rank_traces: true, over: Some(batches), batches };
+    let wanted = Wanted { masters, rank_traces: true, over: Some(batches), batches, analysis: None };
     let report = checked(model, program, folding, &wanted)?;
     Ok((report.proof, report.rank_traces))
 }
@@ -168,7 +170,7 @@ pub fn courses_folding(
     folding: Folding<'_>,
     batches: u32,
 ) -> Result<(Proof, Vec<RankTrace>), Vec<Fault>> {
-    let wanted = Wanted { masters, rank_traces: true, over: None, batches };
+    let wanted = Wanted { masters, rank_traces: true, over: None, batches, analysis: None };
     let report = checked(model, program, folding, &wanted)?;
     Ok((report.proof, report.rank_traces))
 }
@@ -181,15 +183,8 @@ pub fn courses_of_analysed(
     folding: Folding<'_>,
     batches: u32,
 ) -> Result<(Proof, Vec<RankTrace>), Vec<Fault>> {
-    if program.slices.is_some() || !program.rewritings.is_empty() {
-        return courses_folding(model, program, masters, folding, batches);
-    }
-    let faults = structure::of_model(model, program);
-    if !faults.is_empty() {
-        return Err(faults.list);
-    }
-    let wanted = Wanted { masters, rank_traces: true, over: None, batches };
-    let report = equal(model, analysis, program, folding, &wanted)?;
+    let wanted = Wanted { masters, rank_traces: true, over: None, batches, analysis: Some(analysis) };
+    let report = checked(model, program, folding, &wanted)?;
     Ok((report.proof, report.rank_traces))
 }
 
@@ -199,7 +194,7 @@ pub fn check_folding(model: &Graph, program: &Program, least: u32) -> Result<Pro
         model,
         program,
         Folding::from(least),
-        &Wanted { masters: &Masters::new(), rank_traces: false, over: None, batches: 1 },
+        &Wanted { masters: &Masters::new(), rank_traces: false, over: None, batches: 1, analysis: None },
     )?
     .proof)
 }
@@ -212,6 +207,8 @@ struct Wanted<'m> {
     over: Option<u32>,
     /// Of the step whose memory is told.
     batches: u32,
+    /// Of the model, if it is known: it is that of the program where nothing is rewritten.
+    analysis: Option<&'m Analysis>,
 }
 
 struct Report {
@@ -231,7 +228,10 @@ fn checked(
     }
     let fault = |error: diag::Error| vec![Fault::from(error)];
     let rewritten = program.rewritten(model).map_err(fault)?;
-    let report = equal(&rewritten.graph, &Analysis::new(&rewritten.graph), program, folding, wanted)?;
+    let is_own = program.slices.is_none() && program.rewritings.is_empty();
+    let analysis = wanted.analysis.filter(|_| is_own);
+    let analysis = analysis.map_or_else(|| Cow::Owned(Analysis::new(&rewritten.graph)), Cow::Borrowed);
+    let report = equal(&rewritten.graph, &analysis, program, folding, wanted)?;
     let rewritings = rests_on(model, program.slices.as_ref(), &program.rewritings).map_err(fault)?;
     Ok(Report { proof: Proof { rewritings, ..report.proof }, ..report })
 }

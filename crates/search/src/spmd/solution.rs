@@ -153,8 +153,8 @@ struct Fallback<'r, 'q> {
     /// Seconds that no plan can beat.
     floor: f64,
     inside: &'r mut Inside,
-    /// Seconds below which no plan is, as costs are counted here and layers in the middle of alike ones are divided alike, and
-    /// the weights by which that was found.
+    /// About the seconds below which no plan is, as costs are counted here, and the weights by which that was found: layers in
+    /// the middle of alike ones are divided alike, and while a price is looked for few values count. Nothing is claimed by it.
     promised: (f64, Option<Weights>),
     stretches: Stretches,
 }
