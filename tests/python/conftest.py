@@ -16,6 +16,8 @@ import pytest
 
 import cores
 
+pytest_plugins = ["crashes"]
+
 os.environ.setdefault("SHARDWRIGHT_CACHE", "off")
 os.environ.setdefault("SHARDWRIGHT_PROGRESS", "off")
 # What a search finds by then depends on how busy the machine is.
