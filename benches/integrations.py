@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,17 @@ from small_llama import (
     RATE,
     SMALL,
     WARM_UP,
+    Paired,
     Rows,
     launched,
     llama,
-    loop_of,
     times,
 )
 from tables import Table
 from transformers import TrainerCallback, TrainingArguments
 
 ACCUMULATED = 4
-STEPS, QUICK = 24, 6
+STEPS, QUICK = 48, 6
 
 
 def bench(quick: bool) -> Table:
@@ -70,17 +69,14 @@ def losses_of(trainer: Any, plan: str, steps: int, resume: bool) -> list[float]:
 
 def timed(rank: int, world: int, plan: str, folder: str, steps: int) -> tuple[list[float], list[float]]:
     """Seconds of the Trainer's steps, and of as many of a loop with the same model and optimizer."""
-    clock = _Clock()
     trainer = made(world, plan, folder, arguments(world, folder, steps), LARGE, 64)
+    batch = torch.utils.data.default_collate([Rows(BATCH, 64)[index] for index in range(BATCH)])
+    batch["num_items_in_batch"] = torch.tensor(float(ACCUMULATED * BATCH * 63))
+    clock = _Clock(trainer, [batch] * ACCUMULATED)
     trainer.add_callback(clock)
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.train()
-    model = trainer.model_wrapped
-    batch = torch.utils.data.default_collate([Rows(BATCH, 64)[index] for index in range(BATCH)])
-    batch["num_items_in_batch"] = torch.tensor(float(ACCUMULATED * BATCH * 63))
-    group = [batch] * ACCUMULATED
-    loop = loop_of(lambda: model.train_step(group, scale=1.0), model, trainer.optimizer.optimizer, steps)
-    return clock.seconds[2:], loop[2:]
+    return clock.paired.seconds()
 
 
 def made(
@@ -124,15 +120,16 @@ class Stops(TrainerCallback):
 
 
 class _Clock(TrainerCallback):
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-        self._start = 0.0
+    def __init__(self, trainer: Any, group: list[Any]) -> None:
+        self.paired = Paired()
+        self._trainer, self._group = trainer, group
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._start = time.perf_counter()
+        self.paired.begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.seconds.append(time.perf_counter() - self._start)
+        model, optimizer = self._trainer.model_wrapped, self._trainer.optimizer.optimizer
+        self.paired.end(lambda: model.train_step(self._group, scale=1.0), model, optimizer)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,10 @@ from small_llama import (
     LARGE,
     RATE,
     SMALL,
+    Paired,
     Share,
     launched,
     llama,
-    loop_of,
     times,
     words,
 )
@@ -37,7 +36,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from shardwright.integrations.lightning import ShardwrightStrategy
 
-STEPS, QUICK = 24, 6
+STEPS, QUICK = 48, 6
 
 
 def bench(quick: bool) -> Table:
@@ -81,19 +80,27 @@ class Llama(L.LightningModule):
 
 
 class Notes(Callback):
-    """Losses and seconds of steps."""
+    """Losses."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
-        self.seconds: list[float] = []
-        self._start = 0.0
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        self._start = time.perf_counter()
 
     def on_train_batch_end(self, _: Any, __: Any, outputs: Any, *___: Any) -> None:
         self.losses.append(float(outputs["loss"]))
-        self.seconds.append(time.perf_counter() - self._start)
+
+
+class Clock(Callback):
+    def __init__(self) -> None:
+        self.paired = Paired()
+        rows = torch.utils.data.default_collate([Rows(BATCH, 64)[at] for at in range(BATCH)])
+        self._batch = "training_step", rows, None
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.paired.begin()
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        model = trainer.strategy._running.running.model
+        self.paired.end(lambda: model.train_step(self._batch), model, trainer.optimizers[0])
 
 
 def plain(folder: str, steps: int) -> list[float]:
@@ -103,7 +110,8 @@ def plain(folder: str, steps: int) -> list[float]:
 
 def trained(rank: int, world: int, plan: str, folder: str, steps: int, whole: bool) -> list[float]:
     """An epoch is half of the steps."""
-    trainer, notes = made(rank, world, plan, folder, 2 if whole else 1)
+    notes = Notes()
+    trainer = made(rank, world, plan, folder, 2 if whole else 1, notes)
     loader = DataLoader(Rows(BATCH * steps // 2, 16), BATCH)
     last = str(Path(folder, "last.ckpt")) if world and whole else None
     trainer.fit(Llama(SMALL, steps), loader, ckpt_path=last)
@@ -115,26 +123,22 @@ by_plan = launched(trained)
 
 def timed(rank: int, world: int, plan: str, folder: str, steps: int) -> tuple[list[float], list[float]]:
     """Seconds of the trainer's steps, and of as many of a loop with the same model and optimizer."""
-    trainer, notes = made(rank, world, plan, folder, 1)
+    clock = Clock()
+    trainer = made(rank, world, plan, folder, 1, clock)
     trainer.fit(Llama(LARGE, steps), DataLoader(Rows(BATCH * steps, 64), BATCH))
-    model = trainer.strategy._running.running.model
-    rows = torch.utils.data.default_collate([Rows(BATCH, 64)[at] for at in range(BATCH)])
-    batch = "training_step", rows, None
-    loop = loop_of(lambda: model.train_step(batch), model, trainer.optimizers[0], steps)
-    return notes.seconds[2:], loop[2:]
+    return clock.paired.seconds()
 
 
-def made(rank: int, world: int, plan: str, folder: str, epochs: int) -> tuple[Any, Notes]:
+def made(rank: int, world: int, plan: str, folder: str, epochs: int, notes: Callback) -> Any:
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    notes = Notes()
     chosen: dict[str, Any] = {"devices": 1}
     if world:
         # As torchrun says it, by which Lightning knows that processes are there already.
         os.environ.update(GROUP_RANK="0", TORCHELASTIC_RUN_ID="bench")
         cut = {"micro_batches": 4} if "stages" in plan else {}
         chosen = {"devices": world, "strategy": ShardwrightStrategy(plan, progress=False, **cut)}
-    trainer = L.Trainer(
+    return L.Trainer(
         accelerator="cpu",
         max_epochs=epochs,
         gradient_clip_val=CLIP,
@@ -144,4 +148,3 @@ def made(rank: int, world: int, plan: str, folder: str, epochs: int) -> tuple[An
         enable_model_summary=False,
         **chosen,
     )
-    return trainer, notes

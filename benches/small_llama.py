@@ -73,18 +73,32 @@ def launched(trained: Callable[..., list[float]]) -> Callable[..., list[float]]:
     return by_plan
 
 
-def loop_of(step: Callable[[], Tensor], model: Any, optimizer: Any, steps: int) -> list[float]:
-    """Seconds of the steps of a loop of one's own."""
-    model.train()
-    seconds = []
-    for _ in range(steps):
-        start = time.perf_counter()
+class Paired:
+    """Seconds of a trainer's steps, and after each of them of a step as a loop of one's own takes it.
+
+    So both are of the same moments, with the same model and optimizer.
+    """
+
+    def __init__(self) -> None:
+        self.trainer: list[float] = []
+        self.own: list[float] = []
+        self._start = 0.0
+
+    def begin(self) -> None:
+        self._start = time.perf_counter()
+
+    def end(self, step: Callable[[], Tensor], model: Any, optimizer: Any) -> None:
+        self.trainer.append(time.perf_counter() - self._start)
+        self.begin()
         step().item()
         sw.clip_grad_norm_(model, CLIP)
         optimizer.step()
         optimizer.zero_grad()
-        seconds.append(time.perf_counter() - start)
-    return seconds
+        self.own.append(time.perf_counter() - self._start)
+
+    def seconds(self) -> tuple[list[float], list[float]]:
+        """Without the first two."""
+        return self.trainer[2:], self.own[2:]
 
 
 def times(table: Table, timed: Callable[..., tuple[list[float], list[float]]], *given: Any) -> Table:
