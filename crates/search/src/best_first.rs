@@ -339,6 +339,12 @@ impl<'q, 'w> Search<'q, 'w> {
             self.go_by(few, fallback);
             return Ok(());
         }
+        if let Some(same) = self.same_as(&plan).cloned() {
+            if !same.fits() {
+                self.after_what_does_not_fit(fallback, &Evaluated { plan, ..same });
+            }
+            return Ok(());
+        }
         (self.watch)(&name.to_string());
         let candidate = match self.evaluated(plan) {
             Err(error) if !is_usual(&name) && is_refusal(&error) => {
@@ -349,14 +355,26 @@ impl<'q, 'w> Search<'q, 'w> {
         };
         let place = fallback.place + fallback.at;
         if !candidate.fits() {
-            let at = fallback.at + self.skipped(&fallback, &candidate);
-            if at + 1 < fallback.names.len() {
-                self.next_of(Fallback { at, ..fallback }, Some(&candidate));
-            }
+            self.after_what_does_not_fit(fallback, &candidate);
         }
         self.found.rows.push(candidate);
         self.places.push(place);
         Ok(())
+    }
+
+    /// What was looked at by another name, where not all names are wanted: what one asks for besides may change nothing.
+    fn same_as(&self, plan: &Plan) -> Option<&Evaluated> {
+        let unnamed = |other: &Plan| Plan { name: plan.name.clone(), ..other.clone() };
+        let quickly = |other: &Plan| other.schedule == plan.schedule && other.blocks == plan.blocks;
+        let is_same = |row: &&Evaluated| quickly(&row.plan) && unnamed(&row.plan) == *plan;
+        self.found.rows.iter().find(is_same).filter(|_| !self.looks_at_all())
+    }
+
+    fn after_what_does_not_fit(&mut self, fallback: Fallback, candidate: &Evaluated) {
+        let at = fallback.at + self.skipped(&fallback, candidate);
+        if at + 1 < fallback.names.len() {
+            self.next_of(Fallback { at, ..fallback }, Some(candidate));
+        }
     }
 
     /// How many of the next plans do not fit, either, if this one does not: they save what layers keep, and the last one

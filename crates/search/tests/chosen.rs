@@ -257,7 +257,12 @@ fn names(devices: u32, batches: u32) -> Vec<String> {
     });
     let divided = usual.iter().filter(|name| name.contains("megatron") && !name.contains("stages"));
     let instead = divided.flat_map(|name| INSTEAD.map(|set| name.replace("megatron", set)));
-    usual.iter().cloned().chain(other).chain(offload).chain(instead).collect()
+    let is_whole = |name: &&String| name.ends_with("recompute") && !name.contains("zero");
+    let parted = usual.iter().filter(is_whole).filter(|name| name.contains("1f1b"));
+    let parted = parted.flat_map(|name| {
+        ["1f1b", "gpipe", "zb-v"].map(|other| name.replace("1f1b x", &format!("{other} x coshard x")))
+    });
+    usual.iter().cloned().chain(other).chain(offload).chain(instead).chain(parted).collect()
 }
 
 /// Sets that divide a model in the place of `megatron`.
@@ -273,6 +278,7 @@ fn nothing_takes_less_than_it_must() {
         include_str!("../../../tests/python/golden/mlp.graph"),
         include_str!("../../../tests/python/golden/resnet.graph"),
         include_str!("../../../tests/python/golden/two_losses.graph"),
+        include_str!("graphs/experts.graph"),
         CAUSAL,
     ];
     let clusters = [

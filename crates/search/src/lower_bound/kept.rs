@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use compiler::Costs;
+use graph::{Graph, OpId};
 use plan::{Plan, Schedule};
 
 use super::parts::OperatorCost;
@@ -42,7 +43,8 @@ impl Kept {
         if !plan.offload.is_empty() || plan.tokens > 1 {
             return by_stage;
         }
-        let keeps = keeps(graph, &self.costs, &spans_of(graph, &plan.recompute, &self.arriving));
+        let spans = outermost(graph, &plan.recompute);
+        let keeps = keeps(graph, &self.costs, &spans_of(graph, &spans, &self.arriving));
         let mut of_blocks = vec![0; plan.block_count() as usize];
         for op in graph.op_ids().filter(|op| self.wanted[op.index()]) {
             let op_bytes = part(&keeps[op.index()], &costs[op.index()]);
@@ -68,11 +70,22 @@ fn at_once(plan: &Plan, stages: &Stages<'_>, stage: usize, batches: u32) -> u32 
     }
 }
 
+/// What a span inside of another one keeps is there only while that is computed again.
+fn outermost(graph: &Graph, spans: &[Vec<OpId>]) -> Vec<Vec<OpId>> {
+    let mut seen = vec![false; graph.ops.len()];
+    let mut is_new = |span: &&Vec<OpId>| {
+        let is_inside = span.iter().any(|op| seen[op.index()]);
+        span.iter().for_each(|op| seen[op.index()] = true);
+        !is_inside
+    };
+    spans.iter().filter(|span| is_new(span)).cloned().collect()
+}
+
 fn part(keeps: &Keeps, cost: &OperatorCost) -> u64 {
     let share = |(at, (stored, all)): &(usize, (i64, i64))| {
         (cost.inputs[*at] as f64 * *stored as f64 / *all as f64) as u64
     };
     let read: u64 = keeps.inputs.iter().map(share).sum();
     let made: u64 = keeps.outputs.iter().map(|at| cost.outputs[*at]).sum();
-    read + made
+    read + made + if keeps.more { cost.more } else { 0 }
 }

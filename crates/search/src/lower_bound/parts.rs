@@ -6,7 +6,7 @@ use std::rc::Rc;
 use cluster::{Device, Direction, OpCost};
 use compiler::{Costs, Kinds, PartCost};
 use graph::{Arg, Dtype, Graph, OpId};
-use plan::{On, Plan, Split};
+use plan::{On, OpPlan, Plan, Split};
 use rules::{Analysis, Kind};
 
 use crate::Question;
@@ -24,6 +24,8 @@ pub(super) struct OperatorCost {
     /// The inputs that backward needs, and whether it needs something else that forward made.
     pub(super) kept: Vec<usize>,
     pub(super) keeps_own: bool,
+    /// Bytes that it keeps for backward and nothing else has.
+    pub(super) more: u64,
 }
 
 /// All of the operators of a graph. Those that are alike have one number, and cost the same.
@@ -140,15 +142,15 @@ impl GraphFacts<'_> {
 
     fn smallest(self, plan: &Plan, op: OpId) -> OperatorCost {
         let mut costs = Costs::new(self.graph, self.analysis, op, self.needs_grad);
-        self.cost(op, costs.cheapest(plan.op(op)))
+        self.cost(op, plan.op(op), costs.cheapest(plan.op(op)))
     }
 
     fn part(self, plan: &Plan, op: OpId, index: u32) -> OperatorCost {
         let mut costs = Costs::new(self.graph, self.analysis, op, self.needs_grad);
-        self.cost(op, costs.part(plan.op(op), index))
+        self.cost(op, plan.op(op), costs.part(plan.op(op), index))
     }
 
-    fn cost(self, op: OpId, part: &PartCost) -> OperatorCost {
+    fn cost(self, op: OpId, plan: &OpPlan, part: &PartCost) -> OperatorCost {
         let (graph, cost) = (self.graph, &part.cost);
         let op_cost = |operations: u64, bytes: compiler::Bytes| OpCost {
             operations: operations as f64,
@@ -158,19 +160,35 @@ impl GraphFacts<'_> {
             shape.iter().map(|size| size.unsigned_abs()).product::<u64>() * dtype.bytes() as u64
         };
         let read = graph.op(op).inputs();
-        let sizes = part.inputs.iter().zip(&read);
+        let sizes = part.inputs.iter().zip(&read).enumerate();
         let made = part.outputs.iter().zip(&graph.op(op).outputs);
         OperatorCost {
             forward: op_cost(cost.flops, cost.forward),
             backward: op_cost(cost.gradients.iter().sum(), cost.backward),
             of: (op, graph.computes_in(op).unwrap_or(Dtype::F32)),
-            inputs: sizes.map(|(shape, tensor)| bytes(shape, graph.tensor(*tensor).dtype)).collect(),
+            inputs: sizes
+                .map(|(at, (shape, tensor))| {
+                    bytes(shape, graph.tensor(*tensor).dtype) / self.shares(op, plan, at)
+                })
+                .collect(),
             outputs: made
                 .map(|(shape, tensor)| tensor.map_or(0, |tensor| bytes(shape, graph.tensor(tensor).dtype)))
                 .collect(),
             kept: cost.kept.inputs.clone(),
             keeps_own: cost.kept.more > 0 || !cost.kept.outputs.is_empty(),
+            more: cost.kept.more,
         }
+    }
+
+    /// Of how many parts each has its own experts of an input, where rows are exchanged: a part computes as much as of all
+    /// experts, and has those alone.
+    fn shares(self, op: OpId, plan: &OpPlan, input: usize) -> u64 {
+        let carried = &self.analysis.op(op).inputs[input];
+        let parts = |split: &Split| match split.on {
+            On::Exchange { experts, .. } if carried.contains(&Some(experts)) => u64::from(split.parts),
+            _ => 1,
+        };
+        plan.splits.iter().map(parts).product()
     }
 
     /// In its place are others in each slice of the sequence, of which nothing is known here.
@@ -184,6 +202,7 @@ impl GraphFacts<'_> {
             outputs: vec![0; outputs],
             kept: vec![],
             keeps_own: false,
+            more: 0,
         }
     }
 }

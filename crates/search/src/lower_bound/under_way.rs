@@ -43,7 +43,7 @@ pub(super) fn most(
     Some(lanes.iter().map(of_lane).collect())
 }
 
-/// The blocks on their stages, if each is on one, and trains.
+/// The blocks on their stages, if each is on one, and the first one trains.
 fn shape(question: &Question<'_>, plan: &Plan, stages: &Stages<'_>, arriving: &[bool]) -> Option<Shape> {
     let graph = question.graph;
     // Blocks that share what forward updates are ordered by that, too.
@@ -60,6 +60,7 @@ fn shape(question: &Question<'_>, plan: &Plan, stages: &Stages<'_>, arriving: &[
         if last.is_none_or(|(known, other)| known != stage || !std::ptr::eq(other, list)) {
             let mut on = list.to_vec();
             on.sort_unstable();
+            on.dedup();
             if *devices[stage].get_or_insert_with(|| on.clone()) != on {
                 return None;
             }
@@ -80,8 +81,10 @@ fn shape(question: &Question<'_>, plan: &Plan, stages: &Stages<'_>, arriving: &[
             }
         }
     }
-    let is_plain = |block: &Block| block.trains && block.devices.len() == 1;
+    let is_on_one = |block: &Block| block.devices.len() == 1;
     // In a chain nothing that a device keeps of one block for another changes their order.
     let is_chain = (1..blocks.len()).all(|block| blocks[block].reads.contains(&(block - 1)));
-    (is_chain && blocks.iter().all(is_plain)).then_some(Shape { blocks, ..Shape::default() })
+    // Gradients go back through all blocks behind one that trains, and none before the first.
+    let is_plain = is_chain && blocks[0].trains && blocks.iter().all(is_on_one);
+    is_plain.then_some(Shape { blocks, ..Shape::default() })
 }

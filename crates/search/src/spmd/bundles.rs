@@ -43,10 +43,41 @@ pub(super) struct Bundle {
     pub(super) params: Vec<TensorId>,
 }
 
-/// What it takes to bring values from one bundle to another, and gradients back: a row for each choice of the first.
+/// What it takes to bring values from one bundle to another, and gradients back.
 pub(super) struct Edge {
     pub(super) ends: (usize, usize),
-    pub(super) prices: Rc<Vec<MessagePrice>>,
+    pub(super) prices: Rc<EdgePrices>,
+}
+
+/// For each choice of the first bundle and of the second. Most choices write, or read, as others do: those that do so alike
+/// are one row, or one column.
+#[derive(Default)]
+pub(super) struct EdgePrices {
+    pub(super) row_of: Vec<usize>,
+    pub(super) column_of: Vec<usize>,
+    /// Row after row.
+    pub(super) table: Vec<MessagePrice>,
+}
+
+impl EdgePrices {
+    pub(super) fn price(&self, from: usize, to: usize) -> &MessagePrice {
+        &self.table[self.row_of[from] * self.columns() + self.column_of[to]]
+    }
+
+    /// A number of each price, for all choices of the first bundle one after another.
+    pub(super) fn each(&self, number: impl Fn(&MessagePrice) -> f64) -> Rc<[f64]> {
+        let numbers: Vec<f64> = self.table.iter().map(number).collect();
+        let mut all = Vec::with_capacity(self.row_of.len() * self.column_of.len());
+        for row in &self.row_of {
+            let numbers = &numbers[row * self.columns()..];
+            all.extend(self.column_of.iter().map(|column| numbers[*column]));
+        }
+        all.into()
+    }
+
+    fn columns(&self) -> usize {
+        self.column_of.iter().max().map_or(0, |last| last + 1)
+    }
 }
 
 /// What is known of an operator.

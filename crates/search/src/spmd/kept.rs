@@ -11,7 +11,7 @@ pub(crate) struct Keeps {
     /// With the share of its elements that are there: of what is expanded it is less.
     pub(crate) inputs: Vec<(usize, KeptPart)>,
     pub(crate) outputs: Vec<usize>,
-    pub(super) more: bool,
+    pub(crate) more: bool,
 }
 
 /// So many elements of so many.

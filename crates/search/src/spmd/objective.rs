@@ -173,8 +173,7 @@ impl<'o> Objective<'o> {
         }
         for edge in &self.space.edges {
             let at = Rc::as_ptr(&edge.prices) as usize;
-            let costs =
-                moved.entry(at).or_insert_with(|| edge.prices.iter().map(|it| self.moved(it)).collect());
+            let costs = moved.entry(at).or_insert_with(|| edge.prices.each(|price| self.moved(price)));
             terms.push(Term { scope: vec![edge.ends.0, edge.ends.1], costs: Rc::clone(costs) });
         }
         let sizes = self.space.bundles.iter().map(|bundle| bundle.choices.len()).collect();

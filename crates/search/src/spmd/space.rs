@@ -38,7 +38,7 @@ impl<'q> Space<'q> {
     /// What an edge costs under choices of all bundles.
     pub(super) fn price<'e>(&self, edge: &'e Edge, values: &[usize]) -> &'e MessagePrice {
         let (from, to) = edge.ends;
-        &edge.prices[values[from] * self.bundles[to].choices.len() + values[to]]
+        edge.prices.price(values[from], values[to])
     }
 
     /// The loops that an operator's digits divide under a choice of its bundle.

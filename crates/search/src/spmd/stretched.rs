@@ -232,8 +232,8 @@ fn far_sources(edges: &[Edge], segments: &[usize], apart: usize) -> Vec<bool> {
 mod tests {
     use elimination::Solver;
 
-    use super::super::bundles::Unary;
-    use super::super::messages::MessagePrice;
+    use super::super::bundles::{EdgePrices, Unary};
+
     use super::*;
 
     const SIZE: usize = 5;
@@ -252,7 +252,7 @@ mod tests {
 
     fn deep(layers: usize) -> Deep {
         let kinds: Vec<Rc<Vec<Unary>>> = (0..4).map(|_| Rc::new(vec![Unary::default(); SIZE])).collect();
-        let prices: Vec<Rc<Vec<MessagePrice>>> = (0..5).map(|_| Rc::default()).collect();
+        let prices: Vec<Rc<EdgePrices>> = (0..5).map(|_| Rc::default()).collect();
         let (unaries, pairs): (Vec<_>, Vec<_>) = (
             (0..4).map(|at| table(at, SIZE)).collect(),
             (0..5).map(|at| table(at + 9, SIZE * SIZE)).collect(),

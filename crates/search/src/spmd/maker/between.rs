@@ -7,7 +7,7 @@ use graph::TensorId;
 use hashing::Map;
 use sharding::{AXES, COPIES};
 
-use super::super::bundles::{Bundle, Edge};
+use super::super::bundles::{Bundle, Edge, EdgePrices};
 use super::super::messages::{Count, MessagePrice, SizesId};
 use super::super::sharding::{Sharding, complete, learns, read, written};
 use super::Maker;
@@ -170,7 +170,7 @@ impl Maker<'_> {
                 between.entry((bundle, *other)).or_default().push((tensor, others.len()));
             }
         }
-        let mut known: HashMap<Vec<usize>, Rc<Vec<MessagePrice>>> = HashMap::new();
+        let mut known: HashMap<Vec<usize>, Rc<EdgePrices>> = HashMap::new();
         let mut edges = vec![];
         for (ends, tensors) in between {
             if self.question.stop.is_late() {
@@ -190,22 +190,31 @@ impl Maker<'_> {
         bundles: &[Bundle],
         (from, to): (usize, usize),
         tensors: &[(TensorId, usize)],
-    ) -> Vec<MessagePrice> {
+    ) -> EdgePrices {
         let (rows, columns) = (bundles[from].choices.len(), bundles[to].choices.len());
-        let mut all = vec![MessagePrice::default(); rows * columns];
+        let (mut writings, mut reading): (Vec<Vec<_>>, Vec<Vec<_>>) =
+            (vec![vec![]; rows], vec![vec![]; columns]);
+        let mut tables = vec![];
         for (tensor, shared) in tensors {
-            let (writes, of_row) = distinct((0..rows).map(|at| self.written(*tensor, at)));
-            let (reads, of_column) = distinct((0..columns).map(|at| self.reads(*tensor, to, at)));
-            let table = self.table(*tensor, &writes, &reads);
-            let shares: Vec<f64> = (0..rows).map(|at| self.share(*tensor, *shared, at)).collect();
-            for (candidate, write) in of_row.iter().enumerate() {
-                for (column, read) in of_column.iter().enumerate() {
-                    let sum = &mut all[candidate * columns + column];
-                    *sum = *sum + table[*write][*read].times(shares[candidate]);
-                }
+            let (writes, write_of) = distinct((0..rows).map(|at| self.written(*tensor, at)));
+            let (reads, read_of) = distinct((0..columns).map(|at| self.reads(*tensor, to, at)));
+            tables.push(self.table(*tensor, &writes, &reads));
+            for (at, writing) in writings.iter_mut().enumerate() {
+                writing.push((write_of[at], self.share(*tensor, *shared, at).to_bits()));
             }
+            reading.iter_mut().zip(read_of).for_each(|(reading, read)| reading.push(read));
         }
-        all
+        let ((writings, row_of), (reading, column_of)) =
+            (distinct(writings.into_iter()), distinct(reading.into_iter()));
+        let price = |writing: &[(usize, u64)], reading: &[usize]| {
+            let parts = tables.iter().zip(writing.iter().zip(reading));
+            let parts = parts
+                .map(|(table, ((write, share), read))| table[*write][*read].times(f64::from_bits(*share)));
+            parts.fold(MessagePrice::default(), |all, part| all + part)
+        };
+        let table = writings.iter().flat_map(|writing| reading.iter().map(move |it| (writing, it)));
+        let table = table.map(|(writing, reading)| price(writing, reading)).collect();
+        EdgePrices { row_of, column_of, table }
     }
 }
 
