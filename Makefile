@@ -84,7 +84,7 @@ docs: $(VENV)/.docs ## the documentation as a site, in target/site; links that l
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 quick: build ## the inner loop: CASES of each test that takes no processes and no time, 0 for all
-	$(CARGO_TEST)
+	$(CARGO_TEST) $(if $(NEXTEST),--profile quick)
 	$(PYTEST) -m "not processes and not slow" --cases=$(CASES)
 
 hosts: build ## training on hosts that are namespaces, each with a network of its own: root only, eight minutes

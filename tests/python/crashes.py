@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 FOLDER = "SHARDWRIGHT_TEST_CRASHES"
-_open = []
 
 
 @pytest.hookimpl(trylast=True)
@@ -21,8 +20,7 @@ def pytest_configure() -> None:
     if worker is None:
         os.environ[FOLDER] = tempfile.mkdtemp()
     elif FOLDER in os.environ:
-        _open.append(Path(os.environ[FOLDER], worker).open("w"))
-        faulthandler.enable(_open[-1])
+        faulthandler.enable(os.open(Path(os.environ[FOLDER], worker), os.O_WRONLY | os.O_CREAT))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

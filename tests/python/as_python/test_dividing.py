@@ -97,6 +97,7 @@ def rules(captured: Captured) -> list[str | None]:
 # ---- stated --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.oldest
 @pytest.mark.parametrize("devices", [2, 3])
 @pytest.mark.parametrize(
@@ -162,6 +163,7 @@ def test_gradients_of_parameters_that_are_not_summed_are_refused() -> None:
         verify(captured.graph_text, edited)
 
 
+@pytest.mark.slow
 def test_a_class_is_stated_once_for_all_its_modules() -> None:
     class Here(models.Ffn):
         pass
@@ -177,6 +179,7 @@ def test_a_class_is_stated_once_for_all_its_modules() -> None:
     assert rules(captured_model(model, args)) == [None]
 
 
+@pytest.mark.slow
 def test_a_size_may_be_an_argument() -> None:
     class Sizes(nn.Module):
         def __init__(self) -> None:
@@ -194,6 +197,7 @@ def test_a_size_may_be_an_argument() -> None:
         train(model, args, captured, Plan.named(Graph(captured.graph_text), plan, 2))
 
 
+@pytest.mark.slow
 def test_micro_batches_are_proved_with_rules() -> None:
     model, args = models.example(sw.opaque(models.Ffn(), ROWS), batch=8)
 
@@ -252,6 +256,7 @@ def test_what_updates_or_draws_is_not_divided(kind: type[nn.Module], why: str) -
     assert rules(captured) == [None, None] and f"as no rule was found: {why}" in captured.notes[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "rule"),
     [
@@ -311,6 +316,7 @@ def own_part(rule: str | None) -> str | None:
     return rule and re.sub(r"^((held\d+\^ ?)+, )*", "", rule).replace(" ; found", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FOUND)
 def test_what_is_found_is_used_and_said(kind: type[nn.Module]) -> None:
     model, args, captured = divided(kind)
@@ -335,6 +341,7 @@ def test_a_batch_that_decides_together_is_not_divided(kind: type[nn.Module]) -> 
     assert expected or "as no rule was found: " in captured.notes[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [models.Large, models.Sized])
 def test_a_batch_that_decides_by_its_size_is_not_divided(kind: type[nn.Module]) -> None:
     """Where the example is too small to show it, other sizes do."""
@@ -350,6 +357,7 @@ def test_a_branch_that_no_number_takes_is_made_to_be_taken() -> None:
     )
 
 
+@pytest.mark.slow
 def test_ints_that_belong_together_are_drawn_by_rows() -> None:
     torch.manual_seed(1)
     ids = torch.tensor([[1, 7, 2], [7, 3, 1], [2, 2, 7], [0, 7, 8], [7, 1, 1]])
@@ -362,6 +370,7 @@ def test_ints_that_belong_together_are_drawn_by_rows() -> None:
     assert "all rows of tensor 1 are alike in the example" in captured.notes[0]
 
 
+@pytest.mark.slow
 def test_modules_of_one_class_may_have_different_rules() -> None:
     torch.manual_seed(1)
     model, args = models.example(models.Large(100), models.Large(4), models.Large(100))
@@ -373,6 +382,7 @@ def test_modules_of_one_class_may_have_different_rules() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_what_is_stated_is_not_looked_for() -> None:
     model, args = models.example(sw.opaque(models.Ffn(), "b s^ h^ -> b s^ h^"), models.Ffn())
     captured = captured_model(model, args, discover=True)
@@ -385,6 +395,7 @@ def test_nothing_is_looked_for_unasked() -> None:
     assert rules(captured) == [None] and "whole on each device" in captured.notes[0]
 
 
+@pytest.mark.slow
 def test_a_module_in_single_precision_is_tried_in_double() -> None:
     class Casts(models.Ffn):
         def forward(self, x: Tensor) -> Tensor:
@@ -396,6 +407,7 @@ def test_a_module_in_single_precision_is_tried_in_double() -> None:
     assert list(map(own_part, rules(captured_model(model, args, discover=True)))) == ["a b c^ -> a b c^"]
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes_and_leaves_the_model() -> None:
     model, args, captured = divided(models.Experts)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -431,6 +443,7 @@ def test_rules_that_are_found_are_of_the_values_that_they_were_tried_on() -> Non
     assert key(model, args) == before[0] and key(model, args, discover=True) != before[1]
 
 
+@pytest.mark.slow
 def test_starting_takes_what_was_found_from_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -454,6 +467,7 @@ def test_starting_takes_what_was_found_from_the_cache(
         assert "divided by a rule that was found" in text
 
 
+@pytest.mark.slow
 def test_commands_find_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from shardwright.cli import main
 
@@ -468,6 +482,7 @@ def test_commands_find_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "divided by a rule that was found" in said.err + said.out
 
 
+@pytest.mark.slow
 def test_functions_of_autograd_are_tried_too() -> None:
     torch.manual_seed(3)
     model, args = test_opaque.Functions().double(), (torch.randn(4, 8, dtype=torch.float64),)
@@ -484,6 +499,7 @@ def test_functions_of_autograd_are_tried_too() -> None:
         train(model, args, captured, plan)
 
 
+@pytest.mark.slow
 def test_gradients_inside_of_a_forward_are_of_each_sample() -> None:
     torch.manual_seed(3)
     model, args = test_opaque.Forces().double(), (torch.randn(4, 8, dtype=torch.float64),)

@@ -319,6 +319,7 @@ def outputs(plan: str, **options: Any) -> list[list[Tensor]]:
     return run_local(2, rank)
 
 
+@pytest.mark.slow
 def test_random_numbers_are_those_of_the_seed_on_all_ranks() -> None:
     before = random.getstate()
     first, second = outputs("replicate")
@@ -351,6 +352,7 @@ def small(inner: nn.Module) -> Captured:
     return capture(Note(inner).double(), (torch.randn(4, 8, dtype=torch.float64),), known_inputs=())
 
 
+@pytest.mark.slow
 def test_modules_that_run_as_they_are_are_told() -> None:
     model, args, captured = captured_model("routed")
     [routers, loss, advice] = captured.notes

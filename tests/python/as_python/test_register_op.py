@@ -39,6 +39,7 @@ def rules() -> dict[str, str | None]:
     return {name: one.rule for name, one in zip(names, operators, strict=True)}
 
 
+@pytest.mark.slow
 @pytest.mark.oldest
 def test_all_kinds_of_functions_have_their_rule() -> None:
     captured = whole()[2]
@@ -163,6 +164,7 @@ def test_large_calls_are_compared_in_small(register: Any) -> None:
         compiled(registering.normal, (3, 2**22))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_warned_of(register: Any) -> None:
     register("a^ b -> a^ b")(registering.numbered)
     with pytest.warns(UserWarning, match="the rule of `registering:numbered` was not compared: it has"):
@@ -170,6 +172,7 @@ def test_what_cannot_be_compared_is_warned_of(register: Any) -> None:
     assert len(captured.notes) == 1
 
 
+@pytest.mark.slow
 def test_a_function_that_takes_no_random_numbers_is_given_its_own(register: Any) -> None:
     options: Any = {"fake": lambda x: x.new_empty(x.shape[:1])}
 
@@ -187,6 +190,7 @@ def test_a_function_that_takes_no_random_numbers_is_given_its_own(register: Any)
         calls(registering.picky_mean)
 
 
+@pytest.mark.slow
 def test_a_maximum_is_only_over_parts_where_there_is_no_gradient(register: Any) -> None:
     register("a b> -> a")(registering.largest)
     rule = lambda captured: Graph(captured.graph_text).operators[0].rule  # noqa: E731

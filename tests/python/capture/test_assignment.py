@@ -60,6 +60,7 @@ def test_an_assignment_is_an_operator_and_the_model_is_divided(maximize: bool) -
     assert assigning.linear_sum_assignment is linear_sum_assignment
 
 
+@pytest.mark.slow
 def test_more_columns_than_rows_and_more_rows_than_columns() -> None:
     boxes, objects = call()
     for one in (boxes, boxes[:, :2]):

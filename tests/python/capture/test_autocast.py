@@ -225,6 +225,7 @@ def error(ours: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
     return (gap / sum(float(x.double().norm() ** 2) for x in truth.values())) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "plan", "devices"),
     [

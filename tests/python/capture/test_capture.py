@@ -111,6 +111,7 @@ def test_the_text_knows_no_folder() -> None:
     assert os.getcwd() not in capture(module, args).graph_text
 
 
+@pytest.mark.slow
 def test_the_module_is_left_as_it_was() -> None:
     module, args = models.resnet()
     before = {name: value.clone() for name, value in module.state_dict().items()}
@@ -619,6 +620,7 @@ def test_probabilities_of_coins_have_a_gradient_of_zeros() -> None:
     assert "aten.lt.Tensor" in text
 
 
+@pytest.mark.slow
 def test_a_recurrent_layer_without_dropout_draws_nothing() -> None:
     lstm = nn.LSTM(4, 4, num_layers=2)
     capture(lstm, (torch.randn(3, 2, 4),))

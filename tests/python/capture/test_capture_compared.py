@@ -115,6 +115,7 @@ class Tokens(nn.Module):
         return F.cross_entropy(found @ self.table.weight.t(), labels)
 
 
+@pytest.mark.slow
 def test_without_values_graph_and_module_are_compared_with_random_ones() -> None:
     for name in SAME:
         module, x = on_meta(SAME[name])
@@ -213,6 +214,7 @@ def test_commands_say_what_was_not_compared(
     assert "graph and module were not compared: the parameter `weight` has no value" in shown.err
 
 
+@pytest.mark.slow
 def test_a_causal_mask_without_padding_is_captured_as_it_runs() -> None:
     """Of this model the text's attention is not causal where no token is padded, but looks so if traced."""
     transformers = pytest.importorskip("transformers", minversion="5.0")

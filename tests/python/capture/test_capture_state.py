@@ -346,6 +346,7 @@ class Normed(nn.Module):
         return self.norm(x * self.scale).sin().mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("affine", [False, True])
 def test_an_instance_norm_keeps_running_statistics(affine: bool) -> None:
     model = Normed(nn.InstanceNorm2d(3, affine=affine, track_running_stats=True)).double()
@@ -451,6 +452,7 @@ class Mapped(nn.Module):
         return torch.func.vmap(row, in_dims=(0, None))(x, self.k).square().mean()
 
 
+@pytest.mark.slow
 def test_a_function_that_is_mapped_is_its_operators() -> None:
     torch.manual_seed(0)
     model = Mapped()

@@ -159,6 +159,7 @@ def test_random_plans_do_where_they_say_nothing_else(seed: int) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("plan", ["data:2", "megatron:2"])
 def test_buffers_are_updated_as_often_as_by_the_single_device(plan: str, reentrant: bool) -> None:
@@ -183,6 +184,7 @@ def test_masks_are_those_of_forward(plan: str, devices: int, reentrant: bool) ->
     equality.assert_equal(ours, expected, plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointing_of_transformers(reentrant: bool) -> None:
     module, args, kwargs = zoo.llama()
@@ -201,6 +203,7 @@ def test_checkpointing_of_transformers(reentrant: bool) -> None:
         assert captured.verified and "\nrecompute model\n" in named.text
 
 
+@pytest.mark.slow
 def test_less_is_kept() -> None:
     module, args = gpt(False, depth=6, batch=64)
     of_module, graph = captured(module, args)
@@ -255,6 +258,7 @@ def test_so_does_a_function(given: list[str]) -> None:
     assert len(draft.finish().recompute) == len(given)
 
 
+@pytest.mark.slow
 def test_a_plan_that_follows_the_model_does_so_for_another_call() -> None:
     """Transformers checkpoint in training only: a plan made for evaluation recomputes when that begins."""
     module, args, kwargs = zoo.llama()

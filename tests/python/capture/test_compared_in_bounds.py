@@ -116,6 +116,7 @@ def test_below_the_limit_all_of_it_is_compared(counted: Counted) -> None:
     assert counted.operations == 2 * (4 * LAYERS - 1) * ROWS * OPERATIONS
 
 
+@pytest.mark.slow
 def test_above_it_fewer_rows_are(counted: Counted, most: Callable[[float], None]) -> None:
     whole = extent_of(capture(Deep(), (X, Y), verify=False).graph_text, {}).operations
     most(whole * 0.4)
@@ -130,6 +131,7 @@ def test_above_it_fewer_rows_are(counted: Counted, most: Callable[[float], None]
         capture(Deep(other), (X, Y))
 
 
+@pytest.mark.slow
 def test_then_fewer_layers_and_both(counted: Counted, most: Callable[[float], None]) -> None:
     """Of a batch of two rows none are left out."""
     two = (X[:2], Y[:2])
@@ -179,6 +181,7 @@ class Asking(Deep):
         return super().forward(x, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Numbered, Sized, Asking])
 def test_less_that_is_not_alike_stands_for_nothing(
     kind: type[Deep], most: Callable[[float], None], counted: Counted
@@ -198,6 +201,7 @@ def test_less_that_is_not_alike_stands_for_nothing(
         sw.parallelize(few if kind is Asking else kind(), batch, plan="replicate", cache=False)
 
 
+@pytest.mark.slow
 def test_memory_is_a_limit_too(monkeypatch: pytest.MonkeyPatch, counted: Counted) -> None:
     whole = extent_of(capture(Deep(), (X, Y), verify=False).graph_text, {})
     held = 2 * sum(parameter.nbytes for parameter in Deep().parameters())
@@ -318,6 +322,7 @@ def parallel(plan: str, **options: Any) -> None:
     sw.parallelize(Deep(), (X, Y), plan=plan, progress=True, **options)
 
 
+@pytest.mark.slow
 def test_a_later_start_does_not_pay_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: Counted, capsys: pytest.CaptureFixture[str]
 ) -> None:

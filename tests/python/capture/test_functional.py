@@ -116,6 +116,7 @@ def test_models(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert is_the_same(monkeypatch, module, *args) == (name != "resnet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "swin"])
 def test_models_that_nobody_here_wrote(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     zoo = pytest.importorskip("zoo")

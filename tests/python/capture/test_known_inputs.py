@@ -114,6 +114,7 @@ def test_what_has_as_many_elements_as_values_say_is_a_constant() -> None:
     assert [value.tolist() for value in constants.values()] == [[0, 1, 3, 4, 5]] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["data", "megatron", "zero3", "replicate"])
 def test_programs_train_as_one_device(plan: str) -> None:
     for model, args, name in [(Net(), example(), "edges"), (Vision(), images(), "sizes")]:
@@ -121,6 +122,7 @@ def test_programs_train_as_one_device(plan: str) -> None:
         equality.assert_equal(equality.run(bundle, model, args), equality.reference(model, args))
 
 
+@pytest.mark.slow
 def test_a_tensor_in_a_structure_is_called_by_its_key() -> None:
     class Batches(nn.Module):
         def __init__(self) -> None:
@@ -140,6 +142,7 @@ def test_a_tensor_in_a_structure_is_called_by_its_key() -> None:
 # ---- other values --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_other_values_get_a_program_of_their_own() -> None:
     x, _ = example()
     model = Net()
@@ -155,6 +158,7 @@ def test_other_values_get_a_program_of_their_own() -> None:
         assert losses == pytest.approx(expected, rel=1e-12) and programs == 2
 
 
+@pytest.mark.slow
 def test_values_are_part_of_the_key_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHARDWRIGHT_CACHE", str(tmp_path))
 
@@ -331,6 +335,7 @@ def test_ranks_with_their_own_parts_do_not_know_the_whole() -> None:
         run_local(1, rank)
 
 
+@pytest.mark.slow
 def test_a_command_is_told_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "net.py"
     file.write_text("from test_known_inputs import Net, example\ndef net():\n    return Net(), example()\n")

@@ -44,6 +44,7 @@ def read(captured: Captured) -> tuple[str, ...]:
 # ---- noticed -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.oldest
 @pytest.mark.parametrize(
     ("model", "args", "name"), [(Net, example, "edges"), (Vision, images, "sizes")], ids=["net", "vision"]
@@ -166,6 +167,7 @@ def test_writing_elsewhere_makes_no_input_one_that_is_read() -> None:
     assert not captured.is_of((torch.randn(4, 4), torch.tensor([2, 5])), {})
 
 
+@pytest.mark.slow
 def test_where_much_is_read_and_little_runs_as_it_is_nothing_is() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -184,6 +186,7 @@ def test_where_much_is_read_and_little_runs_as_it_is_nothing_is() -> None:
     assert not read(captured) and list(captured.as_python) == ["checking:selected"]
 
 
+@pytest.mark.slow
 def test_where_a_model_has_no_products_what_runs_as_it_is_counts_all_the_same() -> None:
     class Sums(nn.Module):
         def __init__(self) -> None:
@@ -211,6 +214,7 @@ def test_where_a_model_has_no_products_what_runs_as_it_is_counts_all_the_same() 
     assert len(shares) == 2 and 0.8 < sum(shares) <= 1
 
 
+@pytest.mark.slow
 def test_where_reading_leaves_much_as_it_is_nothing_is_read() -> None:
     class Inner(nn.Module):
         def __init__(self) -> None:
@@ -242,6 +246,7 @@ def test_where_reading_leaves_much_as_it_is_nothing_is_read() -> None:
 # ---- programs ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_another_value_gets_a_program_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
     x, _ = example()
     model = Net()
@@ -278,6 +283,7 @@ def _sizes(first: int) -> tuple[Tensor, Tensor]:
     return x, torch.tensor([first, 20 - first])
 
 
+@pytest.mark.slow
 def test_after_many_one_that_reads_nothing_is_for_all() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -348,6 +354,7 @@ def test_of_parts_of_a_batch_nothing_is_read() -> None:
 # ---- the cache -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_cache_has_a_program_for_what_is_read_of_the_example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -83,6 +83,7 @@ def small(module: nn.Module, **how: Any) -> Captured:
     return capture(module.double(), call(), **how)
 
 
+@pytest.mark.slow
 def test_a_list_of_targets_is_a_row_for_each_sequence() -> None:
     captured = small(Spoken())
     assert captured.verified and not captured.notes and not captured.known_names

@@ -115,6 +115,7 @@ def test_momentum_that_keeps_all_or_nothing(momentum: float) -> None:
     check(made(BODIES["a norm"], momentum))
 
 
+@pytest.mark.slow
 def test_micro_batches_follow_each_other() -> None:
     model = made(BODIES["two in one"])
     one, (first, second) = copy.deepcopy(model), (X[:4], X[4:])
@@ -136,6 +137,7 @@ def test_under_a_pipeline() -> None:
         same(state, one.state_dict())
 
 
+@pytest.mark.slow
 def test_a_forward_without_gradients_updates_once() -> None:
     model = made(BODIES["a norm"])
     one = copy.deepcopy(model)
@@ -178,6 +180,7 @@ def late(m: Any, h: Tensor) -> Tensor:
     return result
 
 
+@pytest.mark.slow
 def test_what_comes_after_all_that_is_saved_is_not_repeated_and_refused() -> None:
     model = made(lambda m, x: again(lambda h: late(m, h), x))
     with pytest.raises(CaptureError) as error:
@@ -234,6 +237,7 @@ def test_dropout_is_the_same_again() -> None:
     assert captured.verified and captured.for_backward
 
 
+@pytest.mark.slow
 def test_other_models_have_one_program_with_and_without_gradients() -> None:
     assert capture(made(lambda m, x: m.norm(x)), (X,)).for_backward is None
     assert capture(made(lambda m, x: again(m.linear, x)), (X,)).for_backward is None

@@ -47,6 +47,7 @@ def marks(*at: int) -> Tensor:
     return made
 
 
+@pytest.mark.slow
 def test_a_program_is_for_what_is_read_and_not_for_all_that_inputs_hold() -> None:
     model = Images()
     calls = [
@@ -69,6 +70,7 @@ def test_a_program_is_for_what_is_read_and_not_for_all_that_inputs_hold() -> Non
             assert loss == pytest.approx(float(model(*args)), rel=1e-12) and programs == count
 
 
+@pytest.mark.slow
 def test_programs_of_what_is_read_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHARDWRIGHT_CACHE", str(tmp_path))
     model = Images()
@@ -180,6 +182,7 @@ def test_what_cannot_be_played_again_is_all_that_an_input_holds() -> None:
     assert refused.value.code == "SW0146"
 
 
+@pytest.mark.slow
 def test_a_mask_that_is_known_is_left_to_the_attention() -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

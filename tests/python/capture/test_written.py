@@ -213,6 +213,7 @@ def known(name: str) -> tuple[nn.Module, tuple[Tensor, ...], Captured]:
     return model, args, capture(model, args)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_capture_is_compared_and_leaves_the_module_as_it_was(name: str) -> None:
     torch.manual_seed(0)
@@ -343,6 +344,7 @@ class Reading(nn.Module):
         return F.cross_entropy(scores / 0.2, torch.zeros(len(x), dtype=torch.int64, device=x.device))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["data", "zero3", "megatron"])
 def test_a_queue_that_reads_its_place_runs_as_it_is(plan: str) -> None:
     torch.manual_seed(0)

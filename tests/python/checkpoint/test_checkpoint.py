@@ -168,12 +168,14 @@ def test_a_resumed_run_is_the_uninterrupted_one(before: Any, after: Any, tmp_pat
     assert_equal(resume(bundle("gpt", *after), "gpt", tmp_path / "c"), uninterrupted("gpt"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(("data", 4), ("data", 2)), ((3, 3), (4, 4))])
 def test_buffers_are_resumed(before: Any, after: Any, tmp_path: Path) -> None:
     save_after(bundle("resnet", *before), "resnet", tmp_path / "c")
     assert_equal(resume(bundle("resnet", *after), "resnet", tmp_path / "c"), uninterrupted("resnet"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [5, 6])
 def test_keyed_dropout_goes_on_where_it_was(seed: int, tmp_path: Path) -> None:
     """On the same plan; the seed is the checkpoint's, not that of the module that resumes."""
@@ -415,6 +417,7 @@ def test_a_parallelized_module_inside_an_ordinary_one(tmp_path: Path) -> None:
     assert all(torch.equal(value, expected[name]) for name, value in plain.state_dict().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["folder", "one.safetensors"])
 def test_the_console_merges_a_checkpoint(to: str, tmp_path: Path, capsys: Any) -> None:
     """Of tied names the files have one."""
@@ -437,6 +440,7 @@ def test_the_console_merges_a_checkpoint(to: str, tmp_path: Path, capsys: Any) -
     assert "SW0742" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_masters_and_loss_scale_are_resumed(precision: str, tmp_path: Path) -> None:
     """Float32 masters, bit by bit, whatever the plan; the run goes on as that of the same plan."""

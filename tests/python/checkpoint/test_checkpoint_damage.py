@@ -55,6 +55,7 @@ def is_same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+@pytest.mark.slow
 def test_no_damaged_checkpoint_loads_altered(tmp_path: Path) -> None:
     """Saved by three ranks, loaded by one, which so reads all of each file but others' random streams."""
     save_after(bundle("mlp", "data:3", 3), "mlp", tmp_path)

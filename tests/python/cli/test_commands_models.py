@@ -99,6 +99,7 @@ def test_a_wrong_model_is_told_before_a_missing_cluster(
     assert "SW0924" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_every_row_of_a_comparison_is_a_plan(
     gpt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,6 +175,7 @@ def test_numbers_have_units_that_fit(gpt: str, capsys: pytest.CaptureFixture[str
     assert re.search(r", \d+\.\d [MG]FLOP a step$", step, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_plan_that_was_chosen_is_the_one_that_is_explained(
     gpt: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,6 +247,7 @@ def net():
 """
 
 
+@pytest.mark.slow
 def test_a_registered_function_is_verified_by_its_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

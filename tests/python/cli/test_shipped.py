@@ -97,6 +97,7 @@ def test_every_kind_has_a_small_one() -> None:
     assert {SHIPPED[name].kind for name in SMALL} == {model.kind for model in SHIPPED.values()}
 
 
+@pytest.mark.slow
 def test_a_graph_is_captured_once_for_each_example(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = small("gpt2-24l")
     first = text_of(model)
@@ -190,6 +191,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 SIZES = ["--batch", "4", "--sequence", "8"]
 
 
+@pytest.mark.slow
 def test_a_plan_is_for_the_devices_of_the_cluster(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

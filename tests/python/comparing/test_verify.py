@@ -76,6 +76,7 @@ PLANS: list[tuple[Callable[[], Any], str, int, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "plan", "devices", "options"), PLANS)
 def test_a_right_program_is_equal(make: Any, plan: str, devices: int, options: dict[str, Any]) -> None:
     module, args = make()
@@ -100,6 +101,7 @@ def test_what_is_compared_is_all_there_is() -> None:
     assert all(row.own is not None and row.ours is not None and row.own > 0 for row in known)
 
 
+@pytest.mark.slow
 def test_a_rule_that_does_not_hold_is_named_with_its_line() -> None:
     module, (x, y) = net(function=only_if_large)
     comparison = sw.verify(module, (100 * x, y), plan=split_the_function, devices=2)
@@ -153,6 +155,7 @@ def off_by(size: float) -> Callable[..., Any]:
     return all_reduce
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "equal"), [(1e-7, True), (1e-5, False), (1e-4, False)])
 def test_what_is_rounding_in_float32(size: float, equal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A unit roundoff is 6e-8."""
@@ -244,6 +247,7 @@ def test_what_cannot_be_compared_is_not_called_equal() -> None:
         sw.verify(module, args, plan="data", devices=2, dtypes=["float8"])
 
 
+@pytest.mark.slow
 def test_draws_that_cannot_be_alike_are_refused() -> None:
     module, args = MODELS["gpt"](dropout=0.5)  # type: ignore[operator]
     with pytest.raises(sw.RuntimeFault, match=r"SW0884(.|\n)*model.eval"):
@@ -275,6 +279,7 @@ def bad():
 """
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "nets.py").write_text(FILE)
     words = ["verify", f"{tmp_path / 'nets.py'}:good", "--plan", "data:2", "--threads"]
@@ -305,6 +310,7 @@ def test_the_command_refuses_what_it_cannot_run(tmp_path: Path, capsys: pytest.C
     assert "SW0881" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_model_of_transformers_is_initialised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
     config = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}

@@ -42,6 +42,7 @@ CASES: dict[str, tuple[Callable[[], zoo.Model], list[Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(CASES))
 def test_a_filled_batch_has_the_loss_and_gradients_of_the_batch(name: str) -> None:
     make, groups = CASES[name]
@@ -81,6 +82,7 @@ def without_mask(model: zoo.Model) -> zoo.Model:
     return module, args, {name: value for name, value in kwargs.items() if name != "attention_mask"}
 
 
+@pytest.mark.slow
 def test_a_mask_is_not_needed_where_attention_is_causal() -> None:
     """What is filled stands behind, whatever a mask says of it."""
     module, _, batch = with_mask(zoo.llama())

@@ -212,6 +212,7 @@ def test_a_change_of_the_arguments_is_one_of_the_trainers(tmp_path: Path) -> Non
     assert made.args.max_steps == 7 and made.args.world_size == 1
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_what_from_pretrained_loads(tmp_path: Path) -> None:
     from transformers import LlamaForCausalLM
 

@@ -179,6 +179,7 @@ def test_equal_to_the_definition_on_one_device(name: str, plan: str, devices: in
     )
 
 
+@pytest.mark.slow
 def test_it_begins_anew_after_it_has_finished() -> None:
     module, args = models.MODELS["gpt"]()
     batches, made = given(args), OPTIMIZERS["adamw"]
@@ -218,6 +219,7 @@ def test_a_model_that_is_called_between_steps_has_the_newest_version(rendezvous:
         assert_near(equality.scalars(output)[0], equality.scalars(module(*args))[0], "output")
 
 
+@pytest.mark.slow
 def test_gradients_are_clipped_by_the_norm_of_their_batch() -> None:
     module, args = models.MODELS["gpt"]()
     batches, made = given(args), OPTIMIZERS["momentum"]
@@ -351,6 +353,7 @@ def test_hooks_and_a_scaled_loss_are_refused() -> None:
         run_local(2, lambda rank, comm: parallel(program, module, comm).train_step(batches))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
@@ -396,6 +399,7 @@ def test_other_shapes_need_an_end_before_them() -> None:
 MEMORY = [("gpt", "stages:2 x 2bw", 2), ("gpt", "stages:2 x data:2 x 2bw", 4), ("mlp", "stages:2 x 2bw", 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "plan", "devices"), MEMORY)
 def test_what_is_told_of_memory_is_what_lives(name: str, plan: str, devices: int) -> None:
     made: dict[str, Callable[[], models.Model]] = {
@@ -448,6 +452,7 @@ def test_a_batch_may_be_cut_into_its_micro_batches() -> None:
     assert_equal(run_local(2, rank), simulated(module, steps, made))
 
 
+@pytest.mark.slow
 def test_masks_are_those_of_the_batch() -> None:
     module, args = models.gpt(dropout=0.2)
     batches, made = given(args), OPTIMIZERS["momentum"]

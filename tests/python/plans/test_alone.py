@@ -44,6 +44,7 @@ def steps(comm: Comm, model: Model, plan: str, inputs: str = "global") -> Did:
     return list(trained.issued)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "world"), PLANS, ids=[plan for plan, _ in PLANS])
 def test_a_rank_by_itself_communicates_what_it_does_among_others(plan: str, world: int) -> None:
     model = gpt(dropout=0.1)
@@ -51,6 +52,7 @@ def test_a_rank_by_itself_communicates_what_it_does_among_others(plan: str, worl
     assert [steps(Alone(rank, world), model, plan) for rank in range(world)] == among
 
 
+@pytest.mark.slow
 def test_a_rank_by_itself_may_be_given_its_part_of_the_batch() -> None:
     model = gpt()
     among = run_local(2, lambda rank, comm: steps(comm, model, "data", "local"))

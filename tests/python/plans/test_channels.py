@@ -40,6 +40,7 @@ def check(name: str, plan: str, devices: int) -> None:
     equality.assert_equal(equality.run(bundle, module, args), expected, f"{name}, {plan}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", channels.MODELS)
 @pytest.mark.parametrize(("plan", "devices"), PLANS)
 def test_it_is_equal_to_the_single_device(name: str, plan: str, devices: int) -> None:

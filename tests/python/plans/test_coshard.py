@@ -76,6 +76,7 @@ def expected() -> equality.Result:
         return equality.steps_reference(module, equality.micro_batches(batch, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "devices"), ALONE + SHARED)
 def test_it_is_equal_to_the_single_device(plan: str, devices: int) -> None:
     (module, _, batch), _, _ = known("swin")
@@ -128,6 +129,7 @@ def peak(plan: str) -> int:
     return live.peak(made("large", plan, 1), module, captured, lambda it: it(*args, **batch).loss.backward())
 
 
+@pytest.mark.slow
 def test_less_lives_than_with_recomputation_alone() -> None:
     plain, again, ours = (peak(plan) for plan in ("replicate", "recompute", "coshard x recompute"))
     assert again < 0.5 * plain

@@ -132,6 +132,7 @@ def test_a_batch_that_cannot_be_cut_is_whole(
     assert "the batch of 8 in 1 micro-batches of 8; in 4 parts it cannot be cut" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_fits_in_no_way_is_said_of_the_smallest(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:

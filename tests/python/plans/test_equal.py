@@ -249,6 +249,7 @@ def test_keyed_dropout_is_the_same_under_every_plan(plan: str, devices: int) -> 
     equality.assert_equal(actual, one, plan)
 
 
+@pytest.mark.slow
 def test_evaluation_is_a_program_of_its_own() -> None:
     module, args = models.gpt(dropout=0.2)
     trained = sw.parallelize(module, args, plan="replicate")

@@ -75,6 +75,7 @@ def check(plan: Plan) -> None:
     equality.assert_equal(actual, expected, plan.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "devices"), NAMED)
 def test_named_plans_equal_the_single_device(plan: str, devices: int) -> None:
     check(Plan.named(known()[3], plan, devices))

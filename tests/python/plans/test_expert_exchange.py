@@ -61,6 +61,7 @@ def compared(module: nn.Module, args: Any, captured: Captured, plan: str, device
     equality.assert_equal(actual, equality.reference(module, args))
 
 
+@pytest.mark.slow
 @pytest.mark.oldest
 @pytest.mark.parametrize("devices", [2, 3, 4])
 @pytest.mark.parametrize(
@@ -108,6 +109,7 @@ def test_what_cannot_exchange_or_should_not_gathers_tokens(plan: str, devices: i
     equality.assert_equal(actual, equality.reference(module, args))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "plan", "devices"),
     [
@@ -140,6 +142,7 @@ def test_rows_are_exchanged_inside_of_stages(plan: str) -> None:
     equality.assert_equal(actual, expected)
 
 
+@pytest.mark.slow
 def test_slices_of_a_sequence_exchange_their_rows() -> None:
     from transformers import MixtralConfig, MixtralForCausalLM
 
@@ -212,6 +215,7 @@ def test_as_many_rows_are_sent_as_the_papers_say(
         assert sum(sizes) == counted == 4 * tokens // devices * slots * width * 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [1, 2])
 def test_memory_is_that_of_the_rows_that_are_expected(slots: int) -> None:
     tokens, module = 1024, Counted(8, 64, 96)

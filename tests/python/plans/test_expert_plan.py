@@ -266,6 +266,7 @@ def test_half_precision_is_summed_in_more_digits() -> None:
     torch.testing.assert_close(half.float(), exact, rtol=0.05, atol=0.1)
 
 
+@pytest.mark.slow
 def test_a_capacity_that_drops_every_token_is_refused() -> None:
     module = Mixture(4, EVEN, capacity=0.1)
     with pytest.raises(sw.CaptureError) as refused:

@@ -30,6 +30,7 @@ def captured_mixtral() -> tuple[zoo.Model, Captured]:
         return model, capture(*model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["eager", "grouped_mm", "batched_mm"])
 def test_any_way_of_computing_experts_is_captured_alike(way: str) -> None:
     module, args, kwargs = zoo.mixtral(way)
@@ -46,6 +47,7 @@ def test_any_way_of_computing_experts_is_captured_alike(way: str) -> None:
     assert "aten.bmm.default" not in targets and PRODUCT not in targets
 
 
+@pytest.mark.slow
 def test_megatron_splits_the_inside_of_each_expert() -> None:
     _, captured = captured_mixtral()
     graph = Graph(captured.graph_text)

@@ -191,6 +191,7 @@ class Reading(nn.Module):
         return self.inner(self.linear(x))
 
 
+@pytest.mark.slow
 def test_modules_that_run_as_they_are_are_counted() -> None:
     built = finished(Reading(), args=(torch.randn(4, 8, dtype=torch.float64),))
     result = trying.judged(built, empty())
@@ -224,6 +225,7 @@ def test_a_model_is_tried_again_with_rules_that_are_found() -> None:
     assert "under `data, with rules that are found`: loss" in page([result])
 
 
+@pytest.mark.slow
 def test_a_model_that_reads_values_is_tried_again_without() -> None:
     class Pieces(nn.Module):
         def __init__(self) -> None:
@@ -327,6 +329,7 @@ def fake_trial(package: str, name: str, say: Any) -> Found:
     return entry | {"state": "tried", "plans": {plan: {"outcome": "equal"} for plan in trying.PLANS}}
 
 
+@pytest.mark.slow
 def test_children_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "WAITING", 2)
     keys = [("none", name) for name in ("good", "hangs", "sleeps", "dies", "killed", "looks", "good-too")]

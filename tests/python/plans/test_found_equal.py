@@ -57,6 +57,7 @@ def found_plans(graph: Graph, cluster: str) -> Iterator[Plan]:
         yield from map(each.plan, {*at[:2], *ordered[:1]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_found_is_equal_to_the_single_device(name: str, cluster: str) -> None:

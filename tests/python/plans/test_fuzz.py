@@ -77,6 +77,7 @@ def spoiled_program() -> Program:
     return Program("0.0", leaves, steps, ("v3",), results=("v1",))
 
 
+@pytest.mark.slow
 def test_a_difference_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients of a single device that are wrong by a little stand for a program that is."""
     plain = pairs.single_device

@@ -98,11 +98,13 @@ def check(name: str, plan: str, devices: int) -> None:
     equality.assert_equal(equality.run(bundle, module, args), expected, f"{name}, {plan}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "devices"), PLANS)
 def test_it_is_equal_to_the_single_device(plan: str, devices: int) -> None:
     check("net", plan, devices)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["unet", "mobilenet", "convnext"])
 def test_other_nets_are_equal(name: str) -> None:
     check(name, "image", 2)

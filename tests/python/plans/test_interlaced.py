@@ -58,6 +58,7 @@ def check(name: str, plan: Plan) -> Compiled:
     return compiled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "devices"), PLANS)
 @pytest.mark.parametrize("name", MODELS)
 def test_it_is_equal_to_the_single_device(name: str, plan: str, devices: int) -> None:
@@ -109,6 +110,7 @@ def test_a_plan_by_hand() -> None:
     check("t5", Plan.parse(graph, text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "plan", "code", "words"),
     [

@@ -132,6 +132,7 @@ JOINED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "plan"), CASES, ids=lambda it: it)
 def test_nothing_is_read_before_it_has_arrived(name: str, plan: str) -> None:
     _run(name, plan, PLANS.get(plan, 2))

@@ -61,6 +61,7 @@ def large() -> tuple[nn.Module, tuple[Any, ...]]:
     return Model(512), (torch.randn(256, 16),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["small", "large"])
 def test_a_plan_is_found_for_a_vector_quantiser(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Several of its blocks read what the encoder makes, and their gradients go back together."""

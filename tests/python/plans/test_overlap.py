@@ -63,6 +63,7 @@ def test_which_messages_overlap(plan: str, kinds: set[str]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_large_messages_overlap_where_a_plan_says_nothing() -> None:
     def text(width: int) -> str:
         with torch.device("meta"):
@@ -78,6 +79,7 @@ def steps(module: nn.Module, args: Any, made: Bundle, **how: Any) -> Any:
     return equality.run_steps(made, module, batches, 1, **{"options": lambda: {"seed": 1}, **how})
 
 
+@pytest.mark.slow
 def test_parameters_learn_while_a_message_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what it brings is not there before."""
     module, args, captured = gpt()
@@ -100,6 +102,7 @@ def test_a_message_that_nobody_waits_for_is_found(monkeypatch: pytest.MonkeyPatc
         steps(module, args, bundle(captured, "megatron x overlap"), local=late())
 
 
+@pytest.mark.slow
 def test_what_is_compiled_computes_all_gradients_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     module, args, captured = gpt()
     plans = {plan: bundle(captured, plan) for plan in ("megatron x overlap", "megatron")}

@@ -114,6 +114,7 @@ def test_named_plans_equal_the_single_device(name: str, plan: str, devices: int)
         assert_equal(Plan.named(graph, plan, devices), captured, model, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "gpt", "resnet"])
 def test_random_cuts_of_random_plans_equal_the_single_device(name: str) -> None:
     model, captured, graph = known(name)
@@ -122,6 +123,7 @@ def test_random_cuts_of_random_plans_equal_the_single_device(name: str) -> None:
         assert_equal(random_cut(graph, 2 + seed % 3, seed), captured, model, 3, steps=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t5", "llama", "vit", "bert", "swin"])
 def test_models_of_transformers_equal_the_single_device(name: str) -> None:
     module, args, kwargs = zoo.MODELS[name]()
@@ -183,6 +185,7 @@ block "c" "a@1"
 """
 
 
+@pytest.mark.slow
 def test_skips_buffers_and_modules_that_are_called_twice_cross_blocks() -> None:
     module, args = net()
     captured, plan = made(module, args, THREE)
@@ -227,6 +230,7 @@ def test_a_buffer_that_two_blocks_update_goes_through_both_for_each_micro_batch(
     assert_equal(plan, captured, model, 4)
 
 
+@pytest.mark.slow
 def test_a_timetable_that_reads_a_buffer_before_its_update_is_refused() -> None:
     _, captured, plan = twice()
     made = compile(plan)

@@ -49,6 +49,7 @@ def peak(model: Any, plan: str) -> int:
     return live.peak(compiled, module, captured, lambda it: it(*args, **kwargs).loss.backward())
 
 
+@pytest.mark.slow
 def test_coshard_keeps_the_attention_of_one_part() -> None:
     """Queries, keys and values are nearly all that this model keeps."""
     whole, half, quarter = (peak(llama(head=256), plan) for plan in ("replicate", "coshard:2", "coshard:4"))
@@ -69,6 +70,7 @@ EXPERTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "devices"), [("megatron", 2), ("coshard:4", 2), ("data:2 x megatron:2", 4)])
 def test_the_rows_of_a_token_are_summed_before_ranks_sum(plan: str, devices: int) -> None:
     module, args, kwargs = zoo.mixtral(layers=1)
@@ -82,6 +84,7 @@ def test_the_rows_of_a_token_are_summed_before_ranks_sum(plan: str, devices: int
         assert [(kind, name) for _, kind, _, name in mlp] == [("all_reduce", name) for name, _ in expected]
 
 
+@pytest.mark.slow
 def test_bytes_of_the_experts_do_not_grow_with_how_many_are_chosen() -> None:
     module, args, kwargs = zoo.mixtral(layers=1)
     with zoo.widened():
@@ -137,6 +140,7 @@ def swin() -> Any:
     return SwinForImageClassification(config), (), batch
 
 
+@pytest.mark.slow
 def test_what_is_left_whole_is_said_with_its_reason() -> None:
     module, args, kwargs = swin()
     graph = Graph(capture(module, args, kwargs).graph_text)
@@ -166,6 +170,7 @@ def test_what_a_plan_foresees_is_what_the_program_computes() -> None:
             assert computed[1] == pytest.approx(b, rel=0.01), name
 
 
+@pytest.mark.slow
 def test_shardwright_plan_says_it_behind_a_plan_that_is_a_plan_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

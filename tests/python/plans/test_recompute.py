@@ -77,6 +77,7 @@ def test_whatever_is_recomputed_the_result_is_the_same(lines: str) -> None:
     assert any("run.take(" in text for text in compiled.files.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", ['recompute "layer*"', 'recompute "*"', 'recompute "*.bn*"\nrecompute "*"'])
 @pytest.mark.parametrize("use", ["data:2", "megatron:2"])
 def test_buffers_are_updated_once(lines: str, use: str) -> None:
@@ -115,6 +116,7 @@ def test_communications_are_made_again_where_their_results_are_needed() -> None:
     assert layers == {"backward all_reduce": plain.counts[0]["backward all_reduce"] + 2}
 
 
+@pytest.mark.slow
 def test_nothing_is_computed_more_often_than_it_is_in_spans() -> None:
     """Of spans inside of each other the last is computed again at once, others once more for each around."""
     plan, again = spans_of_deep('recompute "h"\nrecompute "h.*"'), spans_of_deep('recompute "h.*"')
@@ -122,6 +124,7 @@ def test_nothing_is_computed_more_often_than_it_is_in_spans() -> None:
     assert 1.6 * once < nested < 2 * once
 
 
+@pytest.mark.slow
 def test_spans_inside_of_each_other_keep_less() -> None:
     """What is computed again for later layers does not live until backward comes to the first ones."""
     sizes = {lines: peak(lines) for lines in ("", 'recompute "h"', 'recompute "h.*"', NESTED)}
@@ -181,6 +184,7 @@ def test_less_is_kept() -> None:
     assert recomputed < plain / 2, sizes
 
 
+@pytest.mark.slow
 def test_a_function_says_it_too() -> None:
     module, args, _, graph = model("gpt")
 

@@ -59,6 +59,7 @@ def test_every_schedule_comes_to_its_end(plan: str, devices: int) -> None:
         assert_equal(named, captured, model, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "gpt"])
 def test_random_cuts_come_to_their_ends(name: str) -> None:
     model, captured, graph = known(name)

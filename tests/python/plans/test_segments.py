@@ -133,6 +133,7 @@ def code(compiled: Compiled) -> str:
     return "".join(text for file, text in compiled.files.items() if file.endswith(".py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "devices"), NAMED)
 @pytest.mark.parametrize("name", MODELS)
 def test_programs_equal_the_single_device(name: str, plan: str, devices: int) -> None:

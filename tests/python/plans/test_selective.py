@@ -31,6 +31,7 @@ def known(name: str) -> tuple[zoo.Model, Captured, Graph, equality.Result]:
     return model, captured, Graph(captured.graph_text), expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["data:2 x recompute:selective", "megatron:2 x recompute:selective"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_result_is_the_same(name: str, plan: str) -> None:
@@ -67,6 +68,7 @@ def plans() -> list[Plan]:
     return [Plan.named(deep()[3], f"replicate x {word}", 1) for word in words]
 
 
+@pytest.mark.slow
 def test_little_is_computed_again() -> None:
     shares = [plan.work[2][0] / plan.work[1][0] for plan in plans()]
     none, selective, whole = shares
@@ -96,6 +98,7 @@ def spans(plan: Plan) -> list[list[str]]:
     return [[op.name for op in span] for span in plan.recompute]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "devices"), [("data", 3), ("data:2 x megatron:2", 4)])
 def test_masks_are_those_of_forward(plan: str, devices: int) -> None:
     module, args = models.gpt(dropout=0.2)

@@ -105,6 +105,7 @@ def test_a_divided_sequence_equals_the_whole(name: str, plan: str, devices: int)
     equality.assert_equal(actual, expected, f"{name}, {plan}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["sequence", "zigzag", "ulysses"])
 def test_attention_without_a_fused_operator(plan: str) -> None:
     module, args, kwargs = zoo.llama(attention="eager")
@@ -116,6 +117,7 @@ def test_attention_without_a_fused_operator(plan: str) -> None:
     equality.assert_equal(equality.run(made, module, args, kwargs=kwargs), expected, plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["sequence", "zigzag", "ulysses"])
 @pytest.mark.parametrize("causal", [True, False])
 def test_masks_of_a_part_are_those_of_the_single_device(plan: str, causal: bool) -> None:

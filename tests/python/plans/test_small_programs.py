@@ -80,6 +80,7 @@ UNUSED: dict[str, Forward] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNUSED)
 def test_what_no_output_needs_is_not_in_the_program(name: str) -> None:
     check(UNUSED[name])
@@ -116,6 +117,7 @@ SAME_EVERYWHERE: dict[str, Forward] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAME_EVERYWHERE)
 def test_parts_of_what_is_the_same_everywhere_are_summed(name: str) -> None:
     check(SAME_EVERYWHERE[name])
@@ -146,6 +148,7 @@ DRAWN: dict[str, Forward] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
 def test_masks_drawn_for_a_tensor_whose_shape_alone_is_read(name: str) -> None:
     check(DRAWN[name])
@@ -171,6 +174,7 @@ DRAWN_AS_IT_LIES: dict[str, Forward] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN_AS_IT_LIES)
 def test_masks_are_drawn_as_a_tensor_lies(name: str) -> None:
     check(DRAWN_AS_IT_LIES[name])
@@ -186,6 +190,7 @@ EMPTY: dict[str, Forward] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EMPTY)
 def test_tensors_without_elements(name: str) -> None:
     check(EMPTY[name])
@@ -221,6 +226,7 @@ STOPPED: dict[str, Forward] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STOPPED)
 def test_where_no_gradient_flows_none_is_asked_for(name: str) -> None:
     check(STOPPED[name])
@@ -238,6 +244,7 @@ LISTS: dict[str, Forward] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LISTS)
 def test_operators_that_give_a_list(name: str) -> None:
     check(LISTS[name])
@@ -263,6 +270,7 @@ CONSTANTS: dict[str, Forward] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_constants_made_in_the_model_and_pieces(name: str) -> None:
     check(CONSTANTS[name])

@@ -73,6 +73,7 @@ def gpt(depth: int = 2) -> tuple[models.Model, Captured, Graph]:
     return (module, args), captured, Graph(captured.graph_text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "devices"), PLANS, ids=str)
 def test_slices_equal_the_whole_sequence(plan: str, devices: int) -> None:
     # Labels of the last two tokens are ignored: all those of the last slice, where there are many.
@@ -81,12 +82,14 @@ def test_slices_equal_the_whole_sequence(plan: str, devices: int) -> None:
         assert_equal(Plan.named(graph, plan, devices), captured, model, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "devices"), PRODUCTS, ids=str)
 def test_slices_go_with_other_plans(plan: str, devices: int) -> None:
     model, captured, graph = gpt()
     assert_equal(Plan.named(graph, plan, devices), captured, model, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_models_of_transformers_equal_the_single_device(name: str) -> None:
     module, args, kwargs = zoo.MODELS[name]()
@@ -126,6 +129,7 @@ def test_outputs_are_those_of_the_whole_sequence() -> None:
 # ---- what is refused ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "who"),
     [
@@ -144,6 +148,7 @@ def test_a_model_that_looks_ahead_is_refused_by_name_and_line(name: str, who: st
     assert re.search(r"at: .*sdpa_attention\.py:\d+\n", said), said
 
 
+@pytest.mark.slow
 def test_attention_in_steps_is_refused_by_name_and_line() -> None:
     module, args, kwargs = zoo.llama(attention="eager")
     graph = Graph(capture(module, args, kwargs).graph_text)
@@ -166,6 +171,7 @@ def test_slices_need_stages_and_tokens() -> None:
             Plan.named(graph, name, devices)
 
 
+@pytest.mark.slow
 def test_the_single_device_s_masks_are_not_those_of_slices() -> None:
     module, args = models.gpt(dropout=0.2)
     captured = capture(module, args)
@@ -199,6 +205,7 @@ def test_slices_are_a_line_of_plan_files_and_a_word_of_drafts() -> None:
     assert "\ntokens 2\n" in Plan.named(graph, "stages:2 x tokens", 2).text
 
 
+@pytest.mark.slow
 def test_calls_of_other_lengths_have_slices_while_there_are_tokens() -> None:
     (module, _), _, graph = gpt()
     plan = Plan.named(graph, "stages:2 x tokens:4", 2)
@@ -222,6 +229,7 @@ def test_a_proof_names_the_slices() -> None:
     assert all(f"  the rewriting of {line}\n" in compile(plan).proof for line in expected)
 
 
+@pytest.mark.slow
 def test_parameters_of_several_slices_are_summed_where_they_are() -> None:
     """Nothing but activations, their gradients, and once what positions are: as without slices."""
     module, args, kwargs = zoo.llama()

@@ -52,6 +52,7 @@ def test_random_plans_carry_over_to_other_shapes(batch: int, time: int) -> None:
         assert_equal(carried, here, f"seed {seed}, batch {batch}, {time} tokens: {carried.notes}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["data", "megatron", "data:2 x megatron:2", "data:2 x coshard:2"])
 @pytest.mark.parametrize(("batch", "time"), SHAPES)
 def test_named_plans_carry_over_to_other_shapes(plan: str, batch: int, time: int) -> None:
@@ -83,6 +84,7 @@ def held(plan: Plan, it: Case) -> dict[str, Any]:
     return parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["data", "megatron", "data:2 x megatron:2"])
 def test_weights_stay_where_they_are(plan: str) -> None:
     """A short batch uses all devices of `data`, so that every replica gets the gradient."""
@@ -91,6 +93,7 @@ def test_weights_stay_where_they_are(plan: str) -> None:
     assert held(made.transferred(here[3]), here) == held(made, there)
 
 
+@pytest.mark.slow
 def test_a_short_batch_is_split_as_far_as_it_goes() -> None:
     there, here = gpt(4, 16), gpt(3, 16)
     carried = Plan.named(there[3], "data", 4).transferred(here[3])
@@ -114,6 +117,7 @@ class WithoutLabels(nn.Module):
         return torch.softmax(y, 1) if label is None else torch.nn.functional.cross_entropy(y, label)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "devices"), [("data", 4), ("megatron", 2), ("random", 3)])
 def test_evaluation_without_labels(plan: str, devices: int) -> None:
     torch.manual_seed(0)
@@ -142,6 +146,7 @@ def test_evaluation_without_labels(plan: str, devices: int) -> None:
     assert any("the plan does not mention it" in note for note in carried.notes)
 
 
+@pytest.mark.slow
 def test_a_new_operator_is_split_as_its_neighbours() -> None:
     module, (x, label) = WithoutLabels().double(), (torch.randn(8, 16).double(), torch.randint(8, (8,)))
     made = Plan.named(case(module, (x, label))[3], "data", 4)
@@ -151,6 +156,7 @@ def test_a_new_operator_is_split_as_its_neighbours() -> None:
     assert all("replicate" not in dict(split) for split in splits.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "devices", "units"), [("megatron", 2, 2), ("data", 2, 2), ("random", 3, 2), ("random", 2, 4)]
 )

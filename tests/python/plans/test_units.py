@@ -29,6 +29,7 @@ def test_a_world_that_fits_no_unit_is_refused(devices: int, world: int) -> None:
     assert "give one of 1, 2, 4, 8" in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_unit_runs_on_several_units() -> None:
     module, args = models.gpt()
     bundle = Starter("megatron", 2, 2, {"outputs": "loss"}).first(module, args, None)
@@ -42,6 +43,7 @@ def test_a_batch_that_is_too_small_for_the_units_is_refused() -> None:
         Starter("megatron", 2, 4, {"outputs": "loss"}).first(module, args, None)
 
 
+@pytest.mark.slow
 def test_a_further_program_is_for_all_units() -> None:
     """A short batch of an evaluation goes over the same shards."""
     module, args = models.gpt()

@@ -90,6 +90,7 @@ def test_named_plans(name: str, plan: str, devices: int) -> None:
     check(it, Plan.named(it.graph, plan, devices), f"{name}, {plan}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "devices"), [("data", 3), ("megatron", 2)])
 @pytest.mark.parametrize("name", ["llama", "bert"])
 def test_attention_without_a_fused_operator(name: str, plan: str, devices: int) -> None:
@@ -98,6 +99,7 @@ def test_attention_without_a_fused_operator(name: str, plan: str, devices: int) 
     check(it, Plan.named(it.graph, plan, devices), f"{name}, {plan}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [1, 4])
 def test_one_key_for_all_heads_and_one_for_each(groups: int) -> None:
     it = prepared(zoo.llama(groups=groups))
@@ -117,6 +119,7 @@ def test_random_plans(name: str, start: int) -> None:
         check(it, random_plan(it, seed), f"{name}, random plan with seed {seed}", STEPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", zoo.MODELS)
 def test_random_plans_split_most_operators(name: str) -> None:
     """A plan counts only if at least four of five operators that may be split are."""
@@ -129,6 +132,7 @@ def test_random_plans_split_most_operators(name: str) -> None:
 # ---- modes and variants ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "devices"), [("data", 2), ("megatron", 2), ("coshard:2", 1)])
 def test_keyed_dropout_agrees_among_replicas(plan: str, devices: int) -> None:
     """`equality.run` refuses copies of a parameter that differ; another seed gives other masks."""
@@ -145,6 +149,7 @@ def test_keyed_dropout_agrees_among_replicas(plan: str, devices: int) -> None:
     assert losses(1) != losses(2)
 
 
+@pytest.mark.slow
 def test_checkpointing_in_the_model_is_a_mark() -> None:
     module, args, kwargs = zoo.llama()
     plain = capture(module, args, kwargs)
@@ -184,6 +189,7 @@ def without_loss(captured: Captured) -> tuple[Bundle, Compiled]:
     return Bundle(dict(compiled.files), compiled.digest, "megatron", 2, captured, "", ""), compiled
 
 
+@pytest.mark.slow
 def test_a_model_that_computes_partly_in_float32() -> None:
     """As the model is: its norms and its loss are in float32, whatever the weights are."""
     module, args, kwargs = zoo.llama()
@@ -211,6 +217,7 @@ def random_swin(plan: str, devices: int) -> tuple[zoo.Model, Bundle]:
     return (module, args, kwargs), Bundle(dict(made.files), made.digest, plan, devices, captured, "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "devices"), [("data", 2), ("megatron", 2), ("coshard:2", 1)])
 def test_paths_are_left_out_alike_on_all_ranks(plan: str, devices: int) -> None:
     """`equality.run` refuses copies of a parameter that differ; another seed leaves out others."""
@@ -223,6 +230,7 @@ def test_paths_are_left_out_alike_on_all_ranks(plan: str, devices: int) -> None:
     assert losses(1) != losses(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "devices"), [("data", 2), ("megatron", 2)])
 def test_paths_are_left_out_as_on_the_single_device(plan: str, devices: int) -> None:
     (module, args, kwargs), bundle = random_swin(plan, devices)

@@ -16,6 +16,7 @@ SPLIT = {"t5": (0.7, 0.35), "whisper": (0.9, 0.55), "swin": (0.6, 0.3), "mixtral
 """Of the operators that may be split, how many `data` and `megatron` split at least."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPLIT)
 def test_every_operator_has_a_rule(name: str) -> None:
     it = known(name)

@@ -35,6 +35,7 @@ def spans(plan: str, profiled: bool = True) -> tuple[Counter[str], sw.ParallelMo
     return names, model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_trace_has_the_names_of_the_program(plan: str) -> None:
     names, model = spans(plan)
@@ -57,6 +58,7 @@ def _defined(text: str) -> list[str]:
     return [line.split(" ")[1].split("(")[0] for line in text.splitlines() if line.startswith("def ")]
 
 
+@pytest.mark.slow
 def test_layers_are_told_apart() -> None:
     names, _ = spans("megatron:2")
     for layer in range(3):
@@ -66,6 +68,7 @@ def test_layers_are_told_apart() -> None:
     assert {f"h.{layer}" in name for layer in range(3) for name in gathered} == {True, False}
 
 
+@pytest.mark.slow
 def test_without_a_profiler_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> str:
         raise AssertionError("nobody profiles")

@@ -61,6 +61,7 @@ def show(browser: Browser, view: str) -> None:
     browser.drawn()
 
 
+@pytest.mark.slow
 def test_its_numbers_are_those_of_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
     data = answer_of(capsys, "report", *PLAN)
     step, manifest = answer_of(capsys, "simulate", *PLAN), answer_of(capsys, "manifest", *PLAN)
@@ -106,6 +107,7 @@ def test_a_plan_that_does_not_fit_is_shown_all_the_same(tmp_path: Path) -> None:
     assert memory["needed"] > memory["there"]
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_each_view_opens(browser: Browser) -> None:
     for view in VIEWS:
@@ -119,6 +121,7 @@ def test_each_view_opens(browser: Browser) -> None:
     assert browser.ask("performance.getEntriesByType('resource').length") == 0
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_keys_open_views(browser: Browser) -> None:
     for number, view in enumerate(VIEWS, 1):
@@ -129,6 +132,7 @@ def test_keys_open_views(browser: Browser) -> None:
     assert browser.ask("document.activeElement.id") == "tab-communication"
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_the_overview_says_what_the_data_says(browser: Browser, data: Any) -> None:
     def figure(name: str) -> str:
@@ -146,6 +150,7 @@ def test_the_overview_says_what_the_data_says(browser: Browser, data: Any) -> No
     assert browser.ask("document.getElementById('command').textContent") == data["overview"]["command"]
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_a_slice_says_what_it_is(browser: Browser, data: Any) -> None:
     show(browser, "timeline")
@@ -171,6 +176,7 @@ def test_a_slice_says_what_it_is(browser: Browser, data: Any) -> None:
     assert "bytes" in said and "of its bandwidth" in said
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_the_timeline_is_drawn_and_zooms(browser: Browser) -> None:
     show(browser, "timeline")
@@ -199,6 +205,7 @@ def test_the_timeline_is_drawn_and_zooms(browser: Browser) -> None:
     assert browser.ask(count) < before / 2, "micro-batches have their own colours"
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_a_table_sorts_and_filters(browser: Browser, data: Any) -> None:
     show(browser, "communication")
@@ -222,6 +229,7 @@ def test_a_table_sorts_and_filters(browser: Browser, data: Any) -> None:
     assert set(column(0)) == {"send"} and len(column(0)) == sum(it["kind"] == "send" for it in entries)
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_a_module_shows_its_sharding(browser: Browser) -> None:
     show(browser, "model")
@@ -232,6 +240,7 @@ def test_a_module_shows_its_sharding(browser: Browser) -> None:
     assert browser.ask("document.querySelectorAll('#model .side > div:last-child svg rect').length") == 2
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_another_plan_shows_the_command_that_makes_its_page(browser: Browser, tmp_path: Path) -> None:
     show(browser, "compare")
@@ -251,6 +260,7 @@ def test_another_plan_shows_the_command_that_makes_its_page(browser: Browser, tm
     assert [overview["plan"], overview["micro_batches"]] == plans[at]
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_it_says_what_holds_the_step_back(browser: Browser, data: Any) -> None:
     show(browser, "compare")
@@ -272,6 +282,7 @@ def test_other_pages_are_made_alike(words: str, kept: str) -> None:
     assert words_of_others(words.split()) == ["shardwright", *kept.split()]
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_the_program_is_linked(browser: Browser) -> None:
     show(browser, "program")
@@ -316,6 +327,7 @@ def test_what_the_models_lines_say_is_there(small: Path, data: Any) -> None:
     assert data["names"]["sources"] == [], "nobody knows the file of which a graph was written"
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_lines_of_the_model_stand_above_their_operators(small: Path) -> None:
     with Browser(*SIZES[0]) as browser:
@@ -340,6 +352,7 @@ def pick_linear(browser: Browser) -> None:
     browser.drawn()
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_an_operator_says_its_rule_and_what_is_emitted(browser: Browser) -> None:
     pick_linear(browser)
@@ -350,6 +363,7 @@ def test_an_operator_says_its_rule_and_what_is_emitted(browser: Browser) -> None
     assert any("linear" in line for line in lines), lines
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_an_operator_has_the_other_ways_of_the_compared_plans(browser: Browser, data: Any) -> None:
     pick_linear(browser)
@@ -369,6 +383,7 @@ def test_an_operator_has_the_other_ways_of_the_compared_plans(browser: Browser, 
         assert numbers[-1] < len(plans)
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_it_has_room_in_windows_of_all_sizes_and_at_night(browser: Browser) -> None:
     light = browser.ask("getComputedStyle(document.body).backgroundColor")
@@ -382,6 +397,7 @@ def test_it_has_room_in_windows_of_all_sizes_and_at_night(browser: Browser) -> N
     assert browser.ask("getComputedStyle(document.body).backgroundColor") != light
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_paper_has_all_views_on_a_light_ground(browser: Browser) -> None:
     browser.dark()

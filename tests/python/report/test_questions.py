@@ -194,6 +194,7 @@ QUESTIONS: dict[str, Callable[[Browser, Any], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_the_clicks_lead_to_the_answer(question: str, browser: Browser, data: Any) -> None:
     QUESTIONS[question](browser, data)
@@ -205,6 +206,7 @@ def test_the_questions_are_those_of_the_page_of_reports() -> None:
     assert re.findall(r"^\| (.*?\?) \|", section, re.MULTILINE) == list(QUESTIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(FIREFOX is None, reason="there is no Firefox on this machine")
 def test_firefox_shows_each_view_without_an_error(page: Path) -> None:
     with Firefox() as browser:

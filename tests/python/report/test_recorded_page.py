@@ -103,6 +103,7 @@ def browser(page: Path) -> Iterator[Browser]:
         assert browser.errors == []
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_ranks_have_lines_above_the_prediction(browser: Browser) -> None:
     assert "the largest difference" in browser.ask("document.getElementById('measured').innerText")
@@ -113,6 +114,7 @@ def test_ranks_have_lines_above_the_prediction(browser: Browser) -> None:
     assert browser.ask(high) == before - 4 * browser.ask("LINE.measured")
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_a_measured_communication_says_what_it_is(browser: Browser) -> None:
     x, y = browser.ask(

@@ -56,6 +56,7 @@ def _model(comm: Any, name: str, plan: Any) -> tuple[Any, Any]:
     return sw.parallelize(module, args, plan=_plan(plan), comm=comm, **options), args
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "batches"), PLANS)
 @pytest.mark.parametrize("name", ["gpt", "mlp"])
 def test_every_row_is_measured_on_every_rank(name: str, plan: Any, batches: int) -> None:

@@ -66,6 +66,7 @@ def test_modules_and_messages_are_told_apart(plan: str, batches: int) -> None:
     assert computed == pytest.approx(data["parts"][0]["measured"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_what_one_module_takes_is_told_of_that_module(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under `data` all of the forward is one call: its lines say which module took how long."""
     gelu = torch.nn.functional.gelu

@@ -81,6 +81,7 @@ def test_where_it_cannot_be_written_it_says_so(
     assert "SW0934" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_browser_draws_no_text_over_the_edge(command: str, tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def test_dims_are_compared_by_their_places() -> None:
 # ---- What is found -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_heads_and_their_argument_are_found() -> None:
     one = discovered("attend")
     assert one.text == (
@@ -115,6 +116,7 @@ def test_the_command_takes_modules_that_python_finds(
     assert row["rule"] == "a b^ -> a b^ ; linear 0" and row["dims"][0]["name"] == "a"
 
 
+@pytest.mark.slow
 def test_operators_of_a_model_that_have_no_rule_are_tried(capsys: pytest.CaptureFixture[str]) -> None:
     said = printed(capsys, "net")
     assert "wrong_rules:Mixing" in said and '@sw.register_op("a^ b -> a^ b ; linear 0")' in said

@@ -85,6 +85,7 @@ def covered(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return coverage
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ops", "coverage", "net.py:net", "--plan", "megatron", "--devices", "2"]) == 0
@@ -107,6 +108,7 @@ def test_each_lack_is_told_with_what_splitting_takes(capsys: pytest.CaptureFixtu
     assert [row["operators"] for row in (module, function, operator)] == [2, 2, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_shares_are_those_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     coverage = covered(capsys, "net.py:net", "--plan", "megatron", "--devices", "2")

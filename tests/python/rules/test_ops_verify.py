@@ -54,6 +54,7 @@ def splits_of(one: dict[str, Any]) -> list[str]:
     return [" ".join(f"{dim}:{parts}" for dim, parts in tried["splits"]) for tried in one["splits"]]
 
 
+@pytest.mark.slow
 def test_every_operator_of_a_model_is_split_along_each_dim_of_its_rule(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +80,7 @@ BROKEN: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_rule_that_does_not_hold_is_an_error(
     name: str, model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -92,6 +94,7 @@ def test_a_rule_that_does_not_hold_is_an_error(
     assert "it differs by" in shown.err and "net.py:" in shown.err
 
 
+@pytest.mark.slow
 def test_what_is_not_tried_is_said(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

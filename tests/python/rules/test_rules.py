@@ -228,6 +228,7 @@ def test_the_split_operator_equals_the_whole_one(case: Case, splits: Splits) -> 
     assert_equal(actual, it.expected, plan.text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_shares_pass_where_the_rule_says_so(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """All clauses of all operators that a case has; its dims are tried above."""

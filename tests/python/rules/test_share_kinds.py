@@ -108,6 +108,7 @@ OPERATORS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATORS)
 def test_what_is_said_to_pass_shares_does_so_on_tensors(name: str) -> None:
     class Applied(nn.Module):

@@ -56,6 +56,7 @@ def _freeze(model: Any, step: int) -> None:
 CHANGES = [_anneal, _new_attribute, _momentum, _frozen_norms, _mode_of_one, _unfreeze, _freeze]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__.strip("_"))
 def test_a_change_between_steps_has_the_effect_that_it_has_on_one_device(change: Any) -> None:
     def net() -> nn.Module:
@@ -84,6 +85,7 @@ def _set_dropout(model: Any, _: Any) -> None:
             module.p = 0.5
 
 
+@pytest.mark.slow
 def test_dropout_may_change_its_rate() -> None:
     def body(model: Any, module: nn.Module) -> tuple[float, float]:
         before = model(*BATCHES[0])["loss"].item()
@@ -135,6 +137,7 @@ def _under_the_callers_name(model: Any, step: int) -> None:
 CALLERS = Settings()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [_of_the_model, _in_a_list, _in_a_dict, _under_the_callers_name], ids=lambda c: c.__name__
 )
@@ -164,6 +167,7 @@ def test_what_the_forward_does_not_name_makes_no_program() -> None:
     assert len(on_ranks(body, net=lambda: Configured(Settings()))) == 1
 
 
+@pytest.mark.slow
 def test_a_copy_has_what_was_changed_inside_of_the_model() -> None:
     def body(model: Any, _: nn.Module) -> list[float]:
         first = model(*BATCHES[0])["loss"].item()

@@ -536,6 +536,7 @@ def refusal(action: Callable[[], Any]) -> str:
     return str(caught.value).splitlines()[0]
 
 
+@pytest.mark.slow
 def test_outputs_that_are_not_there() -> None:
     module, args = tagger()
     for asked, expected in [

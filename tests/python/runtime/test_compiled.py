@@ -88,6 +88,7 @@ def test_the_result_is_the_same(name: str, plan: str) -> None:
     check(name, plan, "aot_eager")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["stages:2", "stages:2 x recompute x zb-h1"])
 def test_in_a_pipeline_too(plan: str) -> None:
     """Of a backward in two halves, too, of which the first one does what is compiled."""

@@ -85,6 +85,7 @@ def alone(model: nn.Module, batch: dict[str, Tensor]) -> float:
     return total / count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["sequence:2", "zigzag:2", "ulysses:2", "sequence:2 x data:2"])
 def test_packed_documents_when_the_sequence_is_divided(plan: str) -> None:
     module, _, _ = zoo.llama()
@@ -130,6 +131,7 @@ def trained(
     return steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["megatron:2", "zero3:2", "zero2:2 x megatron:2", "zero3:2 x megatron:2"])
 def test_adapters_clipped_and_sharded_are_those_of_one_device_and_saved_whole(
     plan: str, tmp_path: Path
@@ -193,6 +195,7 @@ class Probabilities(nn.Module):
         return F.log_softmax(logits, -1).gather(-1, input_ids[:, 1:, None]).squeeze(-1)
 
 
+@pytest.mark.slow
 def test_log_probabilities_do_not_depend_on_how_inference_is_divided() -> None:
     module = Probabilities(zoo.llama()[0]).eval()
     ids = zoo.tokens(53, 8)
@@ -255,6 +258,7 @@ devices = "v100:1"
 """
 
 
+@pytest.mark.slow
 def test_unequal_gpus_are_given_unequal_work() -> None:
     """An H100 and a V100. Evenly divided, a step takes as long as two V100 would."""
     graph = graph_of(Uneven(), rows=1 << 14)

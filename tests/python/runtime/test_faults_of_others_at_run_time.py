@@ -157,6 +157,7 @@ def test_megatron_1754_words_that_cannot_be_divided_and_7452_other_counts_of_lab
     assert sw.verify(Sink(), words(), plan=plan, dtypes=FINE).raise_if_different()
 
 
+@pytest.mark.slow
 def test_megatron_6660_gradients_of_micro_batches_in_groups_of_one() -> None:
     comparison = sw.verify(*llama(), plan="zero3", devices=1, micro_batches=4, dtypes=FINE)
     assert comparison.raise_if_different()
@@ -165,6 +166,7 @@ def test_megatron_6660_gradients_of_micro_batches_in_groups_of_one() -> None:
 # TrainCheck.
 
 
+@pytest.mark.slow
 def test_deepspeed_1801_clipped_gradients_are_the_same_on_ranks_that_hold_the_same() -> None:
     """Norms, which all ranks of a tensor-parallel group hold, drifted apart: one rank alone clipped them."""
     module, batch = llama()
@@ -236,6 +238,7 @@ def test_x_jxmnop_ddp_out_of_sync_the_plain_module_is_not_trained_by_mistake() -
     run_local(2, rank)
 
 
+@pytest.mark.slow
 def test_pytorch_51800_a_norm_that_training_prepares_is_right_in_evaluation() -> None:
     module = Net()
     module.up = spectral_norm(module.up)

@@ -22,6 +22,7 @@ torch.set_num_threads(1)
 # ---- gradients -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
 def test_autograd_grad_gives_the_gradients_of_this_ranks_parts(plan: str) -> None:
     plain = Net()

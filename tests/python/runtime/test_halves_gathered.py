@@ -320,6 +320,7 @@ PLANS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, plan", PLANS)
 def test_halves_of_what_is_gathered_equal_the_single_device(name: str, plan: str) -> None:
     make, args = MODELS[name]

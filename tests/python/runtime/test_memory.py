@@ -138,6 +138,7 @@ def test_what_slices_of_the_sequence_keep_for_each_other_is_counted(name: str, m
         assert abs(predicted - measured) <= TOLERANCE * measured, (rank.peak, rank.at, measured)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "plan"), [("gpt", "data"), ("wide", "zero1"), ("wide", "zero3")])
 def test_half_precision_is_counted_as_it_lives(name: str, plan: str) -> None:
     module, batch, captured, graph = captured_model(name, "bf16")
@@ -206,6 +207,7 @@ def test_what_is_divided_between_steps() -> None:
     assert whole["gathered"] == 0
 
 
+@pytest.mark.slow
 def test_many_ranks_that_are_alike_have_as_much() -> None:
     """Of these only a few are followed."""
     module, args = models.gpt(batch=64)

@@ -93,12 +93,14 @@ def test_named_plans_send_their_layers(which: str, name: str, devices: int) -> N
     assert "offload=True" in code(compiled) and "run.fetch(" in code(compiled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["data:2", "megatron:2", "zero3:2"])
 @pytest.mark.parametrize("lines", ['offload "*block*"', 'offload "*block*"\nrecompute "*SelfAttention"'])
 def test_models_without_layers_that_are_alike_say_it_by_name(use: str, lines: str) -> None:
     assert "run.fetch(" in code(check("t5", plan(lines, use, 2, "t5")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["data:2", "megatron:2"])
 def test_buffers_are_updated_once(use: str) -> None:
     """`equality` compares running statistics, and their counters."""
@@ -206,6 +208,7 @@ def test_what_is_told_is_on_the_host_after_forward_and_gone_after_backward() -> 
         assert after == 0
 
 
+@pytest.mark.slow
 def test_what_no_backward_follows_is_let_go() -> None:
     def step(module: ParallelModule) -> list[int]:
         loss = module(*model("gpt")[0][1])[1]

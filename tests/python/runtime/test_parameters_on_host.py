@@ -211,6 +211,7 @@ def test_backward_by_hand_and_evaluation_between() -> None:
         assert all(torch.equal(state[name], x) for name, x in module.state_dict().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["zero3 x offload:parameters", "megatron", "data x offload"])
 def test_a_checkpoint_is_resumed(tmp_path: Path, other: str) -> None:
     """By another plan too, as if it had not been interrupted."""
@@ -235,6 +236,7 @@ def test_a_checkpoint_is_resumed(tmp_path: Path, other: str) -> None:
         torch.testing.assert_close(resumed[name], value)
 
 
+@pytest.mark.slow
 def test_other_shapes_and_modes_share_them() -> None:
     """Parallelized as users do, with a copy of the model, and evaluated with another batch."""
     module, args = models.gpt(dropout=0.0)

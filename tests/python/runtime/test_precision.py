@@ -240,6 +240,7 @@ def test_state_dicts_hold_the_masters(plan: str) -> None:
     on_ranks(module, args, plan, 2, "bf16", body)
 
 
+@pytest.mark.slow
 def test_other_shapes_and_evaluation_keep_the_precision() -> None:
     module, args = models.gpt()
     module = module.float()

@@ -188,6 +188,7 @@ def test_a_rank_holds_only_its_shards() -> None:
     assert run_local(2, body) == [8 * (12 + 3 + 9 + 3)] * 2
 
 
+@pytest.mark.slow
 def test_activations_live_only_as_long_as_autograd_needs_them() -> None:
     source = """
 def grow(p, x):

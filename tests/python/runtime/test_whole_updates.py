@@ -175,6 +175,7 @@ def test_steps_equal_the_single_device(plan: str, devices: int, make: Make) -> N
         same(actual, alone(make))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_random_plans(seed: int) -> None:
     """One of three says it of some parameters; here all do of all that it leaves out."""

@@ -320,6 +320,7 @@ def test_what_no_key_can_see_is_compared_at_the_start(
     run(load(text))
 
 
+@pytest.mark.slow
 def test_a_further_program_is_cached_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, args = models.gpt()
     short = tuple(x[:3, :12].contiguous() for x in args)

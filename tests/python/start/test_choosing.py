@@ -65,6 +65,7 @@ def test_a_step_is_as_long_as_it_is_simulated(capsys: pytest.CaptureFixture[str]
         assert row["seconds"] == pytest.approx(step["seconds"], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_batches_are_cut_as_often_as_they_can_be(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "demo_gpt.py").write_text(
         "from shardwright import demo\n\ndef small():\n    return demo.build(), demo.batches()[0]\n"
@@ -108,6 +109,7 @@ def test_auto_needs_a_cluster_and_says_what_does_not_fit(capsys: pytest.CaptureF
     assert chosen["plan"] == first["plan"]
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_under_the_plan_that_is_chosen(tmp_path: Path) -> None:
     path = tmp_path / "slow.toml"
     path.write_text(SLOW_LINKS)
@@ -141,6 +143,7 @@ def trained(model: Any, optimizer: Any, given: Any) -> list[torch.Tensor]:
         return [*losses, model(*(x[:2] for x in given))[1], model.eval()(*given)[1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_a_plan_is_chosen_where_none_is_named(world: int, capsys: pytest.CaptureFixture[str]) -> None:
     module, given = models.gpt(batch=4)
@@ -157,6 +160,7 @@ def test_a_plan_is_chosen_where_none_is_named(world: int, capsys: pytest.Capture
     assert f"  chosen for cpu:{world}: a step takes" in said and "times the lower bound" in said
 
 
+@pytest.mark.slow
 def test_ranks_that_are_given_their_own_rows_run_a_plan_that_reads_rows() -> None:
     module, given = models.gpt(batch=4)
     rows = list(zip(*given, strict=True))

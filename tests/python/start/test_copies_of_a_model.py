@@ -122,6 +122,7 @@ def test_an_output_that_does_not_leave_says_what_to_write() -> None:
 # ---- copies, methods, compile ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_copy_is_another_model_with_the_same_values(plan: str) -> None:
     expected = train(Net())
@@ -138,6 +139,7 @@ def test_a_copy_is_another_model_with_the_same_values(plan: str) -> None:
     assert_equal_training(on_ranks(body, plan), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
 def test_averaged_weights_are_those_of_one_device(plan: str) -> None:
     def loop(model: Any) -> tuple[list[float], dict[str, Tensor]]:
@@ -189,6 +191,7 @@ def test_methods_that_compute_are_answered_with_what_to_write(method: str) -> No
     assert f"plain.load_state_dict(model.full_state_dict()); plain.{method}(...)" in text
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_the_model() -> None:
     """Its program is compiled already, and runs as it was proved: nothing of it is compiled once more."""
     expected, _ = train(Net())

@@ -92,12 +92,14 @@ def swapped(text: str) -> str:
     return text.replace(match[0], match[2] + match[1], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [renamed, swapped, lambda text: swapped(renamed(text))])
 def test_an_edit_that_computes_the_same_runs(folder: Path, change: Callable[[str], str]) -> None:
     edit(folder, change)
     assert train(folder) == pytest.approx(demo.single()[:STEPS], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_it_is_a_model_like_any_other(folder: Path, tmp_path: Path) -> None:
     """Evaluation, another batch, a checkpoint: what the program is not for has one of the plan beside it."""
     edit(folder, renamed)
@@ -184,6 +186,7 @@ def test_backwards_of_calls_that_are_mixed_up_are_refused(folder: Path) -> None:
         train(folder)
 
 
+@pytest.mark.slow
 def test_a_function_has_its_name_in_the_tables_as_well(folder: Path) -> None:
     function = re.search(r"run\.call\((\w+),", (folder / "ranks_0_1.py").read_text())[1]  # type: ignore[index]
     edit(folder, lambda text: re.sub(rf"\b{function}\b", "start", text))
@@ -253,6 +256,7 @@ def test_the_command_trains_beside_one_device(folder: Path, capsys: pytest.Captu
     assert answer["ranks"] == pytest.approx(answer["one_device"], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_command_refuses_what_is_not_equal_before_it_runs(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -199,6 +199,7 @@ def test_what_is_not_the_batch_is_refused_by_name(name: str) -> None:
     assert "SW0360" in said and name in said and why in said and "test_micro_batches.py:" in said
 
 
+@pytest.mark.slow
 def test_batch_norm_is_refused() -> None:
     module, given = models.resnet()
     with pytest.raises(ShardwrightError, match=r"SW0360[\s\S]*changes the buffer"):

@@ -114,6 +114,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "terminal", "expected"), [(1.5, True, True), (0.2, True, False)])
 def test_a_bar_is_for_what_takes_long(seconds: float, terminal: bool, expected: bool) -> None:
     stream = Terminal() if terminal else io.StringIO()
@@ -123,6 +124,7 @@ def test_a_bar_is_for_what_takes_long(seconds: float, terminal: bool, expected: 
     assert ("shardwright: Gpt: capture" in stream.getvalue()) is expected
 
 
+@pytest.mark.slow
 def test_a_bar_is_for_terminals() -> None:
     for wanted, stream in [(True, io.StringIO()), (False, Terminal())]:
         with Progress(wanted, stream).phases("Gpt") as phases:

@@ -101,6 +101,7 @@ def loop(
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "devices"), PLANS)
 def test_a_loop_with_evaluation_and_short_batches(plan: str, devices: int) -> None:
     plain, args = tagger()
@@ -128,6 +129,7 @@ def random(seed: int) -> Callable[..., sw.Plan]:
     return lambda graph, _draft, devices: sw.Plan.random(graph, devices, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "later"),
     [
@@ -188,6 +190,7 @@ def test_micro_batches_of_several_shapes_are_reduced_once_each() -> None:
         assert reduced == 2
 
 
+@pytest.mark.slow
 def test_each_module_has_its_mode() -> None:
     """A frozen batch norm: only that module is in evaluation mode."""
     plain, args = models.resnet()
@@ -209,6 +212,7 @@ def test_each_module_has_its_mode() -> None:
             torch.testing.assert_close(state[name], value, rtol=1e-9, atol=1e-11, msg=name)
 
 
+@pytest.mark.slow
 def test_a_model_that_was_captured_in_evaluation_can_train() -> None:
     plain, args = tagger()
     plain.eval()
@@ -226,6 +230,7 @@ def test_a_model_that_was_captured_in_evaluation_can_train() -> None:
         torch.testing.assert_close(second, again(*args)["loss"].detach(), rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_an_evaluation_between_steps_does_not_change_the_masks() -> None:
     module, args = models.gpt(dropout=0.3)
 
@@ -258,6 +263,7 @@ def test_a_program_is_made_once() -> None:
     assert on_ranks(module, args, "data", 2, body) == [3, 3]
 
 
+@pytest.mark.slow
 def test_many_shapes_are_worth_a_word() -> None:
     module, args = models.mlp()
 
@@ -282,6 +288,7 @@ def test_a_call_that_the_model_refuses_is_refused_on_all_ranks() -> None:
     assert first == second
 
 
+@pytest.mark.slow
 def test_what_is_borrowed_follows_changes_behind_autograds_back() -> None:
     """A moving average of weights, say, is often written through `.data`."""
     plain, args = tagger()

@@ -74,6 +74,7 @@ def test_every_example_has_a_page_with_both_commands() -> None:
             assert commands(page, "verify"), page
 
 
+@pytest.mark.slow
 def test_keys_of_a_ring_go_to_neighbours_only() -> None:
     """From block to block, and not from each to all. None comes round to the first: attention is causal."""
     module = module_of("ring_attention")
@@ -106,6 +107,7 @@ def built(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
     return getattr(module, model)(), {"input_ids": ids[:, :-1], "labels": ids[:, 1:]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["retnet", "yoco"])
 @pytest.mark.parametrize(("plan", "devices"), PLANS, ids=[plan for plan, _ in PLANS])
 def test_an_example_is_equal_under_plans_that_divide_it(name: str, plan: str, devices: int) -> None:

@@ -183,6 +183,7 @@ def test_tensors_without_values_are_listed() -> None:
     assert "shardwright.deferred" in text
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     module, args = models.mlp()
     meta = on_meta(module)

@@ -88,6 +88,7 @@ def test_a_tied_buffer_has_all_its_names() -> None:
         assert_same(tensors, module.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.oldest
 @pytest.mark.parametrize("size", ["5GB", "40KB", 1])
 def test_files_hold_everything_in_bounded_sizes(size: int | str, tmp_path: Path) -> None:
@@ -205,6 +206,7 @@ def batch() -> dict[str, Tensor]:
     return {"input_ids": tokens, "labels": tokens}
 
 
+@pytest.mark.slow
 @with_transformers
 @pytest.mark.parametrize(
     ("tied", "size", "plan"),
@@ -243,6 +245,7 @@ def test_transformers_load_what_was_trained(tied: bool, size: str, plan: str, tm
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.slow
 @with_transformers
 def test_what_transformers_save_is_loaded_in_parts(tmp_path: Path) -> None:
     """Tied weights have one name in the files; rotary tables have none, and come from the record."""
@@ -339,6 +342,7 @@ def test_a_class_writes_by_its_own_code_what_it_does_on_one_device(plan: str, tm
             torch.testing.assert_close(ours[key], theirs[key], rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 @with_transformers
 def test_options_of_transformers_are_those_of_one_device(tmp_path: Path) -> None:
     torch.manual_seed(3)
@@ -356,6 +360,7 @@ def test_options_of_transformers_are_those_of_one_device(tmp_path: Path) -> None
         assert_same(load_file(tmp_path / kind / file), load_file(tmp_path / "plain" / "model.x.safetensors"))
 
 
+@pytest.mark.slow
 @with_transformers
 def test_experts_that_are_stored_one_by_one_are_loaded_together(tmp_path: Path) -> None:
     torch.manual_seed(3)
