@@ -50,13 +50,12 @@ pub(crate) fn given_back(graph: &Graph, arrives: &[bool]) -> Vec<bool> {
 pub fn wanted(graph: &Graph, boundary: &Boundary) -> Vec<bool> {
     let leaving = graph.outputs.iter().zip(&boundary.outputs).filter(|(_, asked)| **asked != Output::None);
     let kept = graph.updates.iter().map(|(_, value)| *value);
-    let mut tensors = vec![false; graph.tensors.len()];
-    leaving.filter_map(|(tensor, _)| *tensor).chain(kept).for_each(|t| tensors[t.index()] = true);
+    let mut open: Vec<TensorId> = leaving.filter_map(|(tensor, _)| *tensor).chain(kept).collect();
     let mut wanted = vec![false; graph.ops.len()];
-    for (op, wanted) in graph.ops.iter().zip(&mut wanted).rev() {
-        *wanted = op.outputs.iter().flatten().any(|t| tensors[t.index()]);
-        if *wanted {
-            op.inputs().into_iter().for_each(|t| tensors[t.index()] = true);
+    while let Some(tensor) = open.pop() {
+        let Some((maker, _)) = graph.producer(tensor) else { continue };
+        if !std::mem::replace(&mut wanted[maker.index()], true) {
+            open.extend(graph.op(maker).inputs());
         }
     }
     wanted

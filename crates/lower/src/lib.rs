@@ -3,7 +3,8 @@
 //!
 //! [`boundary`] says what goes in and out. The way: where the plan has slices of the sequence, the graph is cut into these
 //! ([`rules::slicing`]); operators with an algorithm of their own are
-//! rewritten ([`rules::rewriting`]) and the plan carried over; [`place`] says where every part is and what it
+//! rewritten ([`rules::rewriting`]) and the plan carried over; [`replicas`] of operators are added, which later blocks
+//! run instead of being sent what they give; [`place`] says where every part is and what it
 //! reads and writes; [`gradients`] where partial gradients are completed; [`uses`] groups readers; [`param_sharding`] says
 //! which parameters are divided between steps;
 //! [`segments`] cuts the operators where something must move; [`moves`] finds how, with [`reshard_steps`] where one
@@ -30,6 +31,7 @@ mod place;
 mod placement;
 mod project;
 mod recompute;
+mod replicas;
 mod reshard_steps;
 mod roles;
 mod schedule;
@@ -50,6 +52,7 @@ use rules::{Analysis, rewrite};
 
 pub use boundary::{all, arriving, loss, wanted};
 pub use pipeline::handed_on;
+pub use replicas::of_constants;
 
 /// Lowers a plan for the model's graph, of which `analysis` is.
 pub fn lower(model: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Program> {
@@ -80,11 +83,27 @@ fn rewritten(model: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundar
 /// Lowers a plan that rewrites nothing more. Whose graph it is, [`lower`] says.
 fn as_it_is(graph: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Program> {
     boundary::validate(graph, boundary)?;
+    let Some(it) = replicas::add(graph, analysis, plan, boundary) else {
+        return placed(graph, analysis, plan, boundary, graph.ops.len());
+    };
+    let mut program = placed(&it.graph, &it.analysis, &it.plan, boundary, it.originals())?;
+    it.renumber(&mut program);
+    Ok(program)
+}
+
+/// Lowers a plan for a graph of which so many operators are the model's; the rest are replicas.
+fn placed(
+    graph: &Graph,
+    analysis: &Analysis,
+    plan: &Plan,
+    boundary: &Boundary,
+    originals: usize,
+) -> Result<Program> {
     let needs_grad = boundary.needs_grad(graph);
     let arrives = boundary::arriving(graph, analysis, boundary, &needs_grad);
     let given_back = boundary::given_back(graph, &arrives);
     boundary::validate_blocks(graph, plan, &given_back)?;
-    let order = order::order(graph, plan, boundary)?;
+    let order = order::order(graph, plan, boundary, originals)?;
     let mut interner = layout::Interner::default();
     let placements = place::place_all(graph, analysis, plan, &arrives, &mut interner);
     let order = order::parts_together(graph, plan, &placements, order);

@@ -11,11 +11,12 @@ use program::Boundary;
 use crate::boundary;
 use crate::placement::Placement;
 
-pub fn order(graph: &Graph, plan: &Plan, boundary: &Boundary) -> Result<Vec<OpId>> {
+/// Replicas, which are those behind the model's so many operators, are the first in their block.
+pub fn order(graph: &Graph, plan: &Plan, boundary: &Boundary, originals: usize) -> Result<Vec<OpId>> {
     let wanted = boundary::wanted(graph, boundary);
     let mut order = plan::order(graph, plan)?;
     order.retain(|op| wanted[op.index()]);
-    order.sort_by_key(|op| plan.block(*op));
+    order.sort_by_key(|op| (plan.block(*op), op.index() < originals));
     Ok(order)
 }
 

@@ -11,7 +11,7 @@ use crate::layout::{Entry, Layout, Middle};
 use crate::moves::{Move, collapse, listed, listed_middle, numbered, on_rank};
 
 /// What a communication costs before its first byte, in bytes.
-const LATENCY: u64 = 1 << 16;
+pub const LATENCY: u64 = 1 << 16;
 
 /// The bytes of an element, about: layouts are of tensors of several types.
 const WIDTH: u64 = 4;

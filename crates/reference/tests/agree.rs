@@ -4,7 +4,7 @@ mod support;
 
 use reference::Verdict;
 use rules::Analysis;
-use support::{LARGER, MODELS, boundaries, compiled, drawn, graph, named};
+use support::{LARGER, MODELS, ROTARY, boundaries, compiled, drawn, graph, named};
 
 const PLANS: &[(&str, u32)] = &[
     ("replicate", 2),
@@ -94,4 +94,10 @@ fn random_plans_are_equal() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_stages_compute_of_constants_is_equal() {
+    let stages: Vec<_> = PLANS.iter().copied().filter(|(name, _)| name.contains("stages")).collect();
+    assert!(equal(&[ROTARY], &stages) > 14);
 }

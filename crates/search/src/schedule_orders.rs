@@ -82,7 +82,7 @@ fn ordered(
         evaluations.passed_over.append(&mut looked.passed_over);
         if let Some(better) = quicker(&looked.rows, candidate.seconds()) {
             // In an order of their own blocks may take less than they took: then nothing is known.
-            let order = Some(bound).filter(|bound| *bound <= better.seconds());
+            let order = Some(bound).filter(|bound| blocks.all_wait && *bound <= better.seconds());
             evaluations.rows.push(Evaluated { order, ..better.clone() });
             break;
         }
@@ -109,6 +109,8 @@ struct OrderedBlocks {
     /// Seconds.
     unit: f64,
     split_backward: bool,
+    /// Whether blocks wait for all that they read: for something of each that cannot be computed where it is read.
+    all_wait: bool,
 }
 
 impl OrderedBlocks {
@@ -132,7 +134,12 @@ impl OrderedBlocks {
         let shape = shape.handing_on(candidate.estimate.handed.iter().copied());
         let is_known = (0..shape.blocks.len()).all(|block| times.contains_key(&(block, Pass::Forward)));
         let split_backward = plan.schedule.splits_backward();
-        (is_known && all > 0.0).then_some(Self { shape, devices, times, unit: all / UNITS, split_backward })
+        let constant = compiler::of_constants(question.graph, question.analysis);
+        let count = |all: Vec<Vec<usize>>| all.iter().map(Vec::len).sum::<usize>();
+        let all_wait = count(reads(question, plan, |_| true))
+            == count(reads(question, plan, |maker| !constant[maker.index()]));
+        let unit = all / UNITS;
+        (is_known && all > 0.0).then_some(Self { shape, devices, times, unit, split_backward, all_wait })
     }
 
     fn units(&self, seconds: f64) -> i64 {
@@ -233,16 +240,14 @@ fn shape(question: &Question<'_>, plan: &Plan, trains: impl Fn(usize) -> bool) -
     let count = plan.block_count() as usize;
     let mut of_rank: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     let mut blocks = vec![schedule::Block::default(); count];
+    for (block, reads) in blocks.iter_mut().zip(reads(question, plan, |_| true)) {
+        block.reads = reads;
+    }
     for op in question.graph.op_ids() {
         let block = plan.block(op) as usize;
         for rank in plan.op(op).devices.iter() {
             let rank_blocks = of_rank.entry(*rank).or_default();
             rank_blocks.extend((!rank_blocks.contains(&block)).then_some(block));
-        }
-        let makers = question.graph.op(op).inputs().into_iter().filter_map(|it| question.graph.producer(it));
-        for maker in makers.map(|(maker, _): (OpId, _)| plan.block(maker) as usize) {
-            let reads = &mut blocks[block].reads;
-            reads.extend((maker != block && !reads.contains(&maker)).then_some(maker));
         }
     }
     let mut devices: Vec<(Vec<usize>, Vec<u32>)> = vec![];
@@ -258,6 +263,20 @@ fn shape(question: &Question<'_>, plan: &Plan, trains: impl Fn(usize) -> bool) -
     }
     blocks.iter_mut().enumerate().for_each(|(block, it)| it.trains = trains(block));
     (Shape { blocks, ..Shape::default() }, devices.into_iter().map(|it| it.1).collect())
+}
+
+/// Of each block the others that make what it reads, as far as their operators count.
+fn reads(question: &Question<'_>, plan: &Plan, counts: impl Fn(OpId) -> bool) -> Vec<Vec<usize>> {
+    let mut all = vec![vec![]; plan.block_count() as usize];
+    for op in question.graph.op_ids() {
+        let block = plan.block(op) as usize;
+        let makers = question.graph.op(op).inputs().into_iter().filter_map(|it| question.graph.producer(it));
+        for maker in makers.filter(|(maker, _)| counts(*maker)).map(|(maker, _)| plan.block(maker) as usize) {
+            let reads: &mut Vec<usize> = &mut all[block];
+            reads.extend((maker != block && !reads.contains(&maker)).then_some(maker));
+        }
+    }
+    all
 }
 
 /// How many micro-batches each device keeps at a time at most, counted for each of its blocks.

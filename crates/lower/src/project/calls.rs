@@ -385,6 +385,6 @@ fn arg(a: &LocalArg, operands: &[Option<BufId>], numbers: &mut impl Iterator<Ite
 }
 
 /// The runtime's operators that draw random numbers.
-fn is_random(target: &str) -> bool {
+pub fn is_random(target: &str) -> bool {
     matches!(target, "sw.dropout" | "sw.native_dropout" | "sw.attention" | "sw.draw")
 }

@@ -26,6 +26,9 @@ pub const EXPERTS: &str = "crates/reference/tests/graphs/experts";
 /// One of images.
 pub const IMAGES: &str = "crates/reference/tests/graphs/images";
 
+/// One whose layers read tables that are made of constants.
+pub const ROTARY: &str = "crates/reference/tests/graphs/rotary";
+
 /// Models of which one step takes seconds.
 pub const LARGER: [&str; 2] = ["tests/python/golden/gpt", "tests/python/golden/resnet"];
 

@@ -61,12 +61,13 @@ impl Stages<'_> {
 
     /// For each stage but the last the tensor that is followed to the next one, through which gradients flow.
     fn crossings(&self) -> Option<Vec<TensorId>> {
-        let uses = self.graph.uses();
+        let (uses, needs_grad) = (self.graph.uses(), self.graph.needs_grad());
         let crosses = |stage: usize| {
             let made = self.graph.op_ids().rev().filter(move |op| self.of[op.index()] == stage);
             let outputs = made.flat_map(|op| self.graph.op(op).outputs.iter().flatten().copied());
             let next = |tensor: &TensorId| {
-                uses[tensor.index()].iter().any(|(reader, _)| self.of[reader.index()] == stage + 1)
+                let mut readers = uses[tensor.index()].iter();
+                needs_grad[tensor.index()] && readers.any(|(reader, _)| self.of[reader.index()] == stage + 1)
             };
             outputs.into_iter().find(next)
         };

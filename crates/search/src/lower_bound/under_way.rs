@@ -50,6 +50,8 @@ fn shape(question: &Question<'_>, plan: &Plan, stages: &Stages<'_>, arriving: &[
     if !graph.updates.is_empty() {
         return None;
     }
+    // A block may compute itself what is made of constants alone.
+    let constant = compiler::of_constants(graph, question.analysis);
     let mut blocks = vec![Block::default(); plan.block_count() as usize];
     let mut devices: Vec<Option<Vec<u32>>> = vec![None; stages.count];
     let mut last: Option<(usize, &[u32])> = None;
@@ -74,7 +76,8 @@ fn shape(question: &Question<'_>, plan: &Plan, stages: &Stages<'_>, arriving: &[
         if !blocks[block].devices.contains(&stage) {
             blocks[block].devices.push(stage);
         }
-        for (maker, _) in graph.op(op).inputs().into_iter().filter_map(|tensor| graph.producer(tensor)) {
+        let makers = graph.op(op).inputs().into_iter().filter_map(|tensor| graph.producer(tensor));
+        for (maker, _) in makers.filter(|(maker, _)| !constant[maker.index()]) {
             let maker = plan.block(maker) as usize;
             if maker != block && !blocks[block].reads.contains(&maker) {
                 blocks[block].reads.push(maker);
