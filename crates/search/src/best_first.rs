@@ -366,7 +366,7 @@ impl<'q, 'w> Search<'q, 'w> {
     fn same_as(&self, plan: &Plan) -> Option<&Evaluated> {
         let unnamed = |other: &Plan| Plan { name: plan.name.clone(), ..other.clone() };
         let quickly = |other: &Plan| other.schedule == plan.schedule && other.blocks == plan.blocks;
-        let is_same = |row: &&Evaluated| quickly(&row.plan) && unnamed(&row.plan) == *plan;
+        let is_same = |known: &&Evaluated| quickly(&known.plan) && unnamed(&known.plan) == *plan;
         self.found.rows.iter().find(is_same).filter(|_| !self.looks_at_all())
     }
 

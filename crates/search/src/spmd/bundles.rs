@@ -49,34 +49,33 @@ pub(super) struct Edge {
     pub(super) prices: Rc<EdgePrices>,
 }
 
-/// For each choice of the first bundle and of the second. Most choices write, or read, as others do: those that do so alike
-/// are one row, or one column.
+/// For each choice of the first bundle and of the second. Most choices write, or read, as others do, and count once.
 #[derive(Default)]
 pub(super) struct EdgePrices {
-    pub(super) row_of: Vec<usize>,
-    pub(super) column_of: Vec<usize>,
-    /// Row after row.
+    pub(super) writing_of: Vec<usize>,
+    pub(super) reading_of: Vec<usize>,
+    /// Of each way to write those to read it, one after another.
     pub(super) table: Vec<MessagePrice>,
 }
 
 impl EdgePrices {
     pub(super) fn price(&self, from: usize, to: usize) -> &MessagePrice {
-        &self.table[self.row_of[from] * self.columns() + self.column_of[to]]
+        &self.table[self.writing_of[from] * self.readings() + self.reading_of[to]]
     }
 
     /// A number of each price, for all choices of the first bundle one after another.
     pub(super) fn each(&self, number: impl Fn(&MessagePrice) -> f64) -> Rc<[f64]> {
         let numbers: Vec<f64> = self.table.iter().map(number).collect();
-        let mut all = Vec::with_capacity(self.row_of.len() * self.column_of.len());
-        for row in &self.row_of {
-            let numbers = &numbers[row * self.columns()..];
-            all.extend(self.column_of.iter().map(|column| numbers[*column]));
+        let mut all = Vec::with_capacity(self.writing_of.len() * self.reading_of.len());
+        for writing in &self.writing_of {
+            let numbers = &numbers[writing * self.readings()..];
+            all.extend(self.reading_of.iter().map(|reading| numbers[*reading]));
         }
         all.into()
     }
 
     fn columns(&self) -> usize {
-        self.column_of.iter().max().map_or(0, |last| last + 1)
+        self.reading_of.iter().max().map_or(0, |last| last + 1)
     }
 }
 

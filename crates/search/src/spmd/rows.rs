@@ -34,11 +34,11 @@ pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Resu
         if looked.rows.iter().any(Evaluated::fits) || question.stop.is_late() {
             break;
         }
-        // The least of them needs so much more than there is: by as much less than what was claimed of it.
+        // The lightest of them needs so much more than there is: by as much less than what was claimed of it.
         let over = |candidate: &&Evaluated| candidate.memory.1.saturating_sub(candidate.memory.2);
-        let Some(least) = looked.rows.iter().min_by_key(over) else { break };
-        let claimed = least.claim.map_or(u64::MAX, |claim| claim.totals.bytes as u64);
-        let over = over(&least);
+        let Some(lightest) = looked.rows.iter().min_by_key(over) else { break };
+        let claimed = lightest.claim.map_or(u64::MAX, |claim| claim.totals.bytes as u64);
+        let over = over(&lightest);
         asked = asked.min(claimed).saturating_sub(over + over / 8);
         let tighter = spaces.find(&Question { memory: Some(asked), ..*question }, false)?;
         if tighter.plans.is_empty() {

@@ -191,20 +191,20 @@ impl Maker<'_> {
         (from, to): (usize, usize),
         tensors: &[(TensorId, usize)],
     ) -> EdgePrices {
-        let (rows, columns) = (bundles[from].choices.len(), bundles[to].choices.len());
+        let (writers, readers) = (bundles[from].choices.len(), bundles[to].choices.len());
         let (mut writings, mut reading): (Vec<Vec<_>>, Vec<Vec<_>>) =
-            (vec![vec![]; rows], vec![vec![]; columns]);
+            (vec![vec![]; writers], vec![vec![]; readers]);
         let mut tables = vec![];
         for (tensor, shared) in tensors {
-            let (writes, write_of) = distinct((0..rows).map(|at| self.written(*tensor, at)));
-            let (reads, read_of) = distinct((0..columns).map(|at| self.reads(*tensor, to, at)));
+            let (writes, write_of) = distinct((0..writers).map(|at| self.written(*tensor, at)));
+            let (reads, read_of) = distinct((0..readers).map(|at| self.reads(*tensor, to, at)));
             tables.push(self.table(*tensor, &writes, &reads));
             for (at, writing) in writings.iter_mut().enumerate() {
                 writing.push((write_of[at], self.share(*tensor, *shared, at).to_bits()));
             }
             reading.iter_mut().zip(read_of).for_each(|(reading, read)| reading.push(read));
         }
-        let ((writings, row_of), (reading, column_of)) =
+        let ((writings, writing_of), (reading, reading_of)) =
             (distinct(writings.into_iter()), distinct(reading.into_iter()));
         let price = |writing: &[(usize, u64)], reading: &[usize]| {
             let parts = tables.iter().zip(writing.iter().zip(reading));
@@ -214,7 +214,7 @@ impl Maker<'_> {
         };
         let table = writings.iter().flat_map(|writing| reading.iter().map(move |it| (writing, it)));
         let table = table.map(|(writing, reading)| price(writing, reading)).collect();
-        EdgePrices { row_of, column_of, table }
+        EdgePrices { writing_of, reading_of, table }
     }
 }
 
