@@ -74,7 +74,7 @@ impl EdgePrices {
         all.into()
     }
 
-    fn columns(&self) -> usize {
+    fn readings(&self) -> usize {
         self.reading_of.iter().max().map_or(0, |last| last + 1)
     }
 }
