@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -69,13 +70,20 @@ def wanted(given: Any) -> list[Key]:
 
 
 def run(keys: Sequence[Key], given: Any) -> None:
+    """A terminal has a bar with who is at work and for how long. Else each line says how many are done."""
     preload({package for package, _ in keys})
-    bar = tqdm(total=len(keys), desc="zoo", unit="model", dynamic_ncols=True)
-    with bar:
-        for result in children.run(keys, trying.tried, given.workers, given.seconds):
+    start = time.monotonic()
+    with tqdm(total=len(keys), desc="zoo", unit="model", dynamic_ncols=True, disable=None) as bar:
+
+        def at_work(running: Sequence[Key]) -> None:
+            bar.set_postfix_str(", ".join(name for _, name in running))
+
+        found = children.run(keys, trying.tried, given.workers, given.seconds, at_work)
+        for number, result in enumerate(found, 1):
             results.append(given.results, result)
             bar.update()
-            bar.write(line_of(result), file=sys.stdout)
+            done = f"{number} of {len(keys)}, {time.monotonic() - start:.0f} s: " if bar.disable else ""
+            bar.write(f"{done}{line_of(result)}", file=sys.stdout)
 
 
 def preload(packages: set[str]) -> None:

@@ -56,14 +56,17 @@ def run(
     function: Callable[[str, str, Callable[[Found], object]], Found],
     workers: int,
     seconds: float,
+    at_work: Callable[[Sequence[Key]], object] = lambda keys: None,
 ) -> Iterator[Found]:
-    """What `function` gives for each, as they end. A child may compute for so many seconds."""
+    """What `function` gives for each, as they end. A child may compute for so many seconds. `at_work` is told
+    who is, whenever another begins."""
     waiting, children = list(keys), list[Child]()
     try:
         while waiting or children:
             while waiting and len(children) < workers:
                 place = min(set(range(workers)) - {child.place for child in children})
                 children.append(_started(waiting.pop(0), place, function, seconds))
+                at_work([child.key for child in children])
             for child in _ended(children, seconds):
                 children.remove(child)
                 yield _found_by(child, seconds)

@@ -333,7 +333,11 @@ def fake_trial(package: str, name: str, say: Any) -> Found:
 def test_children_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "WAITING", 2)
     keys = [("none", name) for name in ("good", "hangs", "sleeps", "dies", "killed", "looks", "good-too")]
-    by_name = {one["name"]: one for one in children.run(keys, fake_trial, 3, 1.0)}
+    told: list[list[str]] = []
+    found = children.run(keys, fake_trial, 3, 1.0, lambda running: told.append([name for _, name in running]))
+    by_name = {one["name"]: one for one in found}
+    assert told[:3] == [["good"], ["good", "hangs"], ["good", "hangs", "sleeps"]]
+    assert [running[-1] for running in told] == [name for _, name in keys] and max(map(len, told)) == 3
     states = {name: one["state"] for name, one in by_name.items()}
     assert states == {
         "good": "tried",
@@ -349,7 +353,9 @@ def test_children_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_name["dies"]["reason"] == "MemoryError: no more"
 
 
-def test_a_run_goes_on_where_it_was_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_where_it_was_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     tried: list[str] = []
 
     def run(keys: Any, *rest: Any) -> Any:
@@ -367,6 +373,9 @@ def test_a_run_goes_on_where_it_was_ended(tmp_path: Path, monkeypatch: pytest.Mo
     results.append(file, {"package": "json", "name": "two", "state": "tried", **came_through()})
     assert command.main(words) == 0
     assert sorted(tried) == ["one", "three"]
+    said = capsys.readouterr()
+    assert [line.split(" s: ")[0] for line in said.out.splitlines()[:2]] == ["1 of 2, 0", "2 of 2, 0"]
+    assert said.err == "", "a bar is for terminals"
     tried.clear()
     assert command.main(words) == 0 and tried == []
     assert command.main([*words, "--retry-failed"]) == 0
