@@ -21,11 +21,10 @@ struct Burst {
 }
 
 /// For each link that a rank uses its bursts over the step, and how regularly they follow each other.
-pub(crate) fn links(cluster: &Cluster, simulation: &Simulation, parts: &[TakesPart]) -> Vec<Value> {
+pub(crate) fn links(cluster: &Cluster, simulation: &Simulation, parts: &[&TakesPart]) -> Vec<Value> {
     let mut links = vec![];
     for link in LinkKind::ALL {
-        let message = |part: &TakesPart| &simulation.messages[part.message];
-        let all = parts.iter().map(message).enumerate();
+        let all = parts.iter().map(|part| &simulation.messages[part.message]).enumerate();
         let mut on_it: Vec<(usize, &Message)> =
             all.filter(|(_, message)| LinkKind::crossed_by(cluster, &message.group) == link).collect();
         if on_it.is_empty() {

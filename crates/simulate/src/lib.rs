@@ -145,6 +145,13 @@ pub struct Message {
     pub share: f64,
 }
 
+impl Message {
+    /// Where nobody sends anything by an exchange's table, there is no communication.
+    pub fn moves(&self) -> bool {
+        self.bytes > 0 || self.kind != Kind::Exchange
+    }
+}
+
 /// That a rank takes part in a communication.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TakesPart {

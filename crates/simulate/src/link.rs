@@ -29,4 +29,12 @@ impl LinkKind {
             LinkKind::Between => "between nodes",
         }
     }
+
+    /// For people: right of a cluster of one node, too.
+    pub(crate) fn said(self) -> &'static str {
+        match self {
+            LinkKind::Inside => "inside nodes",
+            LinkKind::Between => "between nodes",
+        }
+    }
 }

@@ -56,7 +56,10 @@ pub fn manifest(
             Scope::Ranks => ranges(&[rank_trace.rank]),
         };
         let computed = computed(simulation, rank_trace.rank);
-        let parts = &simulation.parts[at];
+        // Who measures finds each by its instruction, also those in which nothing moves.
+        let is_listed =
+            |part: &&TakesPart| scope == Scope::Ranks || simulation.messages[part.message].moves();
+        let parts: Vec<&TakesPart> = simulation.parts[at].iter().filter(is_listed).collect();
         let messages = parts
             .iter()
             .enumerate()
@@ -69,7 +72,7 @@ pub fn manifest(
         });
         // Whoever measures has no need of what is made of predictions.
         if scope == Scope::Roles {
-            listed["links"] = Value::from(links(scene.cluster, simulation, parts));
+            listed["links"] = Value::from(links(scene.cluster, simulation, &parts));
         }
         roles.push(listed);
     }

@@ -99,11 +99,13 @@ def _lines_of_links(links: list[dict[str, Any]], step: float) -> Iterator[str]:
         each = f"{size_of(sizes[0])} to {size_of(sizes[-1])}" if sizes[0] != sizes[-1] else size_of(sizes[0])
         share = link["busy_seconds"] / step if step > 0 else 0.0
         many = count_of(len(bursts), "burst")
-        yield f"  {link['link']}: busy for {share:.1%} of the step, in {many} of {each}"
+        yield f"  {SAID[link['link']]}: busy for {share:.1%} of the step, in {many} of {each}"
         if link["period_seconds"] is not None:
             yield f"    one every {time_of(link['period_seconds'])}, {link['regular']:.0%} of them regularly"
 
 
+# What links are called: right of a cluster of one node, too.
+SAID = {"inside its node": "inside nodes", "between nodes": "between nodes"}
 HEAD = ["pass", "batch", "kind", "bytes", "takes", "link", "waits", "times", "group"]
 # Columns of words; figures stand at the right.
 LEFT = (0, 2, 8)

@@ -102,6 +102,25 @@ link = { bandwidth = "10 MB/s", latency = "1 us", shared = %s }
 """
 
 
+def test_links_inside_nodes_are_so_called_where_there_is_one_node(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "manifest", *on("megatron:4", "h200:4")
+    assert "\n  inside nodes: busy for " in said(capsys, *command)
+    links = answer_of(capsys, *command)["roles"][0]["links"]
+    assert [link["link"] for link in links] == ["inside its node"], "readers of the JSON know this name"
+
+
+def test_an_exchange_in_which_nothing_moves_is_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    options = on("data:2 x coshard", "h200:2", 2)
+    [role] = answer_of(capsys, "manifest", *options)["roles"]
+    messages = role["communications"]
+    assert {one["kind"] for one in messages} == {"all_reduce", "reduce_gradients"}
+    assert [one["order"] for one in messages] == [*range(len(messages))]
+    in_bursts = [at for link in role["links"] for burst in link["bursts"] for at in burst["communications"]]
+    assert sorted(in_bursts) == [*range(len(messages))]
+    entries = answer_of(capsys, "report", *options)["communication"]["entries"]
+    assert entries and all(entry["bytes"] > 0 for entry in entries)
+
+
 # Sums within nodes first, over a link that devices share, and from one to the other.
 @pytest.mark.parametrize(
     ("plan", "node", "shared"),

@@ -46,7 +46,8 @@ pub(super) fn communication(
 ) -> Value {
     let mut sums: BTreeMap<EntryKey, EntrySum> = BTreeMap::new();
     for (at, track) in tracks.iter().enumerate() {
-        for (number, (part, message)) in track.parts(subject).enumerate() {
+        let listed = track.parts(subject).filter(|(_, message)| message.moves());
+        for (number, (part, message)) in listed.enumerate() {
             let key = key(graph, at, part, message);
             let sum = sums.entry(key).or_insert(EntrySum { first: number, ..EntrySum::default() });
             sum.count += 1;

@@ -30,7 +30,7 @@ pub(super) fn in_flight(scene: &Scene<'_>, simulation: &Simulation, at: usize) -
     let mut events = vec![];
     for link in LinkKind::ALL {
         let on_it = messages().filter(|message| LinkKind::crossed_by(scene.cluster, &message.group) == link);
-        let name = format!("in flight {}", link.name());
+        let name = format!("in flight {}", link.said());
         let mut bytes: u64 = 0;
         for (at, change) in changes(on_it) {
             bytes = bytes.saturating_add_signed(change);

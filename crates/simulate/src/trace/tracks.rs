@@ -38,7 +38,7 @@ impl Track {
     fn title(self) -> String {
         let title = match self.sort {
             TrackSort::Computes => "computes",
-            TrackSort::Inside => "collectives inside its node",
+            TrackSort::Inside => "collectives inside nodes",
             TrackSort::Between => "collectives between nodes",
             TrackSort::Sends => "sends",
             TrackSort::Receives => "receives",
