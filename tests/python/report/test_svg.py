@@ -61,6 +61,7 @@ def test_it_says_what_it_shows(tmp_path: Path) -> None:
     assert said["simulate"][0] == "Gpt under stages:2 x 1f1b x data"
     assert {"devices 0..2", "devices 2..4", "forward", "backward", "communication"} <= {*said["simulate"]}
     assert {"1", "8"} <= {*said["simulate"]}, "micro-batches have their numbers"
+    assert len([word for word in said["simulate"] if word.startswith("at most ")]) == 2, "memory of a line"
     assert {"device 0", "device 3", "forward", "backward", "F0", "B5"} <= {*said["schedule"]}
     assert "Plans of Gpt on h200:4" in said["compare"] and "step time" in said["compare"]
     assert said["plan"][0] == "Gpt under data:2 x megatron:2"

@@ -15,7 +15,7 @@ pub(crate) struct Track {
     pub(super) at: usize,
     pub(crate) ranks: Vec<RankId>,
     /// The one of them that needs most memory: shards may be uneven.
-    pub(super) fullest: RankId,
+    pub(crate) fullest: RankId,
     pub(crate) tasks: Tasks,
     lane: Vec<(&'static str, f64)>,
 }

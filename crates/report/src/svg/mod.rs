@@ -3,6 +3,7 @@
 //! Each is one SVG on a light ground whose text is text. The same plan gives the same bytes.
 
 mod compared;
+mod held;
 mod order;
 mod palette;
 mod picture;

@@ -18,6 +18,8 @@ pub(super) const OPTIMIZER: Colour = [0x2a, 0x9d, 0x78];
 pub(super) const COMMUNICATION: Colour = [0x5f, 0xb6, 0xe5];
 pub(super) const EXPOSED: Colour = [0xd6, 0x40, 0x2b];
 pub(super) const GOOD: Colour = [0x2a, 0x9d, 0x78];
+/// No colour of the page, which has one for each purpose.
+pub(super) const MEMORY: Colour = [0xb3, 0xa9, 0xd9];
 /// Of dims, in the order in which they occur.
 pub(super) const DIMS: [Colour; 7] = [
     [0x00, 0x72, 0xb2],

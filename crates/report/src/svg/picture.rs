@@ -87,12 +87,10 @@ impl Picture {
 
     /// A line from point to point; `dashes` are lengths with gaps of the same between them.
     pub(super) fn line(&mut self, points: &[[f64; 2]], colour: Colour, wide: f64, dashes: Option<f64>) {
-        let points: Vec<String> =
-            points.iter().map(|[x, y]| format!("{},{}", short(*x), short(*y))).collect();
         let _ = write!(
             self.body,
             r#"<polyline points="{}" fill="none" stroke="{}" stroke-width="{}""#,
-            points.join(" "),
+            all_of(points),
             css(colour),
             short(wide)
         );
@@ -100,6 +98,10 @@ impl Picture {
             let _ = write!(self.body, r#" stroke-dasharray="{}""#, short(long));
         }
         self.body.push_str("/>\n");
+    }
+
+    pub(super) fn polygon(&mut self, points: &[[f64; 2]], fill: Colour) {
+        let _ = writeln!(self.body, r#"<polygon points="{}" fill="{}"/>"#, all_of(points), css(fill));
     }
 
     /// From the base line on.
@@ -141,6 +143,11 @@ impl Picture {
             self.body
         )
     }
+}
+
+fn all_of(points: &[[f64; 2]]) -> String {
+    let points: Vec<String> = points.iter().map(|[x, y]| format!("{},{}", short(*x), short(*y))).collect();
+    points.join(" ")
 }
 
 /// How wide a text is, about.

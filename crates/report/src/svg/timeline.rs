@@ -1,12 +1,15 @@
 //! Who does what when: a line for devices that do the same, computation above communication, as in the page.
+//! Below is their memory.
 
+use super::held::{MemoryBand, held, legend_of, top_of};
 use super::palette::*;
 use super::picture::{Anchor, EDGE, Font, PLAIN, Picture, QUIET, WIDTH, cut, ticks, width_of};
 use crate::page::words::time;
 use crate::page::{PART, SLICE, Sort, Subject, Track, Tracks, tracks};
 
 const LEFT: f64 = 130.0;
-const LINE_HIGH: f64 = 42.0;
+/// Without memory and with it.
+const LINE_HIGH: (f64, f64) = (42.0, 64.0);
 const COMPUTE: (f64, f64) = (4.0, 20.0);
 const TALK: (f64, f64) = (26.0, 9.0);
 /// So many lines are drawn.
@@ -35,7 +38,7 @@ pub fn timeline(subject: &Subject<'_>) -> String {
     );
     let mut drawing = Drawing::new(subject, &tracks, Picture::new(&title, &about));
     drawing.axis(tracks.len().min(LINES));
-    tracks.iter().take(LINES).for_each(|track| drawing.line(track));
+    (0..tracks.len().min(LINES)).for_each(|at| drawing.line(at));
     if tracks.len() > LINES {
         let more = format!("… and {} lines more", tracks.len() - LINES);
         drawing.picture.text([EDGE, drawing.picture.y + 14.0], &more, QUIET);
@@ -46,6 +49,10 @@ pub fn timeline(subject: &Subject<'_>) -> String {
 
 struct Drawing<'d> {
     tracks: &'d Tracks,
+    /// Of each track its memory, how many bytes are as high as it is drawn, and how high a line is with it.
+    held: Vec<Option<MemoryBand>>,
+    top: u64,
+    line_high: f64,
     picture: Picture,
     /// Ticks of the clock, and pixels of one.
     whole: f64,
@@ -66,7 +73,21 @@ impl<'d> Drawing<'d> {
         let whole = (seconds * subject.ticks_per_second()).max(1.0);
         let (used, talks) = ([false; SORTS.len()], (false, false));
         let scale = (WIDTH - LEFT - EDGE) / whole;
-        Self { tracks, picture, whole, scale, batches: subject.batches, used, talks, seconds }
+        let held = held(subject, tracks);
+        let line_high = if held.iter().any(Option::is_some) { LINE_HIGH.1 } else { LINE_HIGH.0 };
+        Self {
+            tracks,
+            top: top_of(&held),
+            held,
+            line_high,
+            picture,
+            whole,
+            scale,
+            batches: subject.batches,
+            used,
+            talks,
+            seconds,
+        }
     }
 
     fn x(&self, ticks: f64) -> f64 {
@@ -74,7 +95,7 @@ impl<'d> Drawing<'d> {
     }
 
     fn axis(&mut self, lines: usize) {
-        let (top, high) = (self.picture.y + 14.0, lines as f64 * LINE_HIGH);
+        let (top, high) = (self.picture.y + 14.0, lines as f64 * self.line_high);
         for at in ticks(0.0, self.seconds, 7.0) {
             let x = self.x(at / self.seconds.max(1e-12) * self.whole);
             self.picture.line(&[[x, top - 4.0], [x, top + high]], LINE, 1.0, None);
@@ -85,8 +106,8 @@ impl<'d> Drawing<'d> {
         self.picture.y = top;
     }
 
-    fn line(&mut self, track: &Track) {
-        let y = self.picture.y;
+    fn line(&mut self, at: usize) {
+        let (track, y) = (&self.tracks[at], self.picture.y);
         let name = if track.ranks.len() == 1 { "device" } else { "devices" };
         let label = format!("{name} {}", track.said());
         self.picture.text([EDGE, y + COMPUTE.0 + 14.0], &cut(&label, LEFT - EDGE - 6.0, 12.0), PLAIN);
@@ -98,13 +119,12 @@ impl<'d> Drawing<'d> {
         }
         self.batch_numbers(track, y);
         self.communication(track, y);
-        self.picture.y += LINE_HIGH;
-        self.picture.line(
-            &[[EDGE, y + LINE_HIGH - 1.0], [WIDTH - EDGE, y + LINE_HIGH - 1.0]],
-            LINE,
-            1.0,
-            None,
-        );
+        if let Some(held) = &self.held[at] {
+            held.draw(&mut self.picture, y, [LEFT, WIDTH - EDGE], self.top);
+        }
+        self.picture.y += self.line_high;
+        let end = self.picture.y - 1.0;
+        self.picture.line(&[[EDGE, end], [WIDTH - EDGE, end]], LINE, 1.0, None);
     }
 
     /// What is computed; narrow slices of one sort beside each other are one.
@@ -141,8 +161,8 @@ impl<'d> Drawing<'d> {
             if !slices.chunks_exact(SLICE).any(|it| it[2] <= Sort::Weights as i64) {
                 continue;
             }
-            let ends = slices.chunks_exact(SLICE).map(|it| it[0] + it[1]).max().unwrap_or(0);
-            let (from, to) = (self.x(task[2] as f64), self.x((task[2] + ends) as f64));
+            let (start, end) = widest(slices, (0.5 / self.scale) as i64);
+            let (from, to) = (self.x((task[2] + start) as f64), self.x((task[2] + end) as f64));
             let number = (task[1] + 1).to_string();
             if width_of(&number, 11.0) + 4.0 < to - from {
                 let font = Font { size: 11.0, anchor: Anchor::Middle, ..PLAIN };
@@ -188,7 +208,40 @@ impl<'d> Drawing<'d> {
             entries.push((EXPOSED, "communication that is waited for".to_owned()));
         }
         entries.push((TRACK, "idle".to_owned()));
+        if self.held.iter().any(Option::is_some) {
+            entries.push(legend_of(self.top));
+        }
         self.picture.legend(&entries);
         self.picture.finish()
+    }
+}
+
+/// From where to where a task computes for longest without a pause of more than so many ticks.
+fn widest(slices: &[i64], pause: i64) -> (i64, i64) {
+    let (mut widest, mut run) = ((0, 0), (0, 0));
+    for slice in slices.chunks_exact(SLICE).filter(|it| it[2] != Sort::Waits as i64) {
+        let (start, end) = (slice[0], slice[0] + slice[1]);
+        run = if start - run.1 <= pause { (run.0, end) } else { (start, end) };
+        widest = if run.1 - run.0 > widest.1 - widest.0 { run } else { widest };
+    }
+    widest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Sort, widest};
+
+    #[test]
+    fn a_number_stands_where_a_task_computes_for_longest() {
+        let slice = |start: i64, long: i64, sort: Sort| [start, long, sort as i64, 0];
+        let slices = [
+            slice(0, 4, Sort::Forward),
+            slice(4, 20, Sort::Waits),
+            slice(24, 3, Sort::Forward),
+            slice(28, 5, Sort::Forward),
+        ];
+        assert_eq!(widest(&slices.concat(), 1), (24, 33));
+        assert_eq!(widest(&slices.concat(), 0), (28, 33));
+        assert_eq!(widest(&[], 0), (0, 0));
     }
 }
