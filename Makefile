@@ -80,7 +80,8 @@ zoo: $(VENV)/.zoo ## models of other packages through everything, and docs/refer
 	cd tests/python && OMP_NUM_THREADS=1 $(CURDIR)/$(BIN)/python -m foreign --workers $(or $(if $(filter file,$(origin WORKERS)),,$(WORKERS)),$(shell nproc)) $(ZOO)
 
 # Not `--quiet`: mkdocs would not count its warnings then, and a broken link would pass.
-docs: $(VENV)/.docs ## the documentation as a site, in target/site; links that lead nowhere fail
+docs: build $(VENV)/.docs ## the documentation as a site, in target/site, with its pictures drawn anew; links that lead nowhere fail
+	$(BIN)/python scripts/pictures.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 quick: build ## the inner loop: CASES of each test that takes no processes and no time, 0 for all
