@@ -42,6 +42,19 @@ def swin():
         }
         return SwinForImageClassification(config), batch
 """,
+    "my_t5.py": """
+import torch
+from transformers import T5Config, T5ForConditionalGeneration
+
+def t5():
+    config = T5Config(
+        vocab_size=250_112, d_model=512, d_kv=64, d_ff=1024, num_layers=6, num_heads=8,
+        decoder_start_token_id=0, dropout_rate=0.0, use_cache=False,
+    )
+    with torch.device("meta"):
+        words = torch.zeros(32, 64, dtype=torch.long)
+        return T5ForConditionalGeneration(config), {"input_ids": words, "labels": words}
+""",
     "my_trunk.py": """
 from shardwright.shipped.evoformer import Config, Evoformer, batch
 
@@ -70,6 +83,13 @@ PICTURES = [
     ),
     Picture("coshard.svg", 'simulate my_swin.py:swin --plan "data:2 x coshard" --cluster a100:2'),
     Picture("coshard-as-data.svg", "simulate my_swin.py:swin --plan data:2 --cluster a100:2"),
+    Picture(
+        "interlaced.svg", 'simulate my_t5.py:t5 --plan "stages:4 x interlaced" --cluster a10g:4 --batches 8'
+    ),
+    Picture(
+        "interlaced-as-1f1b.svg",
+        'simulate my_t5.py:t5 --plan "stages:4 x 1f1b" --cluster a10g:4 --batches 8',
+    ),
     Picture("choosing.svg", "compare my_gpt.py:small --cluster cpu:4 --micro-batches 4"),
 ]
 
