@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 FOLDER = "SHARDWRIGHT_TEST_CRASHES"
+# Of the process that others are workers of: a test may run pytest, too.
+_made: list[Path] = []
 
 
 @pytest.hookimpl(trylast=True)
@@ -18,14 +20,17 @@ def pytest_configure() -> None:
     """After pytest's own plugin, which would write the stack between other lines."""
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is None:
-        os.environ[FOLDER] = tempfile.mkdtemp()
+        _made.append(Path(tempfile.mkdtemp()))
+        os.environ[FOLDER] = str(_made[-1])
     elif FOLDER in os.environ:
         faulthandler.enable(os.open(Path(os.environ[FOLDER], worker), os.O_WRONLY | os.O_CREAT))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for file in sorted(Path(os.environ[FOLDER]).iterdir()):
-        if stack := file.read_text():
-            terminalreporter.section(f"{file.name} crashed")
-            terminalreporter.write(stack)
-    shutil.rmtree(os.environ[FOLDER])
+    while _made:
+        folder = _made.pop()
+        for file in sorted(folder.iterdir()):
+            if stack := file.read_text():
+                terminalreporter.section(f"{file.name} crashed")
+                terminalreporter.write(stack)
+        shutil.rmtree(folder)
