@@ -364,10 +364,12 @@ impl<'q, 'w> Search<'q, 'w> {
 
     /// What was looked at by another name, where not all names are wanted: what one asks for besides may change nothing.
     fn same_as(&self, plan: &Plan) -> Option<&Evaluated> {
-        let unnamed = |other: &Plan| Plan { name: plan.name.clone(), ..other.clone() };
-        let quickly = |other: &Plan| other.schedule == plan.schedule && other.blocks == plan.blocks;
-        let is_same = |known: &&Evaluated| quickly(&known.plan) && unnamed(&known.plan) == *plan;
-        self.found.rows.iter().find(is_same).filter(|_| !self.looks_at_all())
+        let mut renamed = plan.clone();
+        let mut is_same = |known: &&Evaluated| {
+            renamed.name.clone_from(&known.plan.name);
+            renamed == known.plan
+        };
+        self.found.rows.iter().find(|known| !self.looks_at_all() && is_same(known))
     }
 
     fn after_what_does_not_fit(&mut self, fallback: Fallback, candidate: &Evaluated) {

@@ -18,7 +18,7 @@ def steps_of(target: str) -> list[str]:
 
 
 def test_every_step_is_made_once() -> None:
-    calls = re.findall(r"^(?:exec )?make ([^#&|\n]*)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    calls = re.findall(r"^(?:exec )?make ([^#&\n]*)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     made = [word for call in calls for word in call.split() if "=" not in word]
     assert sorted(made) == sorted(steps_of("lint") + steps_of("test"))
 

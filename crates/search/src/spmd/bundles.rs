@@ -54,28 +54,24 @@ pub(super) struct Edge {
 pub(super) struct EdgePrices {
     pub(super) writing_of: Vec<usize>,
     pub(super) reading_of: Vec<usize>,
-    /// Of each way to write those to read it, one after another.
-    pub(super) table: Vec<MessagePrice>,
+    /// Of each way to write it those to read it.
+    pub(super) table: Vec<Vec<MessagePrice>>,
 }
 
 impl EdgePrices {
     pub(super) fn price(&self, from: usize, to: usize) -> &MessagePrice {
-        &self.table[self.writing_of[from] * self.readings() + self.reading_of[to]]
+        &self.table[self.writing_of[from]][self.reading_of[to]]
     }
 
     /// A number of each price, for all choices of the first bundle one after another.
     pub(super) fn each(&self, number: impl Fn(&MessagePrice) -> f64) -> Rc<[f64]> {
-        let numbers: Vec<f64> = self.table.iter().map(number).collect();
+        let numbers: Vec<Vec<f64>> =
+            self.table.iter().map(|prices| prices.iter().map(&number).collect()).collect();
         let mut all = Vec::with_capacity(self.writing_of.len() * self.reading_of.len());
         for writing in &self.writing_of {
-            let numbers = &numbers[writing * self.readings()..];
-            all.extend(self.reading_of.iter().map(|reading| numbers[*reading]));
+            all.extend(self.reading_of.iter().map(|reading| numbers[*writing][*reading]));
         }
         all.into()
-    }
-
-    fn readings(&self) -> usize {
-        self.reading_of.iter().max().map_or(0, |last| last + 1)
     }
 }
 

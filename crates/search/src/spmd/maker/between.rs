@@ -212,8 +212,8 @@ impl Maker<'_> {
                 .map(|(table, ((write, share), read))| table[*write][*read].times(f64::from_bits(*share)));
             parts.fold(MessagePrice::default(), |all, part| all + part)
         };
-        let table = writings.iter().flat_map(|writing| reading.iter().map(move |it| (writing, it)));
-        let table = table.map(|(writing, reading)| price(writing, reading)).collect();
+        let table =
+            writings.iter().map(|writing| reading.iter().map(|it| price(writing, it)).collect()).collect();
         EdgePrices { writing_of, reading_of, table }
     }
 }
