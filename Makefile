@@ -13,6 +13,7 @@ SEED ?=
 ZOO ?=
 WHERE ?=
 LEAN ?=
+AGAIN ?=
 OLDEST_TORCH := 2.11.0
 
 UV := $(shell command -v uv 2>/dev/null)
@@ -56,7 +57,10 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/target/bytecode
 # Tests run as many processes as there are cores; each of them is one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-.PHONY: help docs demo test fuzz mutate mutants zoo quick hosts lint format bench bench-real build edges rust-lint rust-tests python-lint python-tests again oldest wheel gpu clean
+FEW := $(BIN)/python -c "import json, sys; failed = json.load(open('.pytest_cache/v/cache/lastfailed')); print('once more, alone:', *failed, sep='\n  '); sys.exit(len(failed) > 3)"
+ALONE := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
+
+.PHONY: help docs demo test fuzz mutate mutants zoo quick hosts lint format bench bench-real build edges rust-lint rust-tests python-lint python-tests oldest wheel gpu clean
 
 help: ## says what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -127,14 +131,10 @@ rust-tests:
 	$(CARGO_TEST)
 	cargo test --quiet $(CRATES) --doc
 
+# With AGAIN, failures run once more, alone, if they are three at most: a test that measures or waits may fail since the
+# machine is busy. What is wrong fails again. A run that came to no end (any status but 1) has failed.
 python-tests: build
-	$(PYTEST)
-
-# A test that measures or waits may fail since the machine is busy. What is wrong fails again, and more than three are
-# never that.
-again: ## the last run's failures once more, alone, if they are three at most
-	@$(BIN)/python -c "import json, sys; failed = json.load(open('.pytest_cache/v/cache/lastfailed')); print('once more, alone:', *failed, sep='\n  '); sys.exit(len(failed) > 3)"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
+	$(PYTEST) $(if $(AGAIN),|| { [ $$? = 1 ] && $(FEW) && $(ALONE); })
 
 # Nothing is there but what the wheel itself asks for, and pytest.
 oldest: $(OLDEST)/.built ## the sample of the tests on the oldest supported torch, from the wheel
