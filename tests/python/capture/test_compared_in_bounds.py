@@ -263,6 +263,19 @@ def test_without_values_less_is_compared_too(monkeypatch: pytest.MonkeyPatch) ->
     assert "of 6 of 12 rows" in said(capture(meta, batch))
 
 
+@pytest.mark.parametrize("limit", ["_MOST_BYTES", "_SHARE"])
+def test_what_is_too_large_for_values_is_captured_once(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    """Neither fewer rows nor the two layers would be compared."""
+    from shardwright import capture as package
+    from shardwright.capture.verify import random_values
+
+    captures, trace = [], package.trace
+    monkeypatch.setattr(package, "trace", lambda tracing: captures.append(1) or trace(tracing))
+    monkeypatch.setattr(random_values, limit, 1 if limit == "_MOST_BYTES" else 2**60)
+    captured = capture(Deep().to("meta"), (X.to("meta"), Y.to("meta")))
+    assert not captured.verified and len(captures) == 1 and "not compared" in captured.notes[0]
+
+
 # ---- float64 in pieces -----------------------------------------------------------------------
 
 

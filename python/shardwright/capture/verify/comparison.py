@@ -19,7 +19,7 @@ from ..casts import Casting
 from ..spec import CallSpec, ResultSpec
 from .against_module import Call, missing_value, verify_capture
 from .cost import MOST_AT_A_START, Extent, extent_of
-from .random_values import kinds_here, moved, standing_in
+from .random_values import kinds_here, moved, standing_in, too_large
 from .reduced import FEWEST, alike_in_layers, alike_in_rows, few_layers, rows_of, with_rows
 
 # Where less than the model fails, that says nothing of the model.
@@ -110,7 +110,7 @@ class Comparison:
         rows = rows_of(self.args, self.kwargs)
         share = max((extent.share(self.module, kind) for kind in self._kinds()), default=0.0)
         fewer = max(FEWEST, min(rows // 2, int(rows * share)))
-        if fewer >= rows:
+        if fewer >= rows or self._in_vain(whole):
             return None
         args, kwargs = with_rows(self.args, self.kwargs, rows, fewer)
         less = self._captured(args, kwargs)
@@ -120,7 +120,9 @@ class Comparison:
 
     def _fewer_layers(self, whole: Graphed, extent: Extent) -> str | None:
         with few_layers(self.module) as lists:
-            less = self._captured(self.args, self.kwargs) if lists else None
+            if not lists or self._in_vain(whole):
+                return None
+            less = self._captured(self.args, self.kwargs)
             if less is None or not alike_in_layers(whole.graph_text, less.graph_text, lists):
                 return None
             said = " and ".join(
@@ -130,6 +132,15 @@ class Comparison:
                 return said
             rows = self._fewer_rows(less, extent_of(less.graph_text, less.as_python))
             return None if rows is None else f"{rows}, with {said}"
+
+    def _in_vain(self, whole: Graphed) -> bool:
+        """Whether the module, as it is now, is too large to be given values: then it is not captured for that."""
+        rows = rows_of(self.args, self.kwargs)
+        args, kwargs = with_rows(self.args, self.kwargs, rows, min(rows, FEWEST))
+        bound = whole.in_spec.bind(args, kwargs)
+        return missing_value(self.module, bound) is not None and not any(
+            too_large(self.module, bound, kind) is None for kind in self._kinds()
+        )
 
     def _captured(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Graphed | None:
         try:

@@ -42,7 +42,7 @@ def standing_in(
     """The call with values, on one of these kinds of devices, or why there is none."""
     reasons: list[str | None] = []
     for kind in kinds:
-        reasons = [_too_large(module, bound, kind)]
+        reasons = [too_large(module, bound, kind)]
         for integers in () if reasons[0] else _INTEGERS:
             with _with_values(module, bound, precision, torch.device(kind), integers) as call:
                 why = _fails(call, _MOST_OPERATIONS[kind])
@@ -68,7 +68,7 @@ def kinds_here(device: str | None, casts_of: str | None = None) -> list[str]:
     return [kind for kind in kinds if casts_of in (None, kind)]
 
 
-def _too_large(module: nn.Module, bound: BoundArguments, kind: str) -> str | None:
+def too_large(module: nn.Module, bound: BoundArguments, kind: str) -> str | None:
     held = {identity(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     needed = sum(
         t.numel() * t.element_size() for t in [*held.values(), *_tensors((bound.args, bound.kwargs))]
