@@ -35,16 +35,14 @@ pub(crate) struct Cost {
 
 /// An operator in one piece.
 pub(crate) fn cost_of(model: &Model, id: OpId) -> Cost {
-    let needs_grad = model.graph.needs_grad();
-    let mut costs = Costs::new(&model.graph, &model.analysis, id, &needs_grad);
-    Cost::new(&model.graph, id, costs.whole(), &needs_grad)
+    let mut costs = Costs::new(&model.graph, &model.analysis, id, &model.needs_grad);
+    Cost::new(&model.graph, id, costs.whole(), &model.needs_grad)
 }
 
 /// Its parts.
 pub(crate) fn costs_of(model: &Model, id: OpId, plan: &OpPlan) -> Vec<Cost> {
-    let needs_grad = model.graph.needs_grad();
-    let mut costs = Costs::new(&model.graph, &model.analysis, id, &needs_grad);
-    let cost_of = |part: &PartCost| Cost::new(&model.graph, id, part, &needs_grad);
+    let mut costs = Costs::new(&model.graph, &model.analysis, id, &model.needs_grad);
+    let cost_of = |part: &PartCost| Cost::new(&model.graph, id, part, &model.needs_grad);
     (0..plan.count()).map(|index| cost_of(costs.part(plan, index))).collect()
 }
 

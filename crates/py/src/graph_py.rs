@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rules::families::registered;
 use rules::given::{Given, give};
-use rules::{Analysis, Kind, View};
+use rules::{Kind, View};
 
 use crate::cost_py::{Cost, cost_of};
 use crate::guard::{Evidence, guarded, sound};
@@ -45,8 +45,7 @@ impl Graph {
     fn new(py: Python<'_>, text: &str) -> PyResult<Self> {
         let made = || {
             let graph: graph::Graph = text.parse()?;
-            let analysis = Analysis::new(&graph);
-            Ok(Self { model: Arc::new(Model { graph, analysis }) })
+            Ok(Self { model: Arc::new(Model::new(graph)) })
         };
         guarded(Evidence::text(text), || py.detach(made))
     }
@@ -76,7 +75,7 @@ impl Graph {
     #[expect(clippy::type_complexity, reason = "plain data for Python")]
     fn outputs(&self) -> PyResult<Vec<Option<(String, Vec<i64>, bool)>>> {
         sound(Evidence::from_model(&self.model), || {
-            let needs = self.model.graph.needs_grad();
+            let needs = &self.model.needs_grad;
             let output = |t: &Option<graph::TensorId>| {
                 t.map(|t| {
                     let tensor = self.model.graph.tensor(t);

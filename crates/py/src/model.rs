@@ -6,4 +6,14 @@ use rules::Analysis;
 pub(crate) struct Model {
     pub(crate) graph: graph::Graph,
     pub(crate) analysis: Analysis,
+    /// Of each tensor.
+    pub(crate) needs_grad: Vec<bool>,
+}
+
+impl Model {
+    pub(crate) fn new(graph: graph::Graph) -> Self {
+        let analysis = Analysis::new(&graph);
+        let needs_grad = graph.needs_grad();
+        Self { graph, analysis, needs_grad }
+    }
 }

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use plan::micro_batches::{self, Weight};
 use plan::{Decided, On, Side, SubOp, number_of_devices, random, sets, text};
 use pyo3::prelude::*;
-use rules::Analysis;
 
 use crate::cost_py::{Cost, costs_of};
 use crate::errors::raise;
@@ -112,18 +111,17 @@ impl Plan {
     /// The operators that its programs rewrite, and along which dims, those that are alike on one line.
     #[getter]
     fn rewritings(&self) -> PyResult<Vec<String>> {
-        let Model { graph, analysis } = &*self.model;
+        let Model { graph, analysis, .. } = &*self.model;
         guarded(self.evidence(), || plan::rests_on(graph, analysis, &self.plan))
     }
 
     /// The graph that its programs speak of: the model's, with these rewritings.
     #[getter]
     fn rewritten(&self) -> PyResult<Graph> {
-        let Model { graph, analysis } = &*self.model;
+        let Model { graph, analysis, .. } = &*self.model;
         guarded(self.evidence(), || {
             let rewritten = plan::rewritten(graph, analysis, &self.plan)?;
-            let analysis = Analysis::new(&rewritten);
-            Ok(Graph { model: Arc::new(Model { graph: rewritten, analysis }) })
+            Ok(Graph { model: Arc::new(Model::new(rewritten)) })
         })
     }
 

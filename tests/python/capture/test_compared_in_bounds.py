@@ -263,17 +263,35 @@ def test_without_values_less_is_compared_too(monkeypatch: pytest.MonkeyPatch) ->
     assert "of 6 of 12 rows" in said(capture(meta, batch))
 
 
-@pytest.mark.parametrize("limit", ["_MOST_BYTES", "_SHARE"])
-def test_what_is_too_large_for_values_is_captured_once(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    """Neither fewer rows nor the two layers would be compared."""
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_is_too_large_in_any_case_is_captured_once(
+    monkeypatch: pytest.MonkeyPatch, most: Callable[[float], None], device: str
+) -> None:
+    """Neither two rows nor two layers would be compared."""
     from shardwright import capture as package
     from shardwright.capture.verify import random_values
 
     captures, trace = [], package.trace
     monkeypatch.setattr(package, "trace", lambda tracing: captures.append(1) or trace(tracing))
-    monkeypatch.setattr(random_values, limit, 1 if limit == "_MOST_BYTES" else 2**60)
-    captured = capture(Deep().to("meta"), (X.to("meta"), Y.to("meta")))
-    assert not captured.verified and len(captures) == 1 and "not compared" in captured.notes[0]
+    whole = extent_of(capture(Deep(), (X, Y), verify=False).graph_text, {})
+    least = whole.bytes * 2 / ROWS * 2 / LAYERS
+
+    def notes_of_captures(number: int) -> str:
+        captures.clear()
+        captured = capture(Deep().to(device), (X.to(device), Y.to(device)))
+        assert len(captures) == number
+        return " ".join(captured.notes)
+
+    most(whole.operations / 2)
+    held = 3 * sum(parameter.nbytes for parameter in Deep().parameters())
+    monkeypatch.setattr(cost, "room", lambda kind: held + int(whole.bytes / 2))
+    assert "not compared" not in notes_of_captures(2)
+    monkeypatch.setattr(cost, "room", lambda kind: int(least * 0.9))
+    assert "not compared" in notes_of_captures(1)
+    if device == "meta":
+        monkeypatch.setattr(cost, "room", lambda kind: held + int(whole.bytes / 2))
+        monkeypatch.setattr(random_values, "_MOST_BYTES", 1)
+        assert "not compared" in notes_of_captures(1)
 
 
 # ---- float64 in pieces -----------------------------------------------------------------------

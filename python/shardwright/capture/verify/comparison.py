@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import BoundArguments
 from typing import Any, Protocol
@@ -110,7 +110,7 @@ class Comparison:
         rows = rows_of(self.args, self.kwargs)
         share = max((extent.share(self.module, kind) for kind in self._kinds()), default=0.0)
         fewer = max(FEWEST, min(rows // 2, int(rows * share)))
-        if fewer >= rows or self._in_vain(whole):
+        if fewer >= rows or self._in_vain(whole, extent, fewer / rows):
             return None
         args, kwargs = with_rows(self.args, self.kwargs, rows, fewer)
         less = self._captured(args, kwargs)
@@ -119,8 +119,10 @@ class Comparison:
         return f"{fewer} of {rows} rows" if self._compares(less, args, kwargs) else None
 
     def _fewer_layers(self, whole: Graphed, extent: Extent) -> str | None:
+        rows = max(FEWEST, rows_of(self.args, self.kwargs))
         with few_layers(self.module) as lists:
-            if not lists or self._in_vain(whole):
+            layers = min((few / all_of for few, all_of in lists.values()), default=1.0)
+            if not lists or self._in_vain(whole, extent, layers * FEWEST / rows):
                 return None
             less = self._captured(self.args, self.kwargs)
             if less is None or not alike_in_layers(whole.graph_text, less.graph_text, lists):
@@ -130,16 +132,20 @@ class Comparison:
             )
             if self._compares(less, self.args, self.kwargs):
                 return said
-            rows = self._fewer_rows(less, extent_of(less.graph_text, less.as_python))
-            return None if rows is None else f"{rows}, with {said}"
+            part = self._fewer_rows(less, extent_of(less.graph_text, less.as_python))
+            return None if part is None else f"{part}, with {said}"
 
-    def _in_vain(self, whole: Graphed) -> bool:
-        """Whether the module, as it is now, is too large to be given values: then it is not captured for that."""
+    def _in_vain(self, whole: Graphed, extent: Extent, share: float) -> bool:
+        """Whether less of it is known to be too large, too, before that is captured: no values are made for
+        the module, as it is now; or what a share of its forward computes has no room, all else aside."""
         rows = rows_of(self.args, self.kwargs)
         args, kwargs = with_rows(self.args, self.kwargs, rows, min(rows, FEWEST))
         bound = whole.in_spec.bind(args, kwargs)
-        return missing_value(self.module, bound) is not None and not any(
-            too_large(self.module, bound, kind) is None for kind in self._kinds()
+        valued = missing_value(self.module, bound) is None
+        part = replace(extent, bytes=int(extent.bytes * share))
+        return not any(
+            (valued or too_large(self.module, bound, kind) is None) and (self.always or part.has_room(kind))
+            for kind in self._kinds()
         )
 
     def _captured(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Graphed | None:
