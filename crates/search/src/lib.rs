@@ -340,6 +340,7 @@ fn fits_in_no_way(question: &Question<'_>, least: &Evaluated, (tried, all): (usi
 }
 
 /// A plan that was found, what is claimed of it, and what of a pipeline.
+#[derive(Clone)]
 pub(crate) struct Own {
     pub(crate) plan: Plan,
     pub(crate) claim: Option<Claim>,

@@ -357,6 +357,36 @@ fn under_gpipe_all_micro_batches_are_there_at_once() {
     assert!(less < more && more - less < five - four, "{less} {more}");
 }
 
+/// What ranks need at least, of what they need.
+fn shares(model: &Model, names: &[&str], batches: u32) -> Vec<f64> {
+    let cluster = devices(4, "1 GFLOP/s", "1 GB/s");
+    let question = model.question(&cluster, 4, batches);
+    let setting = Setting {
+        cluster: &cluster,
+        batches,
+        optimizer: question.optimizer,
+        masters: question.masters,
+        compiled: false,
+    };
+    let share = |name: &&str| {
+        let plan = plan::sets::named(name, &model.graph, &model.analysis, 4).expect("a plan");
+        let stats = estimate(&model.graph, &model.analysis, &plan, &model.boundary, &setting);
+        let memory = stats.expect("it is proved").memory.iter().map(check::Memory::total).max();
+        LowerBounds::new(&question).bound(&plan).expect("a least").kept as f64 / memory.expect("ranks") as f64
+    };
+    names.iter().map(share).collect()
+}
+
+#[test]
+fn what_a_span_needs_when_it_is_computed_again_counts_and_what_blocks_share() {
+    let (model, names) = (Model::gpt(), ["replicate x recompute", "stages:4 x 1f1b x recompute"]);
+    assert!(shares(&model, &names, 4).iter().all(|share| *share > 0.85));
+    // Of the embedding, which the last stage reads as well, each of these ranks holds all.
+    let names = ["stages:2 x zero3:2 x 1f1b", "stages:2 x zero1:2 x 1f1b x recompute"];
+    assert!(shares(&model, &names, 4).iter().all(|share| *share > 0.65));
+    assert!(shares(&model, &["stages:2 x megatron:2 x gpipe x recompute"], 4)[0] > 0.42);
+}
+
 #[test]
 fn so_many_of_the_quickest_are_those_of_all() {
     let model = Model::gpt();

@@ -89,7 +89,9 @@ fn parameter(
 ) {
     let graph = question.graph;
     let uses = &ground.uses[tensor.index()];
-    let sharding = param_sharding_of(chains.plan, graph, tensor);
+    // What several blocks read is not divided.
+    let is_shared = uses.iter().any(|(op, _)| chains.plan.block(*op) != chains.plan.block(uses[0].0));
+    let sharding = param_sharding_of(chains.plan, graph, tensor).filter(|_| !is_shared);
     for (stage, totals) in all.iter_mut().enumerate() {
         let here = || uses.iter().filter(|(op, _)| chains.stages.of[op.index()] == stage);
         let size = |(op, input): &(OpId, usize)| chains.costs[op.index()].inputs[*input];

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use compiler::Costs;
-use graph::{Graph, OpId};
+use graph::{Graph, OpId, TensorId};
 use plan::{Plan, Schedule};
 
 use super::parts::OperatorCost;
@@ -12,7 +12,7 @@ use super::stages::Stages;
 use super::under_way::most;
 use crate::Question;
 use crate::bound::arriving;
-use crate::spmd::{Keeps, keeps, spans_of};
+use crate::spmd::{Keeps, keeps, lies_in, spans_of};
 
 pub(super) struct Kept {
     wanted: Vec<bool>,
@@ -43,20 +43,86 @@ impl Kept {
         if !plan.offload.is_empty() || plan.tokens > 1 {
             return by_stage;
         }
-        let spans = outermost(graph, &plan.recompute);
-        let keeps = keeps(graph, &self.costs, &spans_of(graph, &spans, &self.arriving));
-        let mut of_blocks = vec![0; plan.block_count() as usize];
-        for op in graph.op_ids().filter(|op| self.wanted[op.index()]) {
-            let op_bytes = part(&keeps[op.index()], &costs[op.index()]);
-            let (bytes, batches) = &mut by_stage[stages.of[op.index()]];
-            *bytes += u64::from(*batches) * op_bytes;
-            of_blocks[plan.block(op) as usize] += op_bytes;
+        let (spans, nested) = outermost(graph, &plan.recompute);
+        let span_of = spans_of(graph, &spans, &self.arriving);
+        let keeps = keeps(graph, &self.costs, &span_of);
+        let again = self.again(graph, &span_of, &nested, &keeps, costs);
+        // What of each span is still there, once it was computed again.
+        let mut of_spans = vec![0; spans.len()];
+        for (op, bytes) in again.iter().enumerate() {
+            span_of[op].into_iter().for_each(|span| of_spans[span] += bytes);
+        }
+        let mut of_blocks = vec![OfBlock::default(); plan.block_count() as usize];
+        let mut of_stages = vec![OfBlock::default(); stages.count];
+        // Backward comes to the last ones first.
+        for op in graph.op_ids().rev().filter(|op| self.wanted[op.index()]) {
+            let (cost, span) = (&costs[op.index()], span_of[op.index()]);
+            let bytes = part(&keeps[op.index()], cost);
+            let besides = cost.meanwhile + span.map_or(0, |span| of_spans[span]);
+            of_blocks[plan.block(op) as usize].add(bytes, besides);
+            of_stages[stages.of[op.index()]].add(bytes, besides);
+            span.into_iter().for_each(|span| of_spans[span] -= again[op.index()]);
         }
         match most(question, plan, stages, &self.arriving, &of_blocks) {
             // Perhaps it is there only before the first backward.
             Some(all) => all.into_iter().map(|bytes| (bytes, question.batches)).collect(),
-            None => by_stage,
+            None => {
+                for ((bytes, batches), it) in by_stage.iter_mut().zip(&of_stages) {
+                    *bytes = u64::from(*batches) * it.kept + it.besides;
+                }
+                by_stage
+            }
         }
+    }
+
+    /// For each operator of a span what it keeps of what the span made, once that was computed again, and was not kept
+    /// before.
+    fn again(
+        &self,
+        graph: &Graph,
+        span_of: &[Option<usize>],
+        nested: &[Vec<OpId>],
+        before: &[Keeps],
+        costs: &[Rc<OperatorCost>],
+    ) -> Vec<u64> {
+        let lies_in = lies_in(graph, &self.costs);
+        let mut is_kept = vec![false; graph.tensors.len()];
+        for op in graph.op_ids() {
+            before[op.index()]
+                .tensors(graph, op)
+                .for_each(|tensor| is_kept[lies_in[tensor.index()].index()] = true);
+        }
+        let within = keeps(graph, &self.costs, &spans_of(graph, nested, &self.arriving));
+        let bytes = |op: OpId| {
+            let Some(span) = span_of[op.index()].filter(|_| self.wanted[op.index()]) else { return 0 };
+            let is_new = |tensor: TensorId| {
+                let root = lies_in[tensor.index()];
+                let maker = graph.producer(root).and_then(|(maker, _)| span_of[maker.index()]);
+                maker == Some(span) && !is_kept[root.index()]
+            };
+            let (it, mut keeps) = (graph.op(op), within[op.index()].clone());
+            let inputs = it.inputs();
+            keeps.inputs.retain(|(at, _)| is_new(inputs[*at]));
+            keeps.outputs.retain(|at| it.outputs[*at].is_some_and(is_new));
+            part(&keeps, &costs[op.index()])
+        };
+        graph.op_ids().map(bytes).collect()
+    }
+}
+
+/// What a block keeps of a micro-batch, and the most that is there besides in its backward, where what is already gone is
+/// taken off.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OfBlock {
+    pub(super) kept: u64,
+    pub(super) besides: u64,
+}
+
+impl OfBlock {
+    /// The operator before those that are known: what it keeps, and what is there besides while backward is at it.
+    fn add(&mut self, kept: u64, besides: u64) {
+        self.besides = self.besides.max(besides.saturating_sub(self.kept));
+        self.kept += kept;
     }
 }
 
@@ -70,15 +136,15 @@ fn at_once(plan: &Plan, stages: &Stages<'_>, stage: usize, batches: u32) -> u32 
     }
 }
 
-/// What a span inside of another one keeps is there only while that is computed again.
-fn outermost(graph: &Graph, spans: &[Vec<OpId>]) -> Vec<Vec<OpId>> {
+/// The outermost spans, and those inside of another one: what these keep is there only while that is computed again.
+fn outermost(graph: &Graph, spans: &[Vec<OpId>]) -> (Vec<Vec<OpId>>, Vec<Vec<OpId>>) {
     let mut seen = vec![false; graph.ops.len()];
-    let mut is_new = |span: &&Vec<OpId>| {
+    let mut is_new = |span: &Vec<OpId>| {
         let is_inside = span.iter().any(|op| seen[op.index()]);
         span.iter().for_each(|op| seen[op.index()] = true);
         !is_inside
     };
-    spans.iter().filter(|span| is_new(span)).cloned().collect()
+    spans.iter().cloned().partition(|span| is_new(span))
 }
 
 fn part(keeps: &Keeps, cost: &OperatorCost) -> u64 {

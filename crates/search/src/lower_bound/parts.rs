@@ -26,6 +26,8 @@ pub(super) struct OperatorCost {
     pub(super) keeps_own: bool,
     /// Bytes that it keeps for backward and nothing else has.
     pub(super) more: u64,
+    /// The most bytes in its backward, besides what is given and what results.
+    pub(super) meanwhile: u64,
 }
 
 /// All of the operators of a graph. Those that are alike have one number, and cost the same.
@@ -177,6 +179,7 @@ impl GraphFacts<'_> {
             kept: cost.kept.inputs.clone(),
             keeps_own: cost.kept.more > 0 || !cost.kept.outputs.is_empty(),
             more: cost.kept.more,
+            meanwhile: cost.meanwhile.backward,
         }
     }
 
@@ -203,6 +206,7 @@ impl GraphFacts<'_> {
             kept: vec![],
             keeps_own: false,
             more: 0,
+            meanwhile: 0,
         }
     }
 }

@@ -7,16 +7,17 @@ use graph::{Source, TensorId};
 use plan::{Plan, Schedule};
 use schedule::{Block, Pass, Shape, Times, simulate};
 
+use super::kept::OfBlock;
 use super::stages::Stages;
 use crate::Question;
 
-/// For each stage the most bytes, where each block keeps so many of a micro-batch. None where the order may be another one.
+/// For each stage the most bytes, where blocks keep this of a micro-batch. None where the order may be another one.
 pub(super) fn most(
     question: &Question<'_>,
     plan: &Plan,
     stages: &Stages<'_>,
     arriving: &[bool],
-    kept: &[u64],
+    kept: &[OfBlock],
 ) -> Option<Vec<u64>> {
     let is_known = matches!(plan.schedule, Schedule::Gpipe | Schedule::Interleaved | Schedule::ZbV);
     let is_named = plan.timetables.is_empty() && plan.before.is_empty();
@@ -32,8 +33,11 @@ pub(super) fn most(
         let (mut now, mut most) = (0, 0);
         for (task, _, _) in &lane.tasks {
             match task.pass {
-                Pass::Forward => now += kept[task.block],
-                Pass::Backward | Pass::Inputs => now -= kept[task.block],
+                Pass::Forward => now += kept[task.block].kept,
+                Pass::Backward | Pass::Inputs => {
+                    most = most.max(now + kept[task.block].besides);
+                    now -= kept[task.block].kept;
+                }
                 Pass::Weights => {}
             }
             most = most.max(now);

@@ -73,8 +73,10 @@ pub fn rows(
     (stats.places, stats.groups) = (segments.count - 1, groups.kinds.len());
     stats.seconds += start.elapsed().as_secs_f64();
     let mut asked = limit(question);
+    let mut leasts = LowerBounds::new(question);
+    // What keeps too much in an order that is looked at besides is not worth to be lowered.
+    let mut may = |plan: &Plan| -> Result<bool> { Ok(leasts.bound(plan)?.kept <= question.most()) };
     for _ in 0..=TIMES {
-        let before = looked.rows.len();
         (asking.memory, asking.stop) = (Some(asked), question.stop.share(SHARE));
         costs.ask(&asking);
         let asking = Question { constraints: question.constraints, ..asking };
@@ -82,9 +84,16 @@ pub fn rows(
         if question.stop.is_late() {
             break;
         }
-        looked.at(question, plans.into_iter(), watch)?;
-        let over = looked.rows[before..]
-            .iter()
+        let mut anew = vec![];
+        for it in &plans {
+            let is_known = looked.rows.iter().any(|known| known.plan == it.plan);
+            if !is_known && (it.piped.is_some() || may(&it.plan)?) {
+                anew.push(it.clone());
+            }
+        }
+        looked.at(question, anew.into_iter(), watch)?;
+        let over = (looked.rows.iter())
+            .filter(|candidate| plans.iter().any(|it| it.plan == candidate.plan))
             .map(|candidate| candidate.memory.1.saturating_sub(candidate.memory.2))
             .min();
         let Some(over) = over.filter(|over| *over > 0 && !question.stop.is_late()) else { break };
@@ -96,11 +105,8 @@ pub fn rows(
     let first = first.filter(|candidate| may_take(candidate.seconds(), busiest(candidate)) <= below);
     if let Some(first) = first.cloned().filter(|_| !question.stop.is_late()) {
         let mut others = vec![];
-        let mut leasts = LowerBounds::new(question);
         for plan in OTHERS.map(|schedule| under(&first.plan, schedule)) {
-            // What keeps too much in that order is not worth to be lowered.
-            let may = leasts.bound(&plan)?.kept <= question.most();
-            others.extend(may.then(|| first.with(plan)));
+            others.extend(may(&plan)?.then(|| first.with(plan)));
         }
         looked.at(question, others.into_iter(), watch)?;
     }

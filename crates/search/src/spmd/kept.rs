@@ -14,23 +14,28 @@ pub(crate) struct Keeps {
     pub(crate) more: bool,
 }
 
+impl Keeps {
+    /// The values that are on this operator's account.
+    pub(crate) fn tensors<'k>(&'k self, graph: &'k Graph, op: OpId) -> impl Iterator<Item = TensorId> + 'k {
+        let it = graph.op(op);
+        let inputs = it.inputs();
+        let read = self.inputs.iter().map(move |(at, _)| inputs[*at]);
+        read.chain(self.outputs.iter().filter_map(|at| it.outputs[*at]))
+    }
+}
+
 /// So many elements of so many.
 pub(crate) type KeptPart = (i64, i64);
 
 /// A value is on the account of the first that keeps it; what lies in another's memory is the other.
 pub(crate) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> Vec<Keeps> {
     let recomputed = needed(graph, costs, span_of);
-    let mut lies_in: Vec<TensorId> = graph.tensor_ids().collect();
+    let lies_in = lies_in(graph, costs);
     let mut seen: BTreeSet<TensorId> = BTreeSet::new();
     let mut kept = vec![];
     for op in graph.op_ids() {
         let (it, cost, op_span) = (graph.op(op), &costs[op.index()], span_of[op.index()]);
         let inputs = it.inputs();
-        for (output, tensor) in it.outputs.iter().enumerate() {
-            if let (Some(tensor), Some(input)) = (tensor, cost.lies_in.get(output).copied().flatten()) {
-                lies_in[tensor.index()] = lies_in[inputs[input].index()];
-            }
-        }
         let mut first = |tensor: TensorId| {
             let root = lies_in[tensor.index()];
             let made = match graph.tensor(root).source {
@@ -56,6 +61,21 @@ pub(crate) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) ->
         kept.push(keeps);
     }
     kept
+}
+
+/// For each value the one in whose memory it lies: most lie in their own.
+pub(crate) fn lies_in(graph: &Graph, costs: &[Cost]) -> Vec<TensorId> {
+    let mut lies_in: Vec<TensorId> = graph.tensor_ids().collect();
+    for op in graph.op_ids() {
+        let (it, cost) = (graph.op(op), &costs[op.index()]);
+        let inputs = it.inputs();
+        for (output, tensor) in it.outputs.iter().enumerate() {
+            if let (Some(tensor), Some(input)) = (tensor, cost.lies_in.get(output).copied().flatten()) {
+                lies_in[tensor.index()] = lies_in[inputs[input].index()];
+            }
+        }
+    }
+    lies_in
 }
 
 /// The span of each operator. What leads to no gradient is in none, and neither is what reads a buffer or parameter
