@@ -388,6 +388,25 @@ fn what_a_span_needs_when_it_is_computed_again_counts_and_what_blocks_share() {
 }
 
 #[test]
+fn of_a_layer_that_is_recomputed_in_pieces_no_more_counts_than_is_there() {
+    let model = Model::new(include_str!("graphs/gated.graph"));
+    let plans = [
+        "data:2 x megatron:2",
+        "stages:2 x megatron:2 x 1f1b",
+        "stages:4 x zb-h1",
+        "stages:2 x zero1:2 x zb-v",
+    ];
+    let names: Vec<String> = ["recompute", "recompute:selective"]
+        .iter()
+        .flat_map(|mode| plans.map(|plan| format!("{plan} x {mode}")))
+        .collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let shares = shares(&model, &names, 4);
+    assert!(shares.iter().all(|share| *share <= 1.0), "{shares:?}");
+    assert!(shares[..2].iter().all(|share| *share > 0.8), "{shares:?}");
+}
+
+#[test]
 fn so_many_of_the_quickest_are_those_of_all() {
     let model = Model::gpt();
     for (cluster, batches) in

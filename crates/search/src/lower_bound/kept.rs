@@ -9,10 +9,10 @@ use plan::{Plan, Schedule};
 
 use super::parts::OperatorCost;
 use super::stages::Stages;
-use super::under_way::most;
+use super::under_way::{OfBlock, most};
 use crate::Question;
 use crate::bound::arriving;
-use crate::spmd::{Keeps, keeps, lies_in, spans_of};
+use crate::spmd::{Keeps, SpanReads, keeps, lies_in, spans_of};
 
 pub(super) struct Kept {
     wanted: Vec<bool>,
@@ -45,11 +45,12 @@ impl Kept {
         }
         let (spans, nested) = outermost(graph, &plan.recompute);
         let span_of = spans_of(graph, &spans, &self.arriving);
-        let keeps = keeps(graph, &self.costs, &span_of);
-        let again = self.again(graph, &span_of, &nested, &keeps, costs);
-        // What of each span is still there, once it was computed again.
+        let keeps = keeps(graph, &self.costs, &span_of, SpanReads::Surely);
+        let recomputed = self.recomputed(graph, &span_of, &nested, &keeps, costs);
+        // What of each span is still there, once it was recomputed: of one that is cut up that is done piece by piece.
         let mut of_spans = vec![0; spans.len()];
-        for (op, bytes) in again.iter().enumerate() {
+        let whole = self.whole(&span_of, spans.len());
+        for (op, bytes) in recomputed.iter().enumerate() {
             span_of[op].into_iter().for_each(|span| of_spans[span] += bytes);
         }
         let mut of_blocks = vec![OfBlock::default(); plan.block_count() as usize];
@@ -58,10 +59,12 @@ impl Kept {
         for op in graph.op_ids().rev().filter(|op| self.wanted[op.index()]) {
             let (cost, span) = (&costs[op.index()], span_of[op.index()]);
             let bytes = part(&keeps[op.index()], cost);
-            let besides = cost.meanwhile + span.map_or(0, |span| of_spans[span]);
+            let there =
+                span.map_or(0, |span| if whole[span] { of_spans[span] } else { recomputed[op.index()] });
+            let besides = cost.meanwhile + there;
             of_blocks[plan.block(op) as usize].add(bytes, besides);
             of_stages[stages.of[op.index()]].add(bytes, besides);
-            span.into_iter().for_each(|span| of_spans[span] -= again[op.index()]);
+            span.into_iter().for_each(|span| of_spans[span] -= recomputed[op.index()]);
         }
         match most(question, plan, stages, &self.arriving, &of_blocks) {
             // Perhaps it is there only before the first backward.
@@ -75,9 +78,24 @@ impl Kept {
         }
     }
 
-    /// For each operator of a span what it keeps of what the span made, once that was computed again, and was not kept
-    /// before.
-    fn again(
+    /// For each span whether all operators with a backward from its first to its last one are in it.
+    fn whole(&self, span_of: &[Option<usize>], count: usize) -> Vec<bool> {
+        let mut ends: Vec<Option<(usize, usize)>> = vec![None; count];
+        let mut inside = vec![0; count];
+        let wanted = |op: &usize| self.wanted[*op];
+        for op in (0..span_of.len()).filter(wanted) {
+            let Some(span) = span_of[op] else { continue };
+            ends[span] = Some((ends[span].map_or(op, |(first, _)| first), op));
+            inside[span] += 1;
+        }
+        let is_whole = |(ends, inside): (Option<(usize, usize)>, usize)| {
+            ends.is_some_and(|(first, last)| (first..=last).filter(wanted).count() == inside)
+        };
+        ends.into_iter().zip(inside).map(is_whole).collect()
+    }
+
+    /// For each operator of a span what it keeps of what the span made, once that was recomputed, and was not kept before.
+    fn recomputed(
         &self,
         graph: &Graph,
         span_of: &[Option<usize>],
@@ -92,7 +110,7 @@ impl Kept {
                 .tensors(graph, op)
                 .for_each(|tensor| is_kept[lies_in[tensor.index()].index()] = true);
         }
-        let within = keeps(graph, &self.costs, &spans_of(graph, nested, &self.arriving));
+        let within = keeps(graph, &self.costs, &spans_of(graph, nested, &self.arriving), SpanReads::Surely);
         let bytes = |op: OpId| {
             let Some(span) = span_of[op.index()].filter(|_| self.wanted[op.index()]) else { return 0 };
             let is_new = |tensor: TensorId| {
@@ -107,22 +125,6 @@ impl Kept {
             part(&keeps, &costs[op.index()])
         };
         graph.op_ids().map(bytes).collect()
-    }
-}
-
-/// What a block keeps of a micro-batch, and the most that is there besides in its backward, where what is already gone is
-/// taken off.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct OfBlock {
-    pub(super) kept: u64,
-    pub(super) besides: u64,
-}
-
-impl OfBlock {
-    /// The operator before those that are known: what it keeps, and what is there besides while backward is at it.
-    fn add(&mut self, kept: u64, besides: u64) {
-        self.besides = self.besides.max(besides.saturating_sub(self.kept));
-        self.kept += kept;
     }
 }
 

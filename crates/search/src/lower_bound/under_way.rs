@@ -7,9 +7,24 @@ use graph::{Source, TensorId};
 use plan::{Plan, Schedule};
 use schedule::{Block, Pass, Shape, Times, simulate};
 
-use super::kept::OfBlock;
 use super::stages::Stages;
 use crate::Question;
+
+/// What a block keeps of a micro-batch, and the most that is there besides in its backward, where what is already gone is
+/// taken off.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OfBlock {
+    pub(super) kept: u64,
+    pub(super) besides: u64,
+}
+
+impl OfBlock {
+    /// The operator before those that are known: what it keeps, and what is there besides while backward is at it.
+    pub(super) fn add(&mut self, kept: u64, besides: u64) {
+        self.besides = self.besides.max(besides.saturating_sub(self.kept));
+        self.kept += kept;
+    }
+}
 
 /// For each stage the most bytes, where blocks keep this of a micro-batch. None where the order may be another one.
 pub(super) fn most(

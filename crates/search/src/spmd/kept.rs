@@ -27,9 +27,24 @@ impl Keeps {
 /// So many elements of so many.
 pub(crate) type KeptPart = (i64, i64);
 
+/// Which of the values that a span reads of others it keeps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SpanReads {
+    /// All, if backward needs something of it.
+    Any,
+    /// Those that it surely reads again.
+    Surely,
+}
+
 /// A value is on the account of the first that keeps it; what lies in another's memory is the other.
-pub(crate) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> Vec<Keeps> {
-    let recomputed = needed(graph, costs, span_of);
+pub(crate) fn keeps(
+    graph: &Graph,
+    costs: &[Cost],
+    span_of: &[Option<usize>],
+    reads: SpanReads,
+) -> Vec<Keeps> {
+    let repeated = repeated(graph, costs, span_of);
+    let recomputed = repeated.spans(graph, span_of);
     let lies_in = lies_in(graph, costs);
     let mut seen: BTreeSet<TensorId> = BTreeSet::new();
     let mut kept = vec![];
@@ -48,9 +63,11 @@ pub(crate) fn keeps(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) ->
                 && seen.insert(root)
         };
         let mut keeps = Keeps { more: op_span.is_none(), ..Keeps::default() };
-        // A span keeps all that it reads from others, if backward needs something of it.
-        let is_needed = op_span.is_some_and(|span| recomputed.contains(&span));
-        let read = (0..inputs.len()).filter(|at| cost.kept.inputs.contains(at) || is_needed);
+        let is_read = match reads {
+            SpanReads::Any => op_span.is_some_and(|span| recomputed.contains(&span)),
+            SpanReads::Surely => repeated.ops[op.index()],
+        };
+        let read = (0..inputs.len()).filter(|at| cost.kept.inputs.contains(at) || is_read);
         let sizes = |tensor: TensorId| {
             let (all, stored) = (graph.tensor(tensor).numel(), graph.tensor(lies_in[tensor.index()]).numel());
             (stored.min(all), all.max(1))
@@ -101,17 +118,18 @@ pub(crate) fn spans_of(graph: &Graph, spans: &[Vec<OpId>], needs_grad: &[bool]) 
     span_of
 }
 
-/// The spans of which backward needs something again.
-fn needed(graph: &Graph, costs: &[Cost], span_of: &[Option<usize>]) -> BTreeSet<usize> {
-    let recomputed = repeated(graph, costs, span_of);
-    let needs = |op: &OpId| recomputed.ops[op.index()] || recomputed.inputs[op.index()].contains(&true);
-    graph.op_ids().filter(needs).filter_map(|op| span_of[op.index()]).collect()
-}
-
 /// For each operator whether backward computes it again, and for each of its inputs whether it is brought again.
 pub(super) struct Repeated {
     pub(super) ops: Vec<bool>,
     pub(super) inputs: Vec<Vec<bool>>,
+}
+
+impl Repeated {
+    /// The spans of which backward needs something again.
+    fn spans(&self, graph: &Graph, span_of: &[Option<usize>]) -> BTreeSet<usize> {
+        let needs = |op: &OpId| self.ops[op.index()] || self.inputs[op.index()].contains(&true);
+        graph.op_ids().filter(needs).filter_map(|op| span_of[op.index()]).collect()
+    }
 }
 
 /// What is in a span and needed again: by its own backward, by that of others in the span, or because these are computed

@@ -39,7 +39,7 @@ mod tied;
 pub(crate) use digits::Digits;
 pub use explain::{Alternative, Explanation, explain};
 pub(crate) use inner::{Inner, RunClaim};
-pub(crate) use kept::{Keeps, keeps, lies_in, spans_of};
+pub(crate) use kept::{Keeps, SpanReads, keeps, lies_in, spans_of};
 pub(crate) use maker::Operators;
 pub use messages::Count;
 pub(crate) use messages::Messages;

@@ -17,7 +17,7 @@ use rules::Cost;
 use super::bundles::{Bundles, Traits, find};
 use super::demanded::marks;
 use super::digits::Digits;
-use super::kept::{Keeps, Repeated, keeps, repeated, spans_of};
+use super::kept::{Keeps, Repeated, SpanReads, keeps, repeated, spans_of};
 use super::messages::{Messages, Sizes, SizesId};
 use super::sharding::Loops;
 use crate::Question;
@@ -81,7 +81,7 @@ impl<'q> Maker<'q> {
             traits,
             of_all: seconds.iter().sum(),
             seconds,
-            keeps: keeps(graph, &costs, &span_of),
+            keeps: keeps(graph, &costs, &span_of, SpanReads::Any),
             repeated: repeated(graph, &costs, &span_of),
             span_of,
             loops: graph.ops.iter().map(|_| Rc::default()).collect(),
