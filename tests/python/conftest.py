@@ -17,6 +17,8 @@ import pytest
 import cores
 
 pytest_plugins = ["crashes"]
+# What differs from the golden messages is shown.
+pytest.register_assert_rewrite("refusing")
 
 os.environ.setdefault("SHARDWRIGHT_CACHE", "off")
 os.environ.setdefault("SHARDWRIGHT_PROGRESS", "off")

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from ..report.memory import size_of
+from ..report.memory import size_of, status_of
 from ..report.summary import time_of
+from ..start.auto_plan import AUTO
 
 if TYPE_CHECKING:
-    from .._core import Found
+    from .._core import Found, Simulated
 
 # As wide as a terminal that a person reads in.
 WIDTH = 100
@@ -46,6 +47,14 @@ def of_memory(memory: Mapping[str, Any], there: int | None) -> str:
     return (
         f"{size_of(memory['total'])} of {size_of(there)} on rank {memory['rank']}, which needs most: {fits}"
     )
+
+
+def of_what_is_next(plan: str, step: Simulated | None) -> list[str]:
+    """Where a plan that was named does not fit."""
+    if plan == AUTO or step is None or status_of(step) == 0:
+        return []
+    said = "next: without `--plan` one is looked for that fits, in as many micro-batches as are best"
+    return ["", said]
 
 
 def of_best(search: Found) -> str | None:

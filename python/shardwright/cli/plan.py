@@ -52,6 +52,7 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from .._core import sharding_svg
     from ..report.progress import Progress, wanted
+    from .answer import of_what_is_next
     from .found import asked_for, explained, explained_in_numbers, operator_at
     from .model import plan_of, require_cluster
     from .parts import chosen
@@ -95,6 +96,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(line)
     if arguments.to:
         print(f"The plan is in {arguments.to}.")
+    # A text is a plan's file.
+    is_table = not (arguments.all or arguments.text)
+    for line in of_what_is_next(arguments.plan, answered.step) if is_table else []:
+        print(line)
     for line in lines_of_picture(arguments):
         print(line)
     return answered.exit

@@ -32,6 +32,7 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from ..report.memory import status_of
     from ..schemas import answer
+    from .answer import of_what_is_next
     from .cluster import write
     from .step import step_of
 
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(line)
     if arguments.trace:
         print(f"\nThe timeline is in {arguments.trace}.")
-    for line in lines_of_picture(arguments):
+    for line in [*of_what_is_next(arguments.plan, simulated), *lines_of_picture(arguments)]:
         print(line)
     return status_of(simulated)
 

@@ -23,7 +23,7 @@ from ..capture import capture
 from ..report.memory import OPTIMIZER
 from ..runtime.communication.comm import Comm
 from ..runtime.execution.calls import call_in_halves, call_saving, match
-from ..runtime.execution.halves import first_half
+from ..runtime.execution.split_backward import first_half
 from ..runtime.optimizers.optimizer import optimizer
 from .clock import Work, low
 

@@ -16,6 +16,8 @@ PHASES = ("key", "capture", "lengths", "plan", "lower", "emit", "read back", "ch
 # A bar is for what takes longer than this.
 SOON = 1.0
 _EVERY = 0.1
+# Of a terminal that does not say how wide it is.
+WIDTH = 80
 
 
 def wanted(progress: bool | None) -> bool:
@@ -94,13 +96,21 @@ class _Bar:
     def _draw(self) -> None:
         if self._done.wait(SOON):
             return
+        # In some containers a terminal has no width, and tqdm would draw nothing.
+        width: dict[str, Any] = {"dynamic_ncols": True} if _columns(self._stream) else {"ncols": WIDTH}
         bar: Any = tqdm(
-            total=len(PHASES), file=self._stream, leave=False, dynamic_ncols=True,
-            bar_format="{desc} |{bar}| {elapsed}",
-        )  # fmt: skip
+            total=len(PHASES), file=self._stream, leave=False, bar_format="{desc} |{bar}| {elapsed}", **width
+        )
         bar.start_t -= SOON
         with bar:
             while not self._done.wait(_EVERY):
                 phase = self._phases.current
                 bar.n = PHASES.index(phase) if phase in PHASES else bar.n
                 bar.set_description_str(f"shardwright: {self._title}: {phase}")
+
+
+def _columns(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return 0

@@ -149,6 +149,12 @@ def test_what_does_not_fit_ends_with_a_status_of_its_own(
     small.write_text(text if text is not None else name)
     printed = said(capsys, "simulate", gpt, "--plan", "data:2", "--cluster", str(small), status=3)
     assert "it does not fit" in printed and ": too much" in printed
+    next_line = "next: without `--plan` one is looked for that fits"
+    assert next_line in printed
+    assert next_line in said(capsys, "plan", gpt, "--plan", "data:2", "--cluster", str(small), status=3)
+    text = said(capsys, "plan", gpt, "--plan", "data:2", "--text", "--cluster", str(small), status=3)
+    assert next_line not in text
+    assert next_line not in said(capsys, "simulate", gpt, "--plan", "data:2", "--cluster", "h200:2")
     for words in (["plan", gpt], ["manifest", gpt]):
         said(capsys, *words, "--plan", "data:2", "--cluster", str(small), status=3)
         said(capsys, *words, "--plan", "data:2", "--cluster", "h200:2", status=0)

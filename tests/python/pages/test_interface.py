@@ -58,13 +58,24 @@ def _entry(name: str) -> Iterator[str]:
     yield f"### `sw.{name}`\n\n{_documented(name)}\n"
     if _is_error(name):
         return
-    members = [_member(public, child) for child in node.body if _is_public(child)]
+    inherited = [child for base in public.__mro__[1:] for child in _methods_of(base)]
+    members = [_member(public, child) for child in [*node.body, *inherited] if _is_public(child)]
     if members:
         yield "| member | what |\n| --- | --- |\n" + "\n".join(members) + "\n"
 
 
+def _methods_of(base: type) -> list[ast.stmt]:
+    """Of a class of ours, of which a public one is made."""
+    ours = base.__module__.startswith("shardwright.")
+    return [child for child in _node_of(base).body if isinstance(child, Function)] if ours else []
+
+
 def _node(name: str) -> Any:
-    public = inspect.unwrap(getattr(sw, name))
+    return _node_of(inspect.unwrap(getattr(sw, name)))
+
+
+def _node_of(public: Any) -> Any:
+    name = public.__name__
     home = STUBS if public.__module__ == "shardwright._core" else Path(str(inspect.getsourcefile(public)))
     tree = ast.parse(home.read_text())
     wanted = [one for one in tree.body if isinstance(one, (Function, ast.ClassDef)) and one.name == name]

@@ -17,9 +17,9 @@ from shardwright import Bundle, Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import Captured, capture
 from shardwright.report.progress import Progress
-from shardwright.runtime.execution.halves import Left
 from shardwright.runtime.execution.local_code import LocalCode
 from shardwright.runtime.execution.run import Run, current_run
+from shardwright.runtime.execution.split_backward import Left
 
 torch.set_num_threads(1)
 

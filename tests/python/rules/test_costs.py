@@ -1,6 +1,6 @@
 """What each part costs, as the rules say it, beside what PyTorch does.
 
-Every operator of `rule_cases.py` is executed as each of its parts executes it: in one piece and split along
+Every operator of `rule_cases` is executed as each of its parts executes it: in one piece and split along
 each of its dims, in three types, and with each parameter frozen. Operands have the part's shapes and the
 gradients of the graph; their values do not matter. What autograd really keeps, and in whose memory results
 lie, is told by storages, to the byte; FLOPs are those of `FlopCounterMode`, for all operators that it knows.

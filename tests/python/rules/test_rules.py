@@ -1,6 +1,6 @@
 """Each rule on real tensors: the split operator equals the whole one, forward and backward.
 
-Every case of `rule_cases.py` is captured once. Then its operators are split along each dim that their
+Every case of `rule_cases` is captured once. Then its operators are split along each dim that their
 rule allows, in two and three parts, by value, and along two dims at once; all else runs whole, on every
 rank or on one. The program is compiled, which proves it, and all its ranks run in this process.
 """

@@ -14,7 +14,7 @@ from torch import Tensor
 from runtime_programs import batch, data, mlp
 from shardwright.runtime import Comm, ParallelModule, load_program, ops, run_local
 from shardwright.runtime.execution.randomness import key_of, keyed_masks
-from shardwright.runtime.execution.run import _current
+from shardwright.runtime.execution.run.executing import _current
 
 STATE = mlp().state_dict()
 

@@ -20,7 +20,7 @@ from shardwright._core import compile
 from shardwright.capture import capture
 from shardwright.runtime import ParallelModule, load_program, run_local
 from shardwright.runtime.execution.calls import Saved, call_giving, call_in_halves, call_saving, match
-from shardwright.runtime.execution.halves import Left, first_half
+from shardwright.runtime.execution.split_backward import Left, first_half
 from shardwright.runtime.shards.copies import Fleeting
 from shardwright.start.compiling import sources
 

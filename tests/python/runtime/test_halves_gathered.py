@@ -20,9 +20,9 @@ import rule_cases
 from rule_cases import Case
 from shardwright.errors import RuntimeFault
 from shardwright.runtime import ops
-from shardwright.runtime.execution import halves
+from shardwright.runtime.execution import split_backward
 from shardwright.runtime.execution.calls import Saved, call_in_halves, match
-from shardwright.runtime.execution.halves import Left, first_half
+from shardwright.runtime.execution.split_backward import Left, first_half
 from shardwright.runtime.execution.unread import Unread
 from shardwright.runtime.shards.copies import Fleeting
 from shardwright.start.compiling import compile_model
@@ -178,7 +178,7 @@ def test_what_needs_no_gathered_values_waits(name: str) -> None:
 
 def test_what_would_read_all_the_same_says_so_and_gives_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the table of what gradients read were wrong, the process would not die of it."""
-    monkeypatch.setitem(halves._APART, "MmBackward", (None, None))
+    monkeypatch.setitem(split_backward._APART, "MmBackward", (None, None))
     function, x, values, _ = PRODUCTS["a product of parameters"]
     gathered = Gathered(values)
     with pytest.raises(RuntimeFault, match=r"SW0776.*aten\..*reads a parameter that is not gathered"):
@@ -211,13 +211,13 @@ def test_an_argument_that_is_used_without_gradients_only(monkeypatch: pytest.Mon
     x, y = rand(3, 4).requires_grad_(), rand(3, 4).requires_grad_()
     _, saved = call_in_halves(function, (x, y), {id(weight)}, None)
     asked: list[Any] = []
-    run = halves._run
+    run = split_backward._run
 
     def noted(roots: Any, grads: Any, wanted: Sequence[tuple[Any, int]]) -> list[Tensor | None]:
         asked.extend(node for node, _ in wanted)
         return run(roots, grads, wanted)
 
-    monkeypatch.setattr(halves, "_run", noted)
+    monkeypatch.setattr(split_backward, "_run", noted)
     [of_x, of_y], left = first(saved)
     assert of_x is not None and of_y is None
     assert saved.entries[0] in asked and saved.entries[1] not in asked

@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from shardwright.runtime import Alone, LocalComm, run_local
 from shardwright.runtime.communication.comm import JOINED, NO_LIMIT
 from shardwright.runtime.communication.works import Done
-from shardwright.runtime.execution.away import Host
 from shardwright.runtime.execution.gathers import Gathering, Scattering
+from shardwright.runtime.execution.offload import Host
 from shardwright.runtime.programs.cuts import balanced
 from shardwright.runtime.programs.program import Gathered, TensorInfo
 from shardwright.runtime.programs.regions import cut, numel, shape_of, whole

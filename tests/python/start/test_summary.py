@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import select
 import time
 from collections import Counter
 from typing import Any
@@ -17,6 +19,7 @@ import shardwright as sw
 from shardwright import Graph, Plan
 from shardwright._core import compile
 from shardwright.capture import capture
+from shardwright.report import progress
 from shardwright.report.progress import Progress
 from shardwright.runtime import ParallelModule, load_program, run_local
 from shardwright.start.compiling import sources
@@ -122,6 +125,20 @@ def test_a_bar_is_for_what_takes_long(seconds: float, terminal: bool, expected: 
         phases.begin("capture")
         time.sleep(seconds)
     assert ("shardwright: Gpt: capture" in stream.getvalue()) is expected
+
+
+def test_a_bar_is_drawn_where_a_terminal_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SOON", 0.0)
+    reader, writer = os.openpty()
+    with open(writer, "w") as stream:
+        assert os.get_terminal_size(writer).columns == 0
+        with Progress(True, stream).phases("Gpt") as phases:
+            phases.begin("capture")
+            drawn = b""
+            while b"Gpt: capture" not in drawn and select.select([reader], [], [], 5)[0]:
+                drawn += os.read(reader, 4096)
+    os.close(reader)
+    assert b"shardwright: Gpt: capture" in drawn
 
 
 @pytest.mark.slow

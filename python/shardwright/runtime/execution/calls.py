@@ -20,9 +20,9 @@ from ...as_python import is_inside
 from ...errors import RuntimeFault
 from ..guards.part_gradients import writable
 from ..programs.program import Needs
-from .away import Away
 from .forgotten import Forgotten
-from .halves import Boxes
+from .offload import Away
+from .split_backward import Boxes
 
 # Of a call whose backward has halves: the memory that it reads and that is there for the first of them only.
 Gathered = frozenset[int]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from .away import Away
+from .offload import Away
 
 
 @dataclass

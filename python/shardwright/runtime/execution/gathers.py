@@ -15,8 +15,8 @@ from ..communication.works import Done, Work
 from ..guards.part_gradients import writable
 from ..programs.cuts import physical
 from ..shards.copies import Copy
-from .away import Host
 from .buckets import gradient_of
+from .offload import Host
 
 # Of a copy.
 Leaf = tuple[Copy, Tensor]

@@ -15,12 +15,12 @@ from ..communication.comm import Comm
 from ..communication.groups import Line, Pair, line
 from ..programs.program import Program
 from ..shards.shards import Shards
-from .away import Host
 from .buckets import Kept
 from .exchange import Part, part_of
 from .gathers import Gathering
 from .local_code import LocalCode
 from .mail import Mail
+from .offload import Host
 from .randomness import (
     MODES,
     Masks,

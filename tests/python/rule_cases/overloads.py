@@ -1,4 +1,4 @@
-"""Further overloads for `test_rules.py`, as in `rule_cases.py`: operators that are called by name."""
+"""Further overloads: operators that are called by name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import rule_cases_more
-from rule_cases import CASES, aten, between, bools, case, data, given, ints, normal
+from .case import CASES, aten, between, bools, case, data, given, ints, normal
+from .rarer import MATRICES
 
 FIRST = len(CASES)
-assert rule_cases_more.FIRST < FIRST
 
 
 def by_name(names: str, *more: Any, **keywords: Any) -> Callable[..., list[Any]]:
@@ -124,7 +123,7 @@ named("softmaxes", "_softmax _log_softmax", normal(5, 7), more=(1, False), dims=
 named("ger", "ger", normal(5), normal(7), made=(0,), dims="m=5 n=7")
 case("chain_matmul", "chain_matmul", lambda x, y, z: aten.chain_matmul([x, y, z]), normal(4, 5), normal(5, 6),
     normal(6, 3), made=(1,), about=True, dims="k0=4 k1=5 k2=6 k3=3")
-case("solve_ex", "linalg_solve_ex", lambda a, b: torch.linalg.solve_ex(a, b)[0], rule_cases_more.MATRICES,
+case("solve_ex", "linalg_solve_ex", lambda a, b: torch.linalg.solve_ex(a, b)[0], MATRICES,
     normal(5, 3, 4), halves=False, about=True, dims="a=5")
 
 # ---- convolution, pooling ------------------------------------------------------------------

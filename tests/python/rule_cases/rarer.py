@@ -1,4 +1,4 @@
-"""Further cases for `test_rules.py`, as in `rule_cases.py`: what is rarer, and families of their own."""
+"""What is rarer, and families of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rule_cases import CASES, WAYS, alike, aten, between, case, data, distances, given, ints, normal
+from .case import CASES, alike, aten, between, case, data, given, ints, normal
+from .losses import WAYS, distances
 
 FIRST = len(CASES)
 
