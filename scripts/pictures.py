@@ -90,6 +90,19 @@ PICTURES = [
         "interlaced-as-1f1b.svg",
         'simulate my_t5.py:t5 --plan "stages:4 x 1f1b" --cluster a10g:4 --batches 8',
     ),
+    Picture(
+        "llama-70b.svg",
+        "simulate llama-3-70b --batch 8 --batches 8 --cluster dgx-h100:8x8"
+        ' --plan "zero1:8 x megatron-sp:8 x recompute:selective"',
+    ),
+    Picture("searching.svg", "plan llama-3-8b --batch 1 --batches 1 --cluster dgx-h100:8x2"),
+    Picture(
+        "pipeline.svg", 'simulate gpt2-24l --plan "stages:4 x 1f1b" --cluster a10g:4 --batch 8 --batches 8'
+    ),
+    Picture(
+        "split-backward.svg",
+        'simulate gpt2-24l --plan "stages:4 x zb-h1" --cluster a10g:4 --batch 8 --batches 8',
+    ),
     Picture("choosing.svg", "compare my_gpt.py:small --cluster cpu:4 --micro-batches 4"),
 ]
 

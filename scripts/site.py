@@ -79,4 +79,7 @@ def place_of(path: Path) -> str:
 def page_of(path: Path) -> str:
     language = path.suffix.removeprefix(".") or "text"
     head = f"---\nsearch:\n  exclude: true\n---\n# {path.as_posix()}\n\n"
-    return f"{head}```{language}\n{(ROOT / path).read_text().rstrip()}\n```\n"
+    text = (ROOT / path).read_text().rstrip()
+    # A page may have fences itself.
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{head}{fence}{language}\n{text}\n{fence}\n"

@@ -22,7 +22,7 @@ use rules::Analysis;
 pub use check::{Issued, Masters, Memory, Proof, Purpose, Traffic};
 pub use cost::{Costs, PartCost};
 pub use figure::drawn;
-pub use lower::{arriving, of_constants, wanted};
+pub use lower::{arriving, wanted};
 pub use memory::{Limit, bytes, fits, fits_alone, size, uses, with_optimizer};
 pub use rules::Bytes;
 pub use simulate::{Kinds, SUM};

@@ -52,7 +52,6 @@ use rules::{Analysis, rewrite};
 
 pub use boundary::{all, arriving, loss, wanted};
 pub use pipeline::handed_on;
-pub use replicas::of_constants;
 
 /// Lowers a plan for the model's graph, of which `analysis` is.
 pub fn lower(model: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Program> {

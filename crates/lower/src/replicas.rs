@@ -9,17 +9,16 @@
 //! and draw no random numbers. Their maker must have them whole, and on none of the devices that read them. And what
 //! the operators read, write and compute must be no more than [`WORTH`] times what would be sent.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use graph::{Arg, Graph, Op, OpId, Source, Tensor, TensorId};
 use plan::{On, OpPlan, Plan, Split};
 use program::{Boundary, Instr, Program};
-use rules::Analysis;
 use rules::families::{self, View};
+use rules::{Analysis, of_constants};
 
 use crate::boundary;
 use crate::layout::{bytes, whole};
-use crate::project::is_random;
 use crate::reshard_steps::LATENCY;
 
 /// Devices read and write so many bytes, or do as many operations, in about the time in which they send one.
@@ -90,31 +89,6 @@ impl Replicas {
             }
         }
     }
-}
-
-/// For each operator whether all that it depends on are constants and buffers that no step writes, and it gives the
-/// same wherever it runs.
-pub fn of_constants(graph: &Graph, analysis: &Analysis) -> Vec<bool> {
-    let updated: HashSet<TensorId> = graph.updates.iter().filter_map(|(name, _)| graph.held(name)).collect();
-    let mut constant = vec![false; graph.ops.len()];
-    for op in graph.op_ids() {
-        let is_constant = |tensor: TensorId| match graph.tensor(tensor).source {
-            Source::Op { op, .. } => constant[op.index()],
-            Source::Buffer { .. } => !updated.contains(&tensor),
-            Source::Const { .. } => true,
-            Source::Input { .. } | Source::Param { .. } => false,
-        };
-        constant[op.index()] =
-            graph.op(op).inputs().into_iter().all(is_constant) && is_fixed(graph, analysis, op);
-    }
-    constant
-}
-
-/// Whether an operator gives the same for the same.
-fn is_fixed(graph: &Graph, analysis: &Analysis, op: OpId) -> bool {
-    let Some(rule) = &analysis.rules[op.index()] else { return false };
-    let part = analysis.part(graph, op, &analysis.op(op).whole(), true, 0);
-    !is_random(&families::local_of(View::new(graph, op), rule, &part).target)
 }
 
 /// What each block reads of earlier ones that is made of constants alone, in the order of blocks.

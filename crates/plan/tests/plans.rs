@@ -343,3 +343,19 @@ fn data_splits_rows_that_the_model_makes_if_they_have_the_work() {
     };
     assert_eq!(split_by_data(&patches(4)), ["h", "i", "s", "t"]);
 }
+
+/// In a small model they would be the cheapest place to cut at: position ids.
+#[test]
+fn no_block_has_nothing_but_constants() {
+    let graph: Graph = include_str!("../../../tests/python/golden/gpt.graph").parse().expect("it parses");
+    let analysis = Analysis::new(&graph);
+    let constant = rules::of_constants(&graph, &analysis);
+    assert!(constant.contains(&true));
+    for (name, devices) in [("stages:3 x zb-v", 3), ("stages:3 x interleaved:3", 3), ("stages:8", 8)] {
+        let plan = sets::named(name, &graph, &analysis, devices).expect("a plan");
+        for block in 0..plan.block_count() {
+            let ops: Vec<_> = graph.op_ids().filter(|op| plan.block(*op) == block).collect();
+            assert!(ops.iter().any(|op| !constant[op.index()]), "{name}: block {block} of {ops:?}");
+        }
+    }
+}

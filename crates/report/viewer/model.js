@@ -118,7 +118,7 @@ function shardGrid(ways, number) {
   const down = parts.length > 1 ? parts[0][1] : parts[0][1] > 16 ? Math.ceil(parts[0][1] / 16) : 1;
   const across = Math.ceil(devices.length / down);
   const [rows, columns] = [Math.min(down, 12), Math.min(across, 16)];
-  const size = Math.max(18, Math.min(44, Math.floor(320 / columns)));
+  const size = Math.max(18, Math.min(44, Math.floor(300 / columns)));
   const cells = [];
   for (let r = 0; r < rows; r++) {
     for (let c = 0; c < columns; c++) {

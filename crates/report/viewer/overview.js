@@ -65,7 +65,7 @@ function figures(of) {
 function spent(row) {
   const seconds = DATA.timeline.seconds;
   const name = `${ranksOf(row.ranks)}${row.count > 1 ? ` (${many(row.count, "device")})` : ""}`;
-  return h("div", { style: "display: grid; grid-template-columns: 170px minmax(0, 1fr); gap: 12px; margin: 4px 0; align-items: center" },
+  return h("div", { style: "display: grid; grid-template-columns: 190px minmax(0, 1fr); gap: 12px; margin: 4px 0; align-items: center" },
     h("span", {}, name),
     h("div", { class: "bar", role: "img", "aria-label": `time of devices ${name}` },
       SPENT.map(([part, style, word]) => row.seconds[part] > 0 && told(

@@ -6,12 +6,13 @@
 //! that `(3 h d)` can be split along `h`; [`local`] says what a sub-operator computes, and [`cost`] what that
 //! costs; [`rewriting`] makes several operators of one, for dims that only these can be split along; [`slicing`]
 //! does so along the model's sequence; [`classes`] says which factors are one dim of the model;
-//! [`discovered`] makes rules of what was found by trying.
+//! [`discovered`] makes rules of what was found by trying; [`of_constants`] says what is the same in each step.
 //!
 //! Rules know one operator and its shapes. They know no devices, no plans, no programs.
 
 pub mod algebra;
 pub mod classes;
+mod constants;
 pub mod cost;
 pub mod discovered;
 pub mod factors;
@@ -26,6 +27,7 @@ mod split;
 mod view;
 
 pub use algebra::{Dim, DimId, Kind, Operand, Passes, Reduction, Rule, Through};
+pub use constants::of_constants;
 pub use cost::{Bytes, Cost, Kept, Meanwhile};
 pub use factors::{Analysis, Loop, OpDims};
 pub use families::{Family, rule_of};

@@ -26,6 +26,11 @@ pub struct LocalOp {
 }
 
 impl LocalOp {
+    /// Whether it is one of the runtime's operators that draw random numbers.
+    pub fn is_random(&self) -> bool {
+        matches!(&self.target[..], "sw.dropout" | "sw.native_dropout" | "sw.attention" | "sw.draw")
+    }
+
     /// The integers among the arguments, in order, which are left as zeros.
     pub fn take_ints(&mut self) -> Vec<i64> {
         fn take(arg: &mut LocalArg, ints: &mut Vec<i64>) {

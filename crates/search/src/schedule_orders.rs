@@ -134,7 +134,7 @@ impl OrderedBlocks {
         let shape = shape.handing_on(candidate.estimate.handed.iter().copied());
         let is_known = (0..shape.blocks.len()).all(|block| times.contains_key(&(block, Pass::Forward)));
         let split_backward = plan.schedule.splits_backward();
-        let constant = compiler::of_constants(question.graph, question.analysis);
+        let constant = rules::of_constants(question.graph, question.analysis);
         let count = |all: Vec<Vec<usize>>| all.iter().map(Vec::len).sum::<usize>();
         let all_wait = count(reads(question, plan, |_| true))
             == count(reads(question, plan, |maker| !constant[maker.index()]));

@@ -118,14 +118,10 @@ fn passes_are_within_the_step() {
         let count = candidate.plan.block_count();
         assert_eq!(candidate.estimate.passes.is_empty(), count < 2, "{}", candidate.plan.name);
         let is_v = candidate.plan.schedule == Schedule::ZbV;
-        let mut idle = 0;
         for block in (0..count).filter(|_| count > 1 && !is_v) {
             let own = candidate.estimate.passes.iter().filter(|it| it.block == block);
             let work: f64 = own.map(|it| it.seconds).sum::<f64>() * f64::from(batches);
-            assert!(work <= candidate.seconds() * 1.001, "{}: {work}", candidate.plan.name);
-            idle += u32::from(work <= 0.0);
+            assert!(work > 0.0 && work <= candidate.seconds() * 1.001, "{}: {work}", candidate.plan.name);
         }
-        // What is made of constants alone, whoever reads it makes: a block of nothing else has nothing to do.
-        assert!(idle <= 1, "{}: {idle} of {count} blocks", candidate.plan.name);
     }
 }

@@ -318,7 +318,7 @@ def test_interleaved_stages_run_several_micro_batches_of_a_block_together() -> N
 
 
 def test_the_first_micro_batches_of_a_v_run_in_loops_of_their_own() -> None:
-    program = files("stages:3 x zb-v", 3, "mlp")
+    program = files("stages:3 x zb-v", 3)
     assert step_of(program["rank_1.py"]) == [
         EARLY,
         "for b in range(4):",

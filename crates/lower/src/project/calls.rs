@@ -232,7 +232,7 @@ impl Projector<'_> {
             None => (local::unchanged(view.op), vec![]),
             Some(rule) => self.local_of(item, rule)?,
         };
-        if is_random(&local.target) {
+        if local.is_random() {
             self.random_regions(item.op)?;
         }
         let mut numbers = numbers.into_iter();
@@ -382,9 +382,4 @@ fn arg(a: &LocalArg, operands: &[Option<BufId>], numbers: &mut impl Iterator<Ite
         LocalArg::Input(position) => operands[*position].map_or(Arg::None, Arg::Buf),
         LocalArg::List(items) => Arg::List(items.iter().map(|i| arg(i, operands, numbers)).collect()),
     }
-}
-
-/// The runtime's operators that draw random numbers.
-pub fn is_random(target: &str) -> bool {
-    matches!(target, "sw.dropout" | "sw.native_dropout" | "sw.attention" | "sw.draw")
 }

@@ -23,7 +23,6 @@ use crate::schedule::{Codes, Schedule};
 use crate::segments::Segments;
 use crate::uses::{Context, TensorReader, UseId, Uses};
 
-pub use calls::is_random;
 use per_rank::{Apart, Asked, RegionsId};
 use role_ranks::RoleRanks;
 

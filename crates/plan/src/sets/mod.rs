@@ -62,8 +62,8 @@ pub struct Model<'g> {
     split: OnceCell<Vec<usize>>,
     /// For each operator its operations, if it is a product with a weight, likewise.
     products: OnceCell<Vec<u64>>,
-    /// For each operator what it computes and moves, and the bytes that are alive before it, likewise.
-    work: OnceCell<(Vec<u64>, Vec<u64>)>,
+    /// What cuts into stages depend on, likewise.
+    work: OnceCell<stages::CutCosts>,
     /// The operators of each of the layers that repeat, likewise.
     layers: OnceCell<Vec<Vec<OpId>>>,
     /// Whether less is there where these are computed again, likewise.

@@ -2,11 +2,12 @@
 //! micro-batches at a time.
 //!
 //! Cuts lie at positions in the order of operators at which fewer bytes are alive than anywhere near. Of those the ones
-//! are taken where the least has to be sent, as long as no stage has much more work than it must.
+//! are taken where the least has to be sent, as long as no stage has much more work than it must. Whoever reads what is
+//! made of constants alone computes it: a stage of nothing else would have nothing to do, and there is none.
 
 use graph::{Graph, OpId, TensorId};
-use rules::Analysis;
 use rules::families::{self, View};
+use rules::{Analysis, of_constants};
 
 use super::{Along, Auto, Model, Set};
 
@@ -36,25 +37,44 @@ fn why(_: &Model<'_>, _: OpId, _: u32) -> String {
 
 /// The stage of each operator.
 pub(super) fn cut(model: &Model<'_>, aside: &[bool], count: u32) -> Vec<u32> {
-    let (of_all, alive) = model.work.get_or_init(|| {
-        let needs_grad = model.graph.needs_grad();
-        let work = |op: OpId| work(model.graph, model.analysis, op, &needs_grad);
-        (model.graph.op_ids().map(work).collect(), alive(model.graph))
-    });
+    let CutCosts { of_each, alive, constant } =
+        model.work.get_or_init(|| CutCosts::new(model.graph, model.analysis));
     let work: Vec<u64> =
-        of_all.iter().zip(aside).map(|(work, aside)| if *aside { 0 } else { *work }).collect();
-    let mut places = valleys(alive);
-    if places.len() + 1 < count as usize {
-        places = (1..work.len()).collect();
+        of_each.iter().zip(aside).map(|(work, aside)| if *aside { 0 } else { *work }).collect();
+    let is_enough = |places: &Vec<usize>| places.len() + 1 >= count as usize;
+    let all = || (1..work.len()).collect();
+    let places = Some(valleys(alive)).filter(is_enough).unwrap_or_else(all);
+    let mut cuts = cheapest(&work, alive, &places, count as usize);
+    if has_idle(&cuts, constant) {
+        let places = [valleys_apart(alive, constant), apart(constant)].into_iter().find(is_enough);
+        cuts = places.map_or(cuts, |places| cheapest(&work, alive, &places, count as usize));
     }
-    let cuts = cheapest(&work, alive, &places, count as usize);
     let stage = |op: usize| cuts.iter().filter(|cut| **cut <= op).count();
     (0..work.len()).map(|op| u32::try_from(stage(op)).unwrap_or(u32::MAX)).collect()
 }
 
-/// The positions in the order of operators at which fewer bytes are alive than anywhere near.
-pub fn cuts(graph: &Graph) -> Vec<usize> {
-    valleys(&alive(graph))
+/// The positions in the order of operators at which fewer bytes are alive than anywhere near, with more than constants
+/// between them.
+pub fn cuts(graph: &Graph, analysis: &Analysis) -> Vec<usize> {
+    valleys_apart(&alive(graph), &of_constants(graph, analysis))
+}
+
+/// What a cut depends on.
+pub(super) struct CutCosts {
+    /// For each operator what it computes and moves.
+    of_each: Vec<u64>,
+    /// The bytes that are alive before it.
+    alive: Vec<u64>,
+    /// Whether it depends on constants alone.
+    constant: Vec<bool>,
+}
+
+impl CutCosts {
+    fn new(graph: &Graph, analysis: &Analysis) -> Self {
+        let needs_grad = graph.needs_grad();
+        let of_each = graph.op_ids().map(|op| work(graph, analysis, op, &needs_grad)).collect();
+        Self { of_each, alive: alive(graph), constant: of_constants(graph, analysis) }
+    }
 }
 
 fn work(graph: &Graph, analysis: &Analysis, op: OpId, needs_grad: &[bool]) -> u64 {
@@ -102,6 +122,25 @@ fn valleys(alive: &[u64]) -> Vec<usize> {
         near.into_iter().all(|other| alive[*at] <= alive[other])
     };
     (1..end).filter(low).collect()
+}
+
+/// Whether there is nothing but constants in a stage.
+fn has_idle(cuts: &[usize], constant: &[bool]) -> bool {
+    let ends = [&[0], cuts, &[constant.len()]].concat();
+    ends.windows(2).any(|end| !constant[end[0]..end[1]].contains(&false))
+}
+
+/// The positions between which there is more than constants: these go with what follows them.
+fn apart(constant: &[bool]) -> Vec<usize> {
+    let is_apart = |at: &usize| !constant[at - 1] && constant[*at..].contains(&false);
+    (1..constant.len()).filter(is_apart).collect()
+}
+
+/// Those of them at which less is alive than at others near.
+fn valleys_apart(alive: &[u64], constant: &[bool]) -> Vec<usize> {
+    let mut there = vec![u64::MAX; alive.len()];
+    apart(constant).into_iter().for_each(|at| there[at] = alive[at]);
+    valleys(&there).into_iter().filter(|at| there[*at] < u64::MAX).collect()
 }
 
 /// Where so many stages begin, but for the first.
@@ -186,6 +225,25 @@ mod tests {
     fn cuts_lie_where_the_least_is_alive() {
         let alive = [0, 9, 9, 3, 9, 9, 9, 9, 9, 2, 9, 9, 0];
         assert_eq!(valleys(&alive), [3, 9]);
+    }
+
+    #[test]
+    fn between_places_there_is_more_than_constants() {
+        let check = |ops: &str, expect: &[usize]| {
+            let constant: Vec<bool> = ops.bytes().map(|op| op == b'c').collect();
+            let kept = apart(&constant);
+            assert_eq!(kept, expect, "{ops}");
+            assert!(!has_idle(&kept, &constant), "{ops}");
+        };
+        check("xxx", &[1, 2]);
+        check("ccxx", &[3]);
+        check("xccxx", &[1, 4]);
+        check("xxcc", &[1]);
+        let (alive, constant) =
+            ([0, 1, 9, 5, 9, 9, 9, 9, 0], [true, false, false, false, false, false, false, false]);
+        assert_eq!((valleys(&alive), valleys_apart(&alive, &constant)), (vec![1, 7], vec![3, 7]));
+        assert!(has_idle(&[2], &[true, true, false]) && has_idle(&[1], &[false, true]));
+        assert!(!has_idle(&[2], &[true, false, false]));
     }
 
     /// All ways to cut at so many of the places.

@@ -14,6 +14,11 @@ const ROWS: usize = 16;
 const GRID: (usize, usize) = (8, 16);
 const CELL: f64 = 22.0;
 const CHIPS: f64 = 330.0;
+/// Names have so many lines at most, of this height.
+const LINES: usize = 4;
+const LINE_HEIGHT: f64 = 16.0;
+/// Bold letters are as wide as others of this size, about.
+const NAME_SIZE: f64 = 13.75;
 const DEVICES: f64 = 620.0;
 
 pub fn sharding(graph: &Graph, analysis: &Analysis, plan: &Plan) -> String {
@@ -59,18 +64,22 @@ impl Drawing {
     fn entry(&mut self, entry: &Row) {
         let (ways, devices) = (&entry.decided.ways, &entry.decided.devices);
         let (down, across) = shape(ways, devices.len());
-        let lines = down.min(GRID.0);
-        let high = (lines as f64 * CELL).max(CELL) + 16.0;
+        let names = lines(&names_of(entry, &self.model));
+        let grid = down.min(GRID.0) as f64 * CELL;
+        let high = grid.max(names.len() as f64 * LINE_HEIGHT) + 16.0;
         let y = self.picture.y;
+        let top = y + (high - grid) / 2.0;
         let middle = y + high / 2.0 + 4.0;
-        let name = name_of(entry, &self.model);
-        let bold = Font { is_bold: true, ..PLAIN };
-        self.picture.text([EDGE, middle], &cut(&name, CHIPS - EDGE - 16.0, 12.5), bold);
+        let first = middle - (names.len() - 1) as f64 * LINE_HEIGHT / 2.0;
+        for (line, name) in names.iter().enumerate() {
+            let bold = Font { is_bold: true, ..PLAIN };
+            self.picture.text([EDGE, first + line as f64 * LINE_HEIGHT], name, bold);
+        }
         self.chips(ways, y + high / 2.0);
         for (at, device) in devices.iter().enumerate() {
             let (line, across_at) = (at / across, at % across);
             if line < GRID.0 && across_at < GRID.1 {
-                let place = [DEVICES + across_at as f64 * CELL, y + 8.0 + line as f64 * CELL];
+                let place = [DEVICES + across_at as f64 * CELL, top + line as f64 * CELL];
                 let fill = self.fill(ways, at);
                 self.picture.rounded([place[0], place[1], CELL - 2.0, CELL - 2.0], fill, None, 3.0);
                 let font = Font { size: 10.0, anchor: Anchor::Middle, ..PLAIN };
@@ -142,15 +151,46 @@ fn shape(ways: &[(String, u32)], devices: usize) -> (usize, usize) {
 }
 
 /// Its modules; what belongs to none is the model itself.
-fn name_of(entry: &Row, model: &str) -> String {
-    let names: Vec<&str> =
-        entry.modules.iter().map(|path| if path.is_empty() { model } else { path }).collect();
-    names.join(", ")
+fn names_of<'r>(entry: &'r Row, model: &'r str) -> Vec<&'r str> {
+    entry.modules.iter().map(|path| if path.is_empty() { model } else { path }).collect()
+}
+
+/// Names one after the other, in lines that have room.
+fn lines(names: &[&str]) -> Vec<String> {
+    let room = CHIPS - EDGE - 16.0;
+    let mut lines: Vec<(String, usize)> = vec![];
+    for (at, name) in names.iter().enumerate() {
+        let name = format!("{name}{}", if at + 1 < names.len() { "," } else { "" });
+        match lines.last_mut() {
+            Some((line, _)) if width_of(&format!("{line} {name}"), NAME_SIZE) <= room => {
+                *line += &format!(" {name}");
+            }
+            _ => lines.push((cut(&name, room, NAME_SIZE), at)),
+        }
+    }
+    if lines.len() > LINES {
+        let written = lines[LINES - 1].1;
+        lines.truncate(LINES - 1);
+        lines.push((format!("and {} more", names.len() - written), written));
+    }
+    lines.into_iter().map(|(line, _)| line).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::shape;
+    use super::{lines, shape};
+
+    #[test]
+    fn names_have_lines_with_room() {
+        assert_eq!(lines(&["wte", "wpe"]), ["wte, wpe"]);
+        let long = ["LlamaForCausalLM", "model", "model.rotary_emb"];
+        assert_eq!(lines(&long), ["LlamaForCausalLM, model,", "model.rotary_emb"]);
+        let layer = "model.layers.{0-31}.self_attn";
+        let comma = format!("{layer},");
+        assert_eq!(lines(&[layer; 4]), [&comma[..], &comma, &comma, layer]);
+        assert_eq!(lines(&[layer; 9]), [&comma[..], &comma, &comma, "and 6 more"]);
+        assert_eq!(lines(&["a".repeat(60).as_str()]), [format!("{}…", "a".repeat(37))]);
+    }
 
     #[test]
     fn the_first_dim_goes_down() {

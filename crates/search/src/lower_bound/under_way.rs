@@ -70,7 +70,7 @@ fn shape(question: &Question<'_>, plan: &Plan, stages: &Stages<'_>, arriving: &[
         return None;
     }
     // A block may compute itself what is made of constants alone.
-    let constant = compiler::of_constants(graph, question.analysis);
+    let constant = rules::of_constants(graph, question.analysis);
     let mut blocks = vec![Block::default(); plan.block_count() as usize];
     let mut devices: Vec<Option<Vec<u32>>> = vec![None; stages.count];
     let mut last: Option<(usize, &[u32])> = None;

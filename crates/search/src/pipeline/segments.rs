@@ -19,7 +19,7 @@ pub(super) struct Segments {
 impl Segments {
     pub(super) fn new(question: &Question<'_>) -> Self {
         let graph = question.graph;
-        let mut places = sets::cuts(graph);
+        let mut places = sets::cuts(graph, question.analysis);
         if places.len() >= MOST {
             let layers = sets::layers(graph, question.analysis);
             places.retain(|place| !layers.iter().any(|span| is_within(span, *place)));
