@@ -19,14 +19,17 @@ pub(super) struct Kept {
     pub(super) arriving: Vec<bool>,
     /// Of each operator as a whole.
     costs: Vec<rules::Cost>,
+    /// Of each value.
+    lies_in: Vec<TensorId>,
 }
 
 impl Kept {
     pub(super) fn new(question: &Question<'_>) -> Self {
         let (graph, arriving) = (question.graph, arriving(question));
         let cost = |op| Costs::new(graph, question.analysis, op, &arriving).whole().cost.clone();
-        let costs = graph.op_ids().map(cost).collect();
-        Self { wanted: compiler::wanted(graph, question.boundary), arriving, costs }
+        let costs: Vec<rules::Cost> = graph.op_ids().map(cost).collect();
+        let lies_in = lies_in(graph, &costs);
+        Self { wanted: compiler::wanted(graph, question.boundary), arriving, costs, lies_in }
     }
 
     /// Bytes of each stage, when it has most of it, and of how many micro-batches that is.
@@ -103,7 +106,10 @@ impl Kept {
         before: &[Keeps],
         costs: &[Rc<OperatorCost>],
     ) -> Vec<u64> {
-        let lies_in = lies_in(graph, &self.costs);
+        if span_of.iter().all(Option::is_none) {
+            return vec![0; span_of.len()];
+        }
+        let lies_in = &self.lies_in;
         let mut is_kept = vec![false; graph.tensors.len()];
         for op in graph.op_ids() {
             before[op.index()]
