@@ -130,15 +130,17 @@ pub(crate) fn gather(
     for copies in positions(lists, "gather different numbers of parameters")? {
         joined(cx, ranks, group, members, &copies)?;
     }
-    for (&member, list) in members.iter().zip(lists) {
-        let rank = &mut ranks[member];
-        for leaf in cx.codes[rank.role].leaves_of(list) {
-            let (quantity, region) =
-                (Quantity { tensor: rank.body.leaves[leaf].tensor, grad: false }, rank.leaves[leaf].region);
-            rank.bufs[rank.body.leaves[leaf].buf.index()] = Some(Held { of: quantity, region, share: WHOLE });
-        }
-    }
+    members.iter().zip(lists).for_each(|(&member, list)| there(cx, &mut ranks[member], list));
     Ok(())
+}
+
+/// The leaves that are parts of copies have values then.
+pub(crate) fn there(cx: &Context<'_>, rank: &mut Rank<'_>, copies: &[usize]) {
+    for leaf in cx.codes[rank.role].leaves_of(copies) {
+        let (quantity, region) =
+            (Quantity { tensor: rank.body.leaves[leaf].tensor, grad: false }, rank.leaves[leaf].region);
+        rank.bufs[rank.body.leaves[leaf].buf.index()] = Some(Held { of: quantity, region, share: WHOLE });
+    }
 }
 
 /// The members' shards are, in their order, the parts of the copy that all of them have then.

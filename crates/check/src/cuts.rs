@@ -154,6 +154,42 @@ pub(crate) fn gathered(
     })
 }
 
+/// The region of which this one is the piece at a place, where the others are as the cut says.
+pub(crate) fn gathered_around(
+    given: &[Vec<i64>],
+    cut: &Cut,
+    factors: &[Vec<i64>],
+    region: &[Interval],
+    (position, count): (usize, usize),
+) -> Option<Vec<Interval>> {
+    if !adds_up(cut, given, count) {
+        return None;
+    }
+    let interval = piece(cut, position)?;
+    let sizes: Vec<(usize, i64)> = factors
+        .iter()
+        .enumerate()
+        .flat_map(|(dim, sizes)| sizes.iter().map(move |size| (dim, *size)))
+        .collect();
+    let (cut_dim, _) = find(given, cut.factor)?;
+    sizes.iter().enumerate().filter(|(_, (dim, _))| *dim == cut_dim).find_map(|(index, (dim, size))| {
+        let others =
+            sizes.iter().zip(region).enumerate().filter(|(at, ((of, _), _))| of == dim && *at != index);
+        let others: i64 = others.map(|(_, (_, i))| i.len()).product();
+        let all: i64 = given[*dim].iter().product();
+        let len = all.checked_div(others).filter(|len| len * others == all)?;
+        let mut whole = region.to_vec();
+        whole[index] = Interval::whole(len);
+        let located = locate(&lengths(factors, &whole), given, cut.factor, interval);
+        let (_, lies) = located.into_iter().find(|(at, i)| *at == index && i.len() == region[index].len())?;
+        whole[index] = match region[index] {
+            i if is_any(i) => any(len, *size),
+            i => Interval { lo: i.lo - lies.lo, hi: i.lo - lies.lo + len },
+        };
+        (is_any(whole[index]) || whole[index].lo >= 0 && whole[index].hi <= *size).then_some(whole)
+    })
+}
+
 /// Regions that differ along one factor only and follow each other there, as one. A piece that may lie
 /// anywhere lies where the others leave it room.
 fn joined(pieces: &[&[Interval]], factors: &[i64], index: usize) -> Option<Joined> {

@@ -56,8 +56,12 @@
 //! followed, and counts what they have at once; [`rank_trace`] lists what they do, and how much that is.
 //! [`structure`] looks at a program before anything is followed.
 //!
+//! [`measured`] proves nothing: of ranks of one kind ([`rank_kinds`]) it follows one by itself ([`alone`]), for memory and what
+//! ranks do.
+//!
 //! A module uses those that come before it here, and small ones that are not named.
 
+mod alone;
 mod args;
 mod axis;
 mod calls;
@@ -74,6 +78,7 @@ mod infer;
 mod intern;
 mod local;
 mod lockstep;
+mod measured;
 mod memory;
 mod moves;
 mod net;
@@ -83,6 +88,7 @@ mod outgoing;
 mod periodic;
 mod proof;
 mod purpose;
+mod rank_kinds;
 mod rank_trace;
 mod region;
 mod runs;
@@ -188,6 +194,20 @@ pub fn courses_of_analysed(
     Ok((report.proof, report.rank_traces))
 }
 
+/// What many programs need and do, if they are right: nothing is proved. It is given the graph that the program's numbers
+/// refer to. `None` if that cannot be told so.
+pub fn measured(
+    (graph, analysis): (&Graph, &Analysis),
+    program: &Program,
+    masters: &Masters,
+    folding: Folding<'_>,
+    batches: u32,
+) -> Option<(Vec<Memory>, Vec<RankTrace>)> {
+    of_facts(graph, analysis, program, |facts, _| {
+        measured::measured(facts, program, masters, folding, batches)
+    })
+}
+
 /// The same, given how long an axis must be to be folded.
 pub fn check_folding(model: &Graph, program: &Program, least: u32) -> Result<Proof, Vec<Fault>> {
     Ok(checked(
@@ -236,6 +256,19 @@ fn checked(
     Ok(Report { proof: Proof { rewritings, ..report.proof }, ..report })
 }
 
+/// What follows from what is known of the graph, and whether the program trains.
+fn of_facts<T>(
+    graph: &Graph,
+    analysis: &Analysis,
+    program: &Program,
+    then: impl FnOnce(&Facts<'_>, bool) -> T,
+) -> T {
+    let trains = program.roles.iter().any(|role| role.body.trains());
+    let needs = program.boundary.needs_grad(graph);
+    let seeded = seeded(graph, program, &needs, trains);
+    then(&Facts::new(graph, analysis, needs, &seeded), trains)
+}
+
 /// Along so many axes it is tried whether a few ranks stand for all.
 const ATTEMPTS: usize = 3;
 
@@ -251,18 +284,15 @@ fn equal(
     if !faults.is_empty() {
         return Err(faults.list);
     }
-    let trains = program.roles.iter().any(|role| role.body.trains());
-    let needs = program.boundary.needs_grad(graph);
-    let seeded = seeded(graph, program, &needs, trains);
-    let facts = Facts::new(graph, analysis, needs, &seeded);
-    let mut axes = symmetric_axes::all(program, folding).take(ATTEMPTS);
-    let folded = axes.find_map(|axis| folded(&facts, program, axis, trains, wanted));
-    let report = match folded {
-        Some(report) => report,
-        None => one_by_one(&facts, program, trains, wanted)?,
-    };
-    let (plan, ranks) = (program.plan.clone(), program.world);
-    Ok(Report { proof: Proof { plan, ranks, backward: trains, ..report.proof }, ..report })
+    of_facts(graph, analysis, program, |facts, trains| {
+        let mut axes = symmetric_axes::all(program, folding).take(ATTEMPTS);
+        let report = match axes.find_map(|axis| folded(facts, program, axis, trains, wanted)) {
+            Some(report) => report,
+            None => one_by_one(facts, program, trains, wanted)?,
+        };
+        let (plan, ranks) = (program.plan.clone(), program.world);
+        Ok(Report { proof: Proof { plan, ranks, backward: trains, ..report.proof }, ..report })
+    })
 }
 
 /// Follows every rank.

@@ -59,7 +59,7 @@ fn sliced(cx: &Context<'_>, rank: &Rank<'_>, slice: &Slice, held: Held) -> Optio
 
 /// A region, of a value with its fluid runs divided as the program says: one that is the same share in all of it, since
 /// what lies in some of a region lies elsewhere once that is divided otherwise.
-fn divided(cx: &Context<'_>, held: Held, region: u32, extents: &[Vec<i64>]) -> Vec<Interval> {
+pub(crate) fn divided(cx: &Context<'_>, held: Held, region: u32, extents: &[Vec<i64>]) -> Vec<Interval> {
     let region = cx.store.region(region);
     let stays = held.of.grad || !cx.store.is_everywhere(held.share);
     if stays { region.to_vec() } else { divided_as(cx.facts, held.of.tensor, region, extents) }

@@ -80,6 +80,13 @@ pub(crate) fn of_all<'a>(
     ranks.iter().zip(offloaded).map(rank_trace).collect()
 }
 
+/// What a rank sends to each other in an instruction that sends something by a table.
+pub(crate) fn sent(cx: &mut Context<'_>, instr: &Instr, rank: RankId) -> Option<Vec<(RankId, u64)>> {
+    let sends = !matches!(instr, Instr::Receive { .. });
+    let id = instr.exchange().filter(|_| sends)?;
+    Some(count::sent(cx, id).by(rank).collect())
+}
+
 /// Leaves whose gradients leave with each micro-batch.
 fn leaving(body: &Body) -> BTreeSet<usize> {
     let each = body.instrs().filter(|instr| !instr.settles());

@@ -28,7 +28,7 @@ pub use rules::Bytes;
 pub use simulate::{Kinds, SUM};
 pub use step::{
     Estimate, FollowedStep, Setting, SimulatedStep, brief, communications, estimate, estimate_one_by_one,
-    followed, require_batches, states, step, updated,
+    estimate_unproved, followed, require_batches, states, step, updated,
 };
 pub use summary::{Communication, DividedCounts, Division, Summary, division_of};
 pub use work::{Repeated, Work, operations_of_each, work};

@@ -6,6 +6,7 @@ use check::{Folding, LONG, Masters, Purpose, RankTrace};
 use cluster::Cluster;
 use diag::{Error, Result};
 use graph::{Graph, OpId};
+use lower::Lowered;
 use plan::Plan;
 use program::{Boundary, Instr, Program, Role};
 use rules::Analysis;
@@ -201,6 +202,24 @@ const ONE_BY_ONE: Folding<'static> = Folding { least: u32::MAX, may: &|_| false 
 /// An axis of so many is folded: many plans are estimated, and none is kept.
 const SHORT: u32 = 5;
 
+/// Runs a step of a plan whose program is neither proved nor written: of many plans the one that is taken is proved.
+pub fn estimate_unproved(
+    graph: &Graph,
+    analysis: &Analysis,
+    plan: &Plan,
+    boundary: &Boundary,
+    setting: &Setting<'_>,
+) -> Result<Estimate> {
+    require_batches(setting.batches)?;
+    let Lowered { program, graph: rewritten, analysis: of_rewritten } =
+        lower::lowered(graph, analysis, plan, boundary)?;
+    let folding = Folding { least: SHORT, may: &|axis| symmetric(&program, setting.cluster, axis) };
+    match check::measured((&rewritten, &of_rewritten), &program, setting.masters, folding, setting.batches) {
+        Some(known) => briefly((graph, analysis, plan), (&program, &rewritten), known, setting),
+        None => estimated(graph, analysis, plan, &program, SHORT, setting),
+    }
+}
+
 /// Runs a step of a plan whose program is proved and not written: who does what when is forgotten.
 pub fn estimate(
     graph: &Graph,
@@ -250,10 +269,21 @@ fn estimated(
     let (proof, rank_traces) =
         check::courses_of_analysed((graph, analysis), program, setting.masters, folding, setting.batches)
             .map_err(|faults| first_of(&faults, &|fault| Error::from(fault)))?;
-    let updates = updates(&proof.memory, setting.optimizer)?;
-    let kinds = setting.kinds(&program.rewritten(graph)?.graph);
+    let rewritten = program.rewritten(graph)?.graph;
+    briefly((graph, analysis, plan), (program, &rewritten), (proof.memory, rank_traces), setting)
+}
+
+/// What a step takes, given the graph that the program's numbers refer to, and what ranks need and do.
+fn briefly(
+    (graph, analysis, plan): (&Graph, &Analysis, &Plan),
+    (program, rewritten): (&Program, &Graph),
+    (memory, rank_traces): (Vec<Memory>, Vec<RankTrace>),
+    setting: &Setting<'_>,
+) -> Result<Estimate> {
+    let updates = updates(&memory, setting.optimizer)?;
+    let kinds = setting.kinds(rewritten);
     let simulation = simulate_briefly(&scene(program, &rank_traces, &kinds, setting, &updates)?)?;
-    estimate_of(graph, analysis, plan, program, simulation, &proof.memory, setting)
+    estimate_of(graph, analysis, plan, program, simulation, &memory, setting)
 }
 
 /// Bytes that an optimizer moves which steps so many bytes of parameters.

@@ -43,6 +43,8 @@ mod together;
 mod updates;
 mod uses;
 
+use std::borrow::Cow;
+
 use diag::Result;
 use graph::{Graph, Source, TensorId};
 use indexmap::IndexSet;
@@ -53,30 +55,57 @@ use rules::{Analysis, rewrite};
 pub use boundary::{all, arriving, loss, wanted};
 pub use pipeline::handed_on;
 
+/// A program, the graph that its numbers refer to, and the analysis of that.
+pub struct Lowered<'g> {
+    pub program: Program,
+    pub graph: Cow<'g, Graph>,
+    pub analysis: Cow<'g, Analysis>,
+}
+
 /// Lowers a plan for the model's graph, of which `analysis` is.
 pub fn lower(model: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Program> {
+    Ok(lowered(model, analysis, plan, boundary)?.program)
+}
+
+/// The same, with the graph that it is lowered for: the model's, unless it is cut or rewritten.
+pub fn lowered<'g>(
+    model: &'g Graph,
+    analysis: &'g Analysis,
+    plan: &Plan,
+    boundary: &Boundary,
+) -> Result<Lowered<'g>> {
     plan.validate(model, analysis)?;
     let Some(it) = in_slices(model, analysis, plan)? else {
         return rewritten(model, analysis, plan, boundary);
     };
-    let program = rewritten(&it.sliced.graph, &it.analysis, &it.plan, boundary)?;
-    Ok(Program { digest: model.digest(), slices: Some(it.slices), ..program })
+    let sliced = rewritten(&it.sliced.graph, &it.analysis, &it.plan, boundary)?;
+    Ok(Lowered {
+        program: Program { digest: model.digest(), slices: Some(it.slices), ..sliced.program },
+        graph: Cow::Owned(sliced.graph.into_owned()),
+        analysis: Cow::Owned(sliced.analysis.into_owned()),
+    })
 }
 
 /// Lowers a plan for a graph whose sequence is whole, or is in slices already.
-fn rewritten(model: &Graph, analysis: &Analysis, plan: &Plan, boundary: &Boundary) -> Result<Program> {
+fn rewritten<'g>(
+    model: &'g Graph,
+    analysis: &'g Analysis,
+    plan: &Plan,
+    boundary: &Boundary,
+) -> Result<Lowered<'g>> {
     plan.validate(model, analysis)?;
     let rewritings = rewritings(model, analysis, plan);
     let rewritten = rewrite(model, &rewritings)?;
-    let program = if rewritings.is_empty() {
-        as_it_is(model, analysis, plan, boundary)?
+    let (program, analysis) = if rewritings.is_empty() {
+        (as_it_is(model, analysis, plan, boundary)?, Cow::Borrowed(analysis))
     } else {
         let fresh = Analysis::new(&rewritten.graph);
         let plan = carried(plan, analysis, &rewritten, &fresh);
         plan.validate(&rewritten.graph, &fresh)?;
-        as_it_is(&rewritten.graph, &fresh, &plan, boundary)?
+        (as_it_is(&rewritten.graph, &fresh, &plan, boundary)?, Cow::Owned(fresh))
     };
-    Ok(Program { digest: model.digest(), rewritings, ..program })
+    let program = Program { digest: model.digest(), rewritings, ..program };
+    Ok(Lowered { program, graph: rewritten.graph, analysis })
 }
 
 /// Lowers a plan that rewrites nothing more. Whose graph it is, [`lower`] says.

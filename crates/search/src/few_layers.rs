@@ -3,7 +3,7 @@
 //! In a plan of one block each further layer takes as long as the one before it, and as much memory. So the model with
 //! three layers of each run, and with one more of one run, tell what all of them take. The time for that does not depend
 //! on how many there are. Where messages pile up, what is told is less time than the whole takes, and more memory: a few
-//! layers hold at most what many do. It is no claim: what is chosen is lowered, proved and simulated whole.
+//! layers hold at most what many do. It is no claim: what is chosen is lowered and simulated whole.
 
 use graph::{Graph, Repeats, repeats, shorter};
 use plan::{PlanName, sets};

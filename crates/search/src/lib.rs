@@ -1,8 +1,8 @@
 //! Chooses a plan for a model on a cluster, and says how far from the best it can be.
 //!
 //! The space is that of the well-known plans in all their shapes ([`space`]): so many stages, copies and ways of
-//! `megatron` as fill the devices, with parameters whole or divided, and as little recomputed as fits. Each is lowered,
-//! proved and simulated: what is claimed of a plan is what its program takes. Where only the quickest are wanted, plans are
+//! `megatron` as fill the devices, with parameters whole or divided, and as little recomputed as fits. Each is lowered
+//! and simulated: what is claimed of a plan is what its program takes. That of the quickest is proved. Where only the quickest are wanted, plans are
 //! passed over of which it is known before ([`lower_bound`]) that they are not among them ([`best_first`]). Plans of one block that have
 //! no name are found operator by operator ([`spmd`]), and the best pipelines in orders that have none ([`schedule_orders`]). [`bound()`] is what no plan can beat, in this space or any other, under
 //! the same costs.
@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use check::{Masters, Memory, Purpose};
 use cluster::Cluster;
-use compiler::{Estimate, Setting, estimate, require_batches};
+use compiler::{Estimate, Setting, estimate, estimate_unproved, require_batches};
 use diag::{Error, Result};
 use graph::Graph;
 use plan::Plan;
@@ -77,6 +77,16 @@ impl Question<'_> {
     /// The most that any rank may use.
     pub(crate) fn most(&self) -> u64 {
         (0..self.devices).map(|rank| self.there(rank)).max().unwrap_or(0)
+    }
+
+    pub(crate) fn setting(&self) -> Setting<'_> {
+        Setting {
+            cluster: self.cluster,
+            batches: self.batches,
+            optimizer: self.optimizer,
+            masters: self.masters,
+            compiled: false,
+        }
     }
 
     /// A plan, if it respects the constraints; else the first that it does not.
@@ -163,6 +173,15 @@ impl Evaluated {
         (needed - saved) as f64 <= SURELY * there as f64
     }
 
+    /// Proves the program, so that what is told of it is what a proved one takes.
+    fn prove(&mut self, question: &Question<'_>) -> Result<()> {
+        let setting = question.setting();
+        let proved = estimate(question.graph, question.analysis, &self.plan, question.boundary, &setting)?;
+        debug_assert_eq!(proved.simulation.seconds.to_bits(), self.seconds().to_bits(), "{}", self.plan.name);
+        self.estimate = proved;
+        Ok(())
+    }
+
     /// Seconds in which some rank computes again, at most.
     fn recomputed(&self) -> f64 {
         self.estimate.simulation.ranks.iter().map(|rank| rank.recomputed).fold(0.0, f64::max)
@@ -196,6 +215,9 @@ pub fn quickest(
     refuse_numbers(question)?;
     let stop = deadline.map_or(question.stop, |deadline| question.stop.after(deadline));
     let mut result = looked_for(&Question { stop, ..*question }, wanted, watch)?;
+    if let Some(first) = result.rows.first_mut().filter(|first| first.fits()) {
+        first.prove(question)?;
+    }
     result.constraints = question.constraints.map_or(0, |it| it.all.len());
     match question.constraints.filter(|_| result.rows.is_empty() && wanted.below == f64::INFINITY) {
         Some(constraints) => Err(constraints::clash::clash(question, constraints)?),
@@ -403,14 +425,7 @@ pub(crate) fn is_refusal(error: &Error) -> bool {
 
 /// What a plan takes, lowered and simulated.
 fn estimated(question: &Question<'_>, plan: &Plan) -> Result<Estimate> {
-    let setting = Setting {
-        cluster: question.cluster,
-        batches: question.batches,
-        optimizer: question.optimizer,
-        masters: question.masters,
-        compiled: false,
-    };
-    estimate(question.graph, question.analysis, plan, question.boundary, &setting)
+    estimate_unproved(question.graph, question.analysis, plan, question.boundary, &question.setting())
 }
 
 /// A plan, lowered and simulated. One that does not respect the constraints is a bug of whoever made it.

@@ -2,7 +2,7 @@
 //!
 //! What each pass of a block takes is known of the simulated step, and so is what a device has room for. Of that the shortest
 //! step is searched ([`orders`]), with messages between blocks as blocks of the links between their devices. What is
-//! found is the plan with lines of `timetable`: it is lowered, proved and simulated as any other, and taken if it is quicker.
+//! found is the plan with lines of `timetable`: it is lowered and simulated as any other, and taken if it is quicker.
 
 use std::collections::BTreeMap;
 

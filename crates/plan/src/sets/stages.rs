@@ -176,11 +176,11 @@ fn smallest_largest(done: &[u64], count: usize) -> u64 {
 }
 
 /// Where so many stages begin, each with something in it and no more than so much work, for which the least is sent; of
-/// these the most even ones, which are those whose squares sum to the least.
+/// these the most even ones: those with the smallest sum of squares.
 fn least(done: &[u64], sent: &[u64], count: usize, most: u64) -> Vec<usize> {
     let square = |begin: usize, end: usize| u128::from(done[end] - done[begin]).pow(2);
     let first = |end: usize| (end > 0 && done[end] <= most).then(|| ((0, square(0, end)), 0));
-    let mut best: Vec<Vec<Option<((u64, u128), usize)>>> = vec![(0..done.len()).map(first).collect()];
+    let mut best = vec![(0..done.len()).map(first).collect::<Vec<_>>()];
     for stage in 1..count {
         let row = |end: usize| {
             let from = done.partition_point(|work| work + most < done[end]).max(1);
@@ -254,13 +254,13 @@ mod tests {
     }
 
     /// All ways to cut at so many of the places.
-    fn ways(places: &[usize], cuts: usize) -> Vec<Vec<usize>> {
+    fn all_cuts(places: &[usize], cuts: usize) -> Vec<Vec<usize>> {
         match (cuts, places) {
             (0, _) => vec![vec![]],
             (_, []) => vec![],
             (_, [first, rest @ ..]) => {
-                let with = ways(rest, cuts - 1).into_iter().map(|way| [&[*first], &way[..]].concat());
-                with.chain(ways(rest, cuts)).collect()
+                let with = all_cuts(rest, cuts - 1).into_iter().map(|cuts| [&[*first], &cuts[..]].concat());
+                with.chain(all_cuts(rest, cuts)).collect()
             }
         }
     }
@@ -274,22 +274,22 @@ mod tests {
             let (work, alive): (Vec<u64>, Vec<u64>) = all.iter().copied().chain([(0, 0)]).unzip();
             let work = &work[..all.len()];
             let places: Vec<usize> = (1..work.len()).collect();
-            let largest = |way: &Vec<usize>| {
-                let ends = [&[0], &way[..], &[work.len()]].concat();
+            let largest = |cuts: &Vec<usize>| {
+                let ends = [&[0], &cuts[..], &[work.len()]].concat();
                 ends.windows(2).map(|end| work[end[0]..end[1]].iter().sum::<u64>()).max().unwrap_or(0)
             };
-            let sent = |way: &Vec<usize>| way.iter().map(|at| alive[*at]).sum::<u64>();
-            let ways = ways(&places, count - 1);
-            let most = ways.iter().map(largest).min().expect("there is one") * (100 + UNEVEN) / 100;
-            let squares = |way: &Vec<usize>| {
-                let ends = [&[0], &way[..], &[work.len()]].concat();
+            let sent = |cuts: &Vec<usize>| cuts.iter().map(|at| alive[*at]).sum::<u64>();
+            let all_cuts = all_cuts(&places, count - 1);
+            let most = all_cuts.iter().map(largest).min().expect("there is one") * (100 + UNEVEN) / 100;
+            let squares = |cuts: &Vec<usize>| {
+                let ends = [&[0], &cuts[..], &[work.len()]].concat();
                 ends.windows(2).map(|end| work[end[0]..end[1]].iter().sum::<u64>().pow(2)).sum::<u64>()
             };
-            let of_way = |way| (sent(way), squares(way));
-            let least = ways.iter().filter(|way| largest(way) <= most).map(of_way).min().expect("there is one");
+            let weighed = |cuts| (sent(cuts), squares(cuts));
+            let best_of_all = all_cuts.iter().filter(|cuts| largest(cuts) <= most).map(weighed).min().expect("there is one");
             let best = cheapest(work, &alive, &places, count);
-            prop_assert!(ways.contains(&best) && largest(&best) <= most, "{best:?}");
-            prop_assert_eq!(of_way(&best), least);
+            prop_assert!(all_cuts.contains(&best) && largest(&best) <= most, "{best:?}");
+            prop_assert_eq!(weighed(&best), best_of_all);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The model can be cut into [`segments`], and the devices into [`groups`]. What a run of segments takes on a group is found
 //! operator by operator, as plans of one block are ([`crate::spmd`]); of all pipelines of these runs the one that takes
-//! least is found exactly ([`cuts`]), as a step of it goes ([`flow`]). Like all plans it is lowered, proved and simulated.
+//! least is found exactly ([`cuts`]), as a step of it goes ([`flow`]). Like all plans it is lowered and simulated.
 
 mod ask;
 mod before;
