@@ -407,6 +407,14 @@ fn of_a_layer_that_is_recomputed_in_pieces_no_more_counts_than_is_there() {
 }
 
 #[test]
+fn what_is_read_in_several_pieces_is_whole_on_each_device() {
+    let model = Model::gpt();
+    let names = ["zero3:4 x coshard", "data:4 x coshard x recompute", "stages:2 x zero3:2 x 1f1b x coshard"];
+    let shares = shares(&model, &names, 4);
+    assert!(shares.iter().all(|share| *share > 0.45 && *share <= 1.0), "{shares:?}");
+}
+
+#[test]
 fn so_many_of_the_quickest_are_those_of_all() {
     let model = Model::gpt();
     for (cluster, batches) in

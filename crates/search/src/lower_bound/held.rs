@@ -1,5 +1,7 @@
 //! Parameters: what ranks hold of them, gather, sum gradients of, and update.
 
+use std::collections::BTreeSet;
+
 use check::{Memory, held_as};
 use cluster::{Collective, Device, OpCost, Sort};
 use compiler::{SUM, states, updated, with_optimizer};
@@ -91,11 +93,15 @@ fn parameter(
     let uses = &ground.uses[tensor.index()];
     // What several blocks read is not divided.
     let is_shared = uses.iter().any(|(op, _)| chains.plan.block(*op) != chains.plan.block(uses[0].0));
-    let sharding = param_sharding_of(chains.plan, graph, tensor).filter(|_| !is_shared);
+    let wanted = param_sharding_of(chains.plan, graph, tensor).filter(|_| !is_shared);
+    let is_on_host = lives_on_host(chains.plan, graph, tensor);
     for (stage, totals) in all.iter_mut().enumerate() {
         let here = || uses.iter().filter(|(op, _)| chains.stages.of[op.index()] == stage);
-        let size = |(op, input): &(OpId, usize)| chains.costs[op.index()].inputs[*input];
+        let pieces = |(op, input): &(OpId, usize)| pieces(chains, stage, *op, *input);
+        let size = |it: &(OpId, usize)| chains.costs[it.0.index()].inputs[it.1] * pieces(it);
         let Some(bytes) = here().map(size).min() else { continue };
+        // What a device reads in several pieces is not divided.
+        let sharding = wanted.filter(|_| is_on_host || here().all(|it| pieces(it) == 1));
         let read = graph.tensor(tensor);
         let held = bytes / read.dtype.bytes() as u64 * held_as(read, question.masters).bytes() as u64;
         let shard = sharding.map_or(held, |sharding| held / parts(sharding));
@@ -107,7 +113,7 @@ fn parameter(
             // Of what is sent with each micro-batch a part adds up.
             let adds =
                 if sharding.is_some_and(|sharding| sharding.reduce == Reduce::Each) { shard } else { held };
-            if lives_on_host(chains.plan, graph, tensor) {
+            if is_on_host {
                 totals.on_host += shard;
             } else {
                 totals.trained += shard;
@@ -135,6 +141,27 @@ fn parameter(
             }
         }
     }
+}
+
+/// In how many pieces the first device of a stage reads an input, one after the other.
+fn pieces(chains: &Chains<'_>, stage: usize, op: OpId, input: usize) -> u64 {
+    let (op_plan, [first, last]) = (chains.plan.op(op), chains.stages.ends[stage]);
+    if op_plan.devices.len() <= (last - first) as usize + 1 {
+        return 1;
+    }
+    let carried = &chains.analysis.op(op).inputs[input];
+    let piece = |index: u32| {
+        let (mut rest, mut stride, mut piece) = (index, 1, 0);
+        for split in op_plan.splits.iter().rev() {
+            if loop_of(*split).is_some_and(|at| carried.contains(&Some(at))) {
+                piece += rest % split.parts * stride;
+            }
+            (rest, stride) = (rest / split.parts, stride * split.parts);
+        }
+        piece
+    };
+    let here = (0..).zip(op_plan.devices.iter()).filter(|(_, device)| **device == first);
+    here.map(|(index, _)| piece(index)).collect::<BTreeSet<u32>>().len().max(1) as u64
 }
 
 fn parts(sharding: &ParamSharding) -> u64 {
