@@ -6,7 +6,7 @@ use super::objective::{Look, Totals, Weights};
 use crate::pipeline::Stage;
 
 /// Under the first a stage waits for what it sends at its end, under the second hardly.
-pub(super) const LOOKS: [Look; 2] = [Look { line: 0.25, last: 0.5 }, Look { line: 0.02, last: 0.1 }];
+pub(super) const LOOKS: [Look; 2] = [Look::hiding(0.25, 0.5), Look::hiding(0.02, 0.1)];
 /// So much of what stages send each other is not hidden.
 pub(super) const SENT: [f64; 2] = [1.0, 0.1];
 /// What a byte costs, in as good as nothing.

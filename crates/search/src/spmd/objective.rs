@@ -16,11 +16,12 @@ use super::space::Space;
 pub(super) const UNIT: f64 = 1e-12;
 
 /// What is looked at, in shares of all: that the line is busy, that what is sent last begins with the last backward, and
-/// for the rest that devices work and wait.
+/// for the rest that devices work and wait. Of what is sent meanwhile, a share may be taken to be waited for, too.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     pub(super) line: f64,
     pub(super) last: f64,
+    pub(super) exposed: f64,
 }
 
 /// What a plan is least in: with the price of a byte in units.
@@ -31,12 +32,19 @@ pub(super) struct Weights {
 }
 
 /// What is looked at first.
-pub(super) const FIRST: [Look; 2] = [Look { line: 0.0, last: 0.0 }, Look { line: 0.25, last: 0.5 }];
+pub(super) const FIRST: [Look; 2] = [Look::hiding(0.0, 0.0), Look::hiding(0.25, 0.5)];
+/// As if nothing were hidden. A step takes no longer than that, so nothing is claimed of it.
+pub(super) const EXPOSED: Look = Look { line: 0.0, last: 0.0, exposed: 1.0 };
 /// A byte has a price in any case, so that of two ways that take as long the smaller one is found: all bytes that there
 /// are cost this share of the step.
 pub(super) const NOTHING: f64 = 1e-4;
 
 impl Look {
+    /// Where all is hidden that can be.
+    pub(super) const fn hiding(line: f64, last: f64) -> Self {
+        Self { line, last, exposed: 0.0 }
+    }
+
     /// Whether nothing else is looked at than what binds.
     pub(super) fn is_only(self, binds: Look) -> bool {
         (self.line, self.last) == (binds.line, binds.last)
@@ -44,8 +52,8 @@ impl Look {
 
     /// Half of the way to what binds a plan that was found; none if nothing but its work does.
     pub(super) fn towards(self, binds: Look) -> Option<Self> {
-        let half =
-            Self { line: f64::midpoint(self.line, binds.line), last: f64::midpoint(self.last, binds.last) };
+        let (line, last) = (f64::midpoint(self.line, binds.line), f64::midpoint(self.last, binds.last));
+        let half = Self { line, last, ..self };
         (binds.line + binds.last > 0.0).then_some(half)
     }
 }
@@ -79,6 +87,11 @@ impl Totals {
         works.max(last).max(line) + self.updates
     }
 
+    /// Seconds if nothing of what is sent is hidden.
+    pub(super) fn exposed(&self) -> f64 {
+        self.works + self.waits + self.sends + self.updates
+    }
+
     /// As it works and waits, as what is sent last comes last, as a line is busy.
     fn looked(&self) -> [f64; 3] {
         let works = self.works + self.waits;
@@ -89,7 +102,7 @@ impl Totals {
     pub(super) fn binds(&self) -> Look {
         let [works, last, line] = self.looked();
         let is = |it: bool| if it { 1.0 } else { 0.0 };
-        Look { line: is(line > works && line > last), last: is(last > works && last >= line) }
+        Look::hiding(is(line > works && line > last), is(last > works && last >= line))
     }
 }
 
@@ -188,15 +201,15 @@ impl<'o> Objective<'o> {
     }
 
     fn moved(&self, price: &MessagePrice) -> f64 {
-        let Look { line, last } = self.weights.look;
+        let Look { line, last, .. } = self.weights.look;
         let works = (1.0 - line) * price.work * self.terms.batches - last * price.back;
         let waits = (1.0 - line + line / self.lines) * price.line * self.terms.batches;
         ((works + waits) / UNIT).floor()
     }
 
     fn weighted(&self, costs: &Costs) -> f64 {
-        let (Look { line, last }, byte) = (self.weights.look, self.weights.byte);
-        let sent = (line * costs.sent + last * costs.late) / self.lines;
+        let (Look { line, last, exposed }, byte) = (self.weights.look, self.weights.byte);
+        let sent = (line * costs.sent + last * costs.late) / self.lines + exposed * costs.sent;
         (sent + costs.updated + (1.0 - line) * costs.added) / UNIT + byte * costs.bytes
     }
 

@@ -47,7 +47,7 @@ impl Priced {
 /// For each segment bytes that are there all the time, and of each micro-batch, at least.
 pub(super) fn least_bytes(space: &Space<'_>, segments: &[usize], count: usize) -> Result<Vec<(f64, f64)>> {
     // Nothing but bytes counts.
-    let weights = Weights { look: Look { line: 0.0, last: 0.0 }, byte: 1.0 / UNIT };
+    let weights = Weights { look: Look::hiding(0.0, 0.0), byte: 1.0 / UNIT };
     let objective = Objective::new(space, weights)?;
     let mut bytes = vec![(0.0, 0.0); count];
     let mut known: HashMap<usize, (f64, f64)> = HashMap::new();

@@ -14,7 +14,7 @@ use super::certificate::{Searched, bound};
 use super::digits::Digits;
 use super::maker::{Ground, Operators};
 use super::messages::{Count, Messages};
-use super::objective::{FIRST, Look, Moved, NOTHING, Objective, Totals, UNIT, Weights};
+use super::objective::{EXPOSED, FIRST, Look, Moved, NOTHING, Objective, Totals, UNIT, Weights};
 use super::param_sharding::ParamChoice;
 use super::recomputed::{may_recompute, recompute, spans};
 use super::sharding::splits;
@@ -134,6 +134,24 @@ impl<'q> Spaces<'q> {
         inside.stats.seconds = start.elapsed().as_secs_f64();
         Ok(inside)
     }
+
+    /// The best plan if nothing of what is sent were hidden, in the spaces that are made.
+    pub(super) fn exposed(&mut self, question: &Question<'q>) -> Result<Option<Candidate>> {
+        let mut inside = Inside::default();
+        let floor = crate::bound(question)?;
+        for (made, &recomputed) in self.made.iter_mut().zip(recompute()) {
+            let Some((space, spans)) = made else { continue };
+            space.question = *question;
+            let (promised, stretches) = ((0.0, None), Stretches::of_model(&space.bundles, &space.edges));
+            let inside = &mut inside;
+            let mut fallback = Fallback { space, stretches, spans, recomputed, floor, inside, promised };
+            if let Some(solution) = fallback.cheapest(EXPOSED, limit(question) as f64)? {
+                fallback.keep(&solution)?;
+            }
+        }
+        let seconds = |candidate: &Candidate| candidate.claim.totals.exposed();
+        Ok(inside.plans.into_iter().min_by(|a, b| seconds(a).total_cmp(&seconds(b))))
+    }
 }
 
 /// Whether a bound can be claimed. Of devices or nodes that differ, who is slowest in one thing may be the quickest in
@@ -218,15 +236,15 @@ impl Fallback<'_, '_> {
     /// The least that fits with a price for bytes that is just enough, or as good as nothing.
     fn cheapest(&mut self, look: Look, limit: f64) -> Result<Option<Found>> {
         let nothing = self.floor / UNIT * NOTHING / limit.max(1.0);
-        let (mut least, mut moved): (f64, _) = (0.0, Moved::default());
+        let (mut lower, mut moved): (f64, _) = (0.0, Moved::default());
         let mut at = |byte: f64, among: Among| -> Result<Option<Found>> {
             let solution = self.least(Weights { look, byte }, among, &mut moved)?;
             let exact = solution.iter().filter(|it| it.least.is_least || among == Among::Few);
-            least = exact.map(|it| it.least.cost - byte * limit).fold(least, f64::max);
-            if least * UNIT > self.promised.0 {
-                self.promised = (least * UNIT, Some(Weights { look, byte }));
+            lower = exact.map(|it| it.least.cost - byte * limit).fold(lower, f64::max);
+            if lower * UNIT > self.promised.0 {
+                self.promised = (lower * UNIT, Some(Weights { look, byte }));
             }
-            Ok(solution.map(|solved| Found { over: solved.time() / least - 1.0, ..solved }))
+            Ok(solution.map(|solved| Found { over: solved.time() / lower - 1.0, ..solved }))
         };
         let fits = |solution: &Found| solution.totals.bytes <= limit;
         let Some(first) = at(nothing, Among::All)? else { return Ok(None) };
@@ -287,19 +305,18 @@ impl Fallback<'_, '_> {
     fn keep(&mut self, solution: &Found) -> Result<()> {
         let objective = Objective::new(self.space, solution.weights)?;
         let plan = plan(&objective, &solution.least.values, self.recomputed, self.spans)?;
-        let same = |other: &Candidate| {
-            let other = &other.plan;
-            other.ops == plan.ops
-                && other.param_shardings == plan.param_shardings
-                && other.recompute == plan.recompute
-        };
-        if !self.inside.plans.iter().any(same) {
+        if !self.inside.plans.iter().any(|other| is_one(&other.plan, &plan)) {
             let claim =
                 Claim { totals: solution.totals, recomputed: self.recomputed, weights: solution.weights };
             self.inside.plans.push(Candidate { plan, claim });
         }
         Ok(())
     }
+}
+
+/// Whether two plans of this space are one.
+pub(super) fn is_one(one: &Plan, other: &Plan) -> bool {
+    one.ops == other.ops && one.param_shardings == other.param_shardings && one.recompute == other.recompute
 }
 
 /// The plan that choices mean.
