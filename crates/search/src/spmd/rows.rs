@@ -9,14 +9,14 @@ use super::messages::{Count, Messages};
 use super::solution::{Candidate, Spaces, Stats, is_one};
 use super::solved::limit;
 use crate::reason::Reason;
-use crate::{Evaluated, Evaluations, Own, Question, least_of};
+use crate::{Evaluated, Evaluations, Own, Question};
 
 /// So many of the plans that promise most are looked at each time.
 const FEW: usize = 3;
 /// How often less memory is asked for, where plans need more than was told of them.
 const TIMES: usize = 3;
 /// What takes more than so many times what was promised, may be so since little of what it sends is hidden.
-const FAR: f64 = 1.1;
+const FAR: f64 = 1.25;
 /// So much of the time that is left is for that, the rest for other plans.
 const SHARE: f64 = 0.2;
 
@@ -30,7 +30,7 @@ pub(crate) fn rows(question: &Question<'_>, watch: &mut dyn FnMut(&str)) -> Resu
     let first = spaces.find(question, true)?;
     let mut evaluations = Evaluations::default();
     evaluations.at(question, best(&first.plans), watch)?;
-    if let Some(exposed) = where_little_is_hidden(question, &mut spaces, &first.plans, &evaluations.rows)? {
+    if let Some(exposed) = where_little_is_hidden(question, &mut spaces, &evaluations.rows)? {
         evaluations.at(question, [exposed].into_iter(), watch)?;
     }
     let there = limit(question);
@@ -76,12 +76,14 @@ fn with_reason(it: &Candidate) -> Own {
 fn where_little_is_hidden<'q>(
     question: &Question<'q>,
     spaces: &mut Spaces<'q>,
-    plans: &[Candidate],
     evaluated: &[Evaluated],
 ) -> Result<Option<Own>> {
-    let quickest = least_of(evaluated);
-    let is_far = quickest.is_finite() && plans.iter().any(|it| quickest > FAR * promised(it));
-    if question.cluster.lines(question.devices) == 1 || !is_far || question.stop.is_late() {
+    let fitting = evaluated.iter().filter(|candidate| candidate.fits());
+    let quickest = fitting.min_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+    // What fits only where much is recomputed is far from what does not fit, and that says nothing of links.
+    let is_far = |it: &&Evaluated| it.claim.is_some_and(|claim| it.seconds() > FAR * claim.totals.least());
+    let Some(quickest) = quickest.filter(is_far).map(Evaluated::seconds) else { return Ok(None) };
+    if question.cluster.lines(question.devices) == 1 || question.stop.is_late() {
         return Ok(None);
     }
     let exposed = spaces.exposed(question)?.filter(|it| promised(it) < quickest);
