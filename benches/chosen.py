@@ -24,10 +24,21 @@ KEPT = Path(tempfile.gettempdir()) / f"shardwright-chosen-{own_digest()[:12]}"
 MOST = 1200
 
 
-def looked_at(model: str, batch: int, batches: int, cluster: str, deadline: float) -> dict[str, Any]:
-    """Of a step of so many micro-batches all plans that were looked at, those that fit before others."""
-    given = [model, str(batch), str(batches), cluster, str(deadline)]
-    kept = KEPT / ("-".join(given).replace(":", "_") + ".json")
+def looked_at(
+    model: str, batch: int, batches: int, cluster: str | Path, deadline: float, devices: int | None = None
+) -> dict[str, Any]:
+    """Of a step of so many micro-batches all plans that were looked at, those that fit before others.
+
+    The cluster is a name or a file; of the latter the first devices are meant, or all."""
+    given = [
+        model,
+        str(batch),
+        str(batches),
+        str(cluster),
+        str(deadline),
+        *([str(devices)] if devices else []),
+    ]
+    kept = KEPT / ("-".join(given).replace(":", "_").replace("/", "_") + ".json")
     if not kept.is_file():
         KEPT.mkdir(exist_ok=True)
         kept.write_text(json.dumps(_told(given)))
@@ -41,15 +52,20 @@ def _told(given: list[str]) -> dict[str, Any]:
         return {"seconds": MOST, "rows": [], "ended": False}
 
 
-def _look(model: str, batch: str, batches: str, cluster: str, deadline: str) -> dict[str, object]:
+def _look(
+    model: str, batch: str, batches: str, cluster: str, deadline: str, some: str | None = None
+) -> dict[str, object]:
     from shardwright._core import Graph, cluster_devices, search_plan
     from shardwright.shipped.graph import example_of, graph_of
     from shardwright.shipped.table import SHIPPED
 
     graph = Graph(graph_of(example_of(SHIPPED[model], int(batch), None)).text)
-    devices = cluster_devices(cluster)
+    text = Path(cluster).read_text() if cluster.endswith(".toml") else None
+    devices = int(some or cluster_devices(cluster, text))
     start = time.perf_counter()
-    search = search_plan(graph, devices, cluster, batches=int(batches), every=True, deadline=float(deadline))
+    search = search_plan(
+        graph, devices, cluster, text, batches=int(batches), every=True, deadline=float(deadline)
+    )
     return {
         "seconds": time.perf_counter() - start,
         "bound": search.bound,

@@ -1,8 +1,9 @@
-"""nnScaler's headline table: what is found against the best of the well-known plans, on 4 to 32 V100.
+"""nnScaler's headline table on 4 to 32 V100: its plans against its baselines, and a search against others.
 
-Its models, sizes and global batch. The known plans are those that it compares with: `data`, `zero3`, and
-`megatron` x `1f1b` x `data` in all shapes, each with and without recomputation, whatever is quickest and
-fits. All are tuned in the size of a micro-batch, too, and all times are of one cost model.
+The former is in `paper_baselines`. The latter has its models, sizes and global batch. The known plans are
+those that it compares with: `data`, `zero3`, and `megatron` x `1f1b` x `data` in all shapes, each with and
+without recomputation, whatever is quickest and fits. All are tuned in the size of a micro-batch, too, and
+all times are of one cost model.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import chosen
+import paper_baselines
 from tables import Table, time_of
 
 BATCH = 256
-CLUSTERS = {4: "dgx-v100:4x1", 8: "dgx-v100:8x1", 16: "dgx-v100:16x1", 32: "dgx-v100:16x2"}
+DEVICES = (4, 8, 16, 32)
+# With float16's rate for bfloat16, in which models are captured.
+CLUSTER = paper_baselines.FOLDER / "v100.toml"
 MODELS = {
     "Swin": ("swin-1.8b", "swin-5b", "swin-10b", "swin-27b"),
     "T5": ("t5-3.9b", "t5-12b", "t5-21b", "t5-47b"),
@@ -38,7 +42,11 @@ NOTES = [
 KNOWN = {"data", "zero3", "megatron", "stages", "1f1b", "recompute"}
 
 
-def bench(quick: bool) -> Table:
+def bench(quick: bool) -> list[Table]:
+    return [*paper_baselines.bench(quick), _free(quick)]
+
+
+def _free(quick: bool) -> Table:
     table = Table(
         "paper",
         "Models of the paper on V100",
@@ -55,7 +63,7 @@ def bench(quick: bool) -> Table:
     cells = [
         (model, name, devices)
         for model, names in MODELS.items()
-        for devices, name in zip(CLUSTERS, names, strict=True)
+        for devices, name in zip(DEVICES, names, strict=True)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         looked = list(pool.map(lambda cell: _looked(*cell[1:]), cells[4:5] if quick else cells))
@@ -82,7 +90,7 @@ def _looked(name: str, devices: int) -> list[dict[str, Any]]:
     """What was found for each size of a micro-batch, which its rows say, too."""
     results = []
     for batch in sorted({*FEW, *(int(devices * each) for each in EACH)}):
-        searched = chosen.looked_at(name, batch, BATCH // batch, CLUSTERS[devices], DEADLINE)
+        searched = chosen.looked_at(name, batch, BATCH // batch, CLUSTER, DEADLINE, devices)
         results.append({**searched, "rows": [{**row, "samples": batch} for row in searched["rows"]]})
     return results
 
