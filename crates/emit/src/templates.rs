@@ -12,6 +12,7 @@
 mod created;
 mod lists;
 mod matching;
+mod spelling;
 mod table;
 
 use std::borrow::Cow;
@@ -23,6 +24,8 @@ use rules::{LocalArg, LocalOp};
 use crate::python::parser::template;
 use crate::python::print::flat;
 use crate::python::{Expr, is_identifier};
+
+pub(crate) use spelling::known as known_spelling;
 
 /// The rows of the table: operator, Python.
 pub fn templates() -> &'static [(&'static str, &'static str)] {

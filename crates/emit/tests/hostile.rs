@@ -203,6 +203,27 @@ fn refusals() {
     insta::assert_snapshot!(json.chain(code).collect::<Vec<_>>().join("\n"));
 }
 
+/// What helps where a line of the program says `edited`.
+fn help_for(line: &str, edited: &str) -> String {
+    let (graph, mut files) = files();
+    assert!(files[0].text.contains(line), "{line}: {}", files[0].text);
+    files[0].text = files[0].text.replacen(line, edited, 1);
+    read(&graph, &files).expect_err(edited).fix.expect("each refusal says what to do")
+}
+
+#[test]
+fn an_operator_in_another_spelling_is_told_its_own() {
+    let help = |edited: &str| help_for("F.gelu(up)", edited);
+    assert_eq!(help("up.gelu()"), "write `F.gelu(up)`");
+    assert_eq!(help("torch.gelu(up)"), "write `F.gelu(up)`");
+    assert_eq!(help("up.neg()"), "write `-up`");
+    assert_eq!(help("torch.neg(up)"), "write `-up`");
+    assert_eq!(help("up.add(up)"), "write `up + up`");
+    assert_eq!(help("up.pow(2)"), "write `up ** 2`");
+    assert_eq!(help("up.softmax(1)"), "write `F.softmax(up, 1)`");
+    assert!(help("up.neg_()").starts_with("see docs/"), "{}", help("up.neg_()"));
+}
+
 #[test]
 fn what_a_call_does_not_save_is_neither_forgotten_nor_offloaded() {
     for mark in ["forget", "offload"] {

@@ -410,3 +410,26 @@ fn who_computes_the_update_of_a_whole_parameter_is_read_back() {
         assert!(error.to_string().contains(why), "{error}");
     }
 }
+
+#[test]
+fn functions_say_what_is_in_them() {
+    let graph = graph(
+        "model \"Net\"\nmodule \"left\" \"Linear\"\nmodule \"right\" \"ReLU\"\ninput %x f64[8,8] 0\n\
+         param %w f64[8,8] \"left.weight\"\n\
+         op %a f64[8,8] = aten.linear.default(%x, %w) in \"left\" at \"net.py:1\"\n\
+         op %b f64[8,8] = aten.relu.default(%x) in \"right\" at \"net.py:2\"\n\
+         op %hidden f64[8,8] = aten.add.Tensor(%a, %b) in \"\" at \"net.py:3\"\n\
+         op %loss f64[] = aten.sum.default(%hidden) in \"\" at \"net.py:4\"\noutput %loss\n",
+    );
+    let mut b = Builder::new(&graph);
+    b.call(0..2, &["a", "b"], |_| {});
+    b.call(2..3, &["hidden"], |_| {});
+    b.call(3..4, &["loss"], |_| {});
+    b.outputs();
+    let mut made = program(&graph, 1);
+    made.roles.push(b.role(0..1));
+    let text = stable(&graph, &made).remove(0).text;
+    let functions: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("def ")).collect();
+    let called: Vec<&str> = functions.iter().filter_map(|line| line.split('(').next()).collect();
+    assert_eq!(called, ["net_left_right", "net_add", "net_loss", "forward"], "{text}");
+}

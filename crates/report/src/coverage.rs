@@ -11,6 +11,8 @@ use graph::{Graph, OpId, Source, TensorId};
 use plan::Plan;
 use rules::{Analysis, Kind, families};
 
+use crate::modules::pattern_of;
+
 /// So many operators, with the operations of a forward and backward, the bytes of what they give and of the parameters
 /// and buffers that they read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -101,7 +103,7 @@ pub fn coverage(
     let whole: Vec<OpId> = ruled.iter().filter(|op| !splits(op)).copied().collect();
     let mut rows: BTreeMap<(String, Option<String>), Vec<OpId>> = BTreeMap::new();
     for op in without {
-        let key = (graph.op(op).target.clone(), name_of(graph, op).map(folded));
+        let key = (graph.op(op).target.clone(), name_of(graph, op).map(pattern_of));
         rows.entry(key).or_default().push(op);
     }
     let mut unruled: Vec<Unruled> = rows.into_values().map(|ops| sums.unruled(&ops, counted)).collect();
@@ -204,9 +206,9 @@ impl<'g> Sums<'g> {
         Unruled {
             target: first.target.clone(),
             names: each(&|op| name_of(self.graph, op).unwrap_or_default().to_owned()),
-            name: name.map(folded),
+            name: name.map(pattern_of),
             lack: lack(&first.target),
-            modules: each(&|op| folded(&self.graph.op(op).module)),
+            modules: each(&|op| pattern_of(&self.graph.op(op).module)),
             lines: each(&|op| self.graph.op(op).line.clone()),
             amount: self.amount(ops),
             counted: name.is_some_and(|name| counted.contains_key(name)),
@@ -233,12 +235,6 @@ fn name_of(graph: &Graph, op: OpId) -> Option<&str> {
         (MODULE | FUNCTION, Some(graph::Arg::Str(name))) => Some(name),
         _ => None,
     }
-}
-
-/// A path with `*` for the numbers of layers.
-fn folded(path: &str) -> String {
-    let word = |word: &str| if word.parse::<u64>().is_ok() { "*".into() } else { word.to_owned() };
-    path.split('.').map(word).collect::<Vec<_>>().join(".")
 }
 
 fn bytes(graph: &Graph, tensor: TensorId) -> u64 {

@@ -32,12 +32,36 @@ impl Module {
 
     /// Whether some of its modules are layers: their names are numbers.
     pub(crate) fn has_layers(&self) -> bool {
-        self.inner.iter().any(|inner| inner.name.parse::<u64>().is_ok() || inner.has_layers())
+        self.inner.iter().any(|inner| layer(&inner.name).is_some() || inner.has_layers())
     }
 
     /// All operators in it.
     pub(crate) fn ops(&self) -> Vec<OpId> {
         let inner = self.inner.iter().flat_map(Module::ops);
         self.own.iter().copied().chain(inner).collect()
+    }
+}
+
+/// The number of a layer, and the mark of a call that is not its first: of `3@1` they are 3 and `@1`.
+pub(crate) fn layer(word: &str) -> Option<(u64, &str)> {
+    let (number, mark) = word.split_at(word.find('@').unwrap_or(word.len()));
+    Some((number.parse().ok()?, mark))
+}
+
+/// `h.3.attn` is one of `h.*.attn`.
+pub(crate) fn pattern_of(path: &str) -> String {
+    let word = |word: &str| layer(word).map_or_else(|| word.to_owned(), |(_, mark)| format!("*{mark}"));
+    path.split('.').map(word).collect::<Vec<_>>().join(".")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pattern_of;
+
+    #[test]
+    fn layers_of_each_call_have_a_pattern() {
+        assert_eq!(pattern_of("h.3.attn"), "h.*.attn");
+        assert_eq!(pattern_of("trunk.blocks.3@1.row"), "trunk.blocks.*@1.row");
+        assert_eq!(pattern_of("trunk@1.x3"), "trunk@1.x3");
     }
 }

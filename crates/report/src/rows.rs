@@ -2,7 +2,7 @@
 
 use graph::OpId;
 
-use crate::modules::Module;
+use crate::modules::{Module, layer};
 use crate::{Decided, Row};
 
 /// What has no more of a module's work than this may be decided otherwise, and is only counted.
@@ -85,16 +85,16 @@ impl View<'_> {
     fn layers(&self, modules: &[Module]) -> Vec<(String, Vec<Row>)> {
         let mut layers: Vec<Layers<'_>> = vec![];
         for module in modules {
-            let (number, rows) = (module.name.parse::<u64>().ok(), self.rows(module));
+            let (layer, rows) = (layer(&module.name), self.rows(module));
             match layers
                 .last_mut()
-                .filter(|it| number.is_some() && it.next() == number && are_same(&it.rows, &rows))
+                .filter(|it| layer.is_some() && it.next() == layer && are_same(&it.rows, &rows))
             {
                 Some(known) => {
-                    known.last = number;
+                    known.last = layer;
                     known.rows.iter_mut().zip(rows).for_each(|(known, row)| known.join(row));
                 }
-                None => layers.push(Layers { name: &module.name, last: number, rows }),
+                None => layers.push(Layers { name: &module.name, last: layer, rows }),
             }
         }
         layers.into_iter().map(|it| (it.named(), it.rows)).collect()
@@ -105,18 +105,18 @@ impl View<'_> {
 struct Layers<'m> {
     /// Of the first.
     name: &'m str,
-    last: Option<u64>,
+    last: Option<(u64, &'m str)>,
     rows: Vec<Row>,
 }
 
-impl Layers<'_> {
-    fn next(&self) -> Option<u64> {
-        self.last.map(|last| last + 1)
+impl<'m> Layers<'m> {
+    fn next(&self) -> Option<(u64, &'m str)> {
+        self.last.map(|(number, mark)| (number + 1, mark))
     }
 
     fn named(&self) -> String {
-        match self.last.map(|last| last.to_string()) {
-            Some(last) if last != self.name => format!("{{{}-{last}}}", self.name),
+        match (layer(self.name), self.last) {
+            (Some((first, mark)), Some((last, _))) if first != last => format!("{{{first}-{last}}}{mark}"),
             _ => self.name.to_owned(),
         }
     }

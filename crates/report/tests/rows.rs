@@ -7,17 +7,23 @@ use rules::Analysis;
 
 /// Layers of a norm, an attention of one product, and an MLP.
 fn layers(count: usize) -> Graph {
+    layers_in(count, |layer| layer.to_string())
+}
+
+/// The same, in modules with these names.
+fn layers_in(count: usize, name: impl Fn(usize) -> String) -> Graph {
     let mut text = String::from("shardwright-graph 1\nmodel \"Tower\"\ninput %x0 f32[8,16] 0\n");
     for layer in 0..count {
+        let module = name(layer);
         text += &format!(
             "param %a{layer} f32[16,16] \"h.{layer}.attn.w\"\nparam %u{layer} f32[64,16] \"h.{layer}.mlp.up\"\n\
              param %d{layer} f32[16,64] \"h.{layer}.mlp.down\"\n\
-             op %p{layer} f32[8,16] = aten.relu.default(%x{layer}) in \"h.{layer}.norm\" at \"m.py:1\"\n\
-             op %q{layer} f32[8,16] = aten.linear.default(%p{layer}, %a{layer}) in \"h.{layer}.attn\" at \"m.py:2\"\n\
-             op %h{layer} f32[8,64] = aten.linear.default(%q{layer}, %u{layer}) in \"h.{layer}.mlp\" at \"m.py:3\"\n\
-             op %g{layer} f32[8,64] = aten.relu.default(%h{layer}) in \"h.{layer}.mlp.act\" at \"m.py:4\"\n\
-             op %y{layer} f32[8,16] = aten.linear.default(%g{layer}, %d{layer}) in \"h.{layer}.mlp\" at \"m.py:5\"\n\
-             op %x{} f32[8,16] = aten.add.Tensor(%x{layer}, %y{layer}) in \"h.{layer}\" at \"m.py:6\"\n",
+             op %p{layer} f32[8,16] = aten.relu.default(%x{layer}) in \"h.{module}.norm\" at \"m.py:1\"\n\
+             op %q{layer} f32[8,16] = aten.linear.default(%p{layer}, %a{layer}) in \"h.{module}.attn\" at \"m.py:2\"\n\
+             op %h{layer} f32[8,64] = aten.linear.default(%q{layer}, %u{layer}) in \"h.{module}.mlp\" at \"m.py:3\"\n\
+             op %g{layer} f32[8,64] = aten.relu.default(%h{layer}) in \"h.{module}.mlp.act\" at \"m.py:4\"\n\
+             op %y{layer} f32[8,16] = aten.linear.default(%g{layer}, %d{layer}) in \"h.{module}.mlp\" at \"m.py:5\"\n\
+             op %x{} f32[8,16] = aten.add.Tensor(%x{layer}, %y{layer}) in \"h.{module}\" at \"m.py:6\"\n",
             layer + 1
         );
     }
@@ -31,8 +37,11 @@ fn plan(graph: &Graph, lines: &str) -> Plan {
 }
 
 fn table(count: usize, lines: &str) -> String {
-    let graph = layers(count);
-    let found = rows(&graph, &Analysis::new(&graph), &plan(&graph, lines), None);
+    table_of(&layers(count), lines)
+}
+
+fn table_of(graph: &Graph, lines: &str) -> String {
+    let found = rows(graph, &Analysis::new(graph), &plan(graph, lines), None);
     let mut all: Vec<_> = found.iter().flat_map(|row| row.ops.clone()).collect();
     all.sort_unstable();
     assert_eq!(all, graph.op_ids().collect::<Vec<_>>(), "each operator is in one row");
@@ -73,6 +82,14 @@ the rest h.{0-4} h.{0-4}.norm h.{0-4}.attn: batch 2 x copies 2 on 0..4 (0, 0, 0)
 h.{0-4}.mlp: batch 2 x inner 2 on 0..4 (0, 0, 0)
 ";
     assert_eq!(table(5, lines), expect);
+}
+
+#[test]
+fn layers_that_are_called_twice_are_two_ranges() {
+    let graph = layers_in(6, |layer| if layer < 3 { layer.to_string() } else { format!("{}@1", layer - 3) });
+    let lines = "use \"data:2 x replicate:2\"\nop \"h.*.mlp\": split b 2, split k 2\n";
+    let found = table_of(&graph, lines);
+    assert!(found.contains("h.{0-2}.mlp h.{0-2}@1.mlp"), "{found}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use diag::Result;
+use diag::{Error, Result};
 use program::{Arg, BufId, LocalOp};
 
 use super::iterations::{iterations, one_by_one};
@@ -195,7 +195,7 @@ impl<'a, 'r> Code<'a, 'r> {
             }
         }
         let Some((applied, placed)) = templates::read(value) else {
-            return Err(self.reader.misuse(line, "this is no operator that is known"));
+            return Err(self.no_operator(value, line));
         };
         self.require_device(names, &applied.target, placed, line)?;
         if targets.is_empty() {
@@ -222,6 +222,14 @@ impl<'a, 'r> Code<'a, 'r> {
         self.ops.push(op);
         self.reader.lines_of_ops.push(line);
         Ok(())
+    }
+
+    fn no_operator(&self, value: &Expr<'a>, line: u32) -> Error {
+        let error = self.reader.misuse(line, "this is no operator that is known");
+        match templates::known_spelling(value) {
+            Some(text) => error.fix(format!("write `{text}`")),
+            None => error,
+        }
     }
 
     /// A tensor that is made of numbers alone is made where the rank computes, and nothing else is told where.

@@ -101,6 +101,12 @@ impl<'a> Modules<'a> {
         self.class(path).is_some_and(|class| LEAVES.contains(&class))
     }
 
+    /// The module that a list of layers is in; any other is itself.
+    pub(crate) fn around<'p>(&self, path: &'p str) -> &'p str {
+        let is_list = self.class(path).is_none_or(|class| CONTAINERS.contains(&class));
+        if is_list { path.rsplit_once('.').map_or("", |(outer, _)| outer) } else { path }
+    }
+
     /// How many operators of the graph are inside a module.
     pub(crate) fn size(&self, path: &str) -> usize {
         self.sizes.get(path).map_or(0, |(size, _)| *size)

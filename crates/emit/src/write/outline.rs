@@ -186,7 +186,7 @@ impl<'a> Outline<'a> {
         } else {
             self.sync_grads(call, &mut group)
         };
-        let name = self.name(&call.ops, &group);
+        let name = self.name(call, &group);
         let piece = self.modules.piece(&call.ops);
         FunctionUse { piece, ..self.function(&call.ops, &group, name, tree, &params, &call.outputs) }
     }
@@ -197,8 +197,14 @@ impl<'a> Outline<'a> {
         let read = call.ops.iter().flat_map(LocalOp::inputs).chain(call.outputs.iter().copied());
         let leaves: Vec<usize> = read.filter_map(|buf| self.leaf_of[buf.index()]).collect();
         let modules: Vec<&str> = leaves.iter().map(|leaf| self.leaves.module(*leaf)).collect();
-        let Some(common) = of_one_layer(&modules) else { return String::new() };
+        let Some(layer) = of_one_layer(&modules) else { return String::new() };
         let outer = |path: &'a str| path.rsplit_once('.').map_or("", |(outer, _)| outer);
+        let mut common = layer;
+        let layers = modules.iter().copied().reduce(shared).unwrap_or_default();
+        if has_whole_layer(&group.nodes, layers, layer) {
+            common = self.modules.around(layers);
+            group.path = self.modules.around(group.path);
+        }
         let owner = if self.modules.is_leaf(common) { outer(common) } else { common };
         let path = plain(group.path);
         if owner.len() > path.len() && leaves::strip(owner, &path).is_some() {
@@ -210,8 +216,9 @@ impl<'a> Outline<'a> {
     }
 
     /// What the function of a whole call is named: its module, and what in it this is mostly about.
-    fn name(&self, ops: &[LocalOp], group: &Group<'a>) -> String {
+    fn name(&self, call: &Call, group: &Group<'a>) -> String {
         const MOST_CHILDREN: usize = 64;
+        let ops = &call.ops[..];
         let name = self.modules.function_name(group.path);
         if group.complete || self.modules.is_leaf(group.path) {
             return name;
@@ -219,11 +226,13 @@ impl<'a> Outline<'a> {
         if let Some(whole) = self.modules.piece(ops) {
             return self.name_of_piece(ops, whole);
         }
+        if let [first, second] = self.children_of_results(call, group.path)[..] {
+            return format!("{name}_{}_{}", names::snake(first), names::snake(second));
+        }
         let mut counts: Vec<(&str, usize)> = vec![];
         for op in ops {
-            let rest = leaves::strip(self.modules.path_of(op.op), group.path).unwrap_or("");
-            let child = rest.split(['.', '@']).next().unwrap_or(rest);
-            let named = !child.is_empty() && !child.bytes().all(|b| b.is_ascii_digit());
+            let child = self.child_of(op, group.path);
+            let named = !child.is_empty();
             match counts.iter().position(|(known, _)| *known == child) {
                 Some(at) => counts[at].1 += 1,
                 None if named && counts.len() < MOST_CHILDREN => counts.push((child, 1)),
@@ -238,9 +247,32 @@ impl<'a> Outline<'a> {
             (Some(outside), Some(last)) if !is_outside(&last) => {
                 format!("{}_{name}", of_target(&outside.target))
             }
+            // What it adds up to is called as what it adds to is.
+            (_, Some(only)) if ops.len() == 1 && of_target(&only.target) == "add" => format!("{name}_add"),
             (_, Some(last)) => format!("{name}_{}", self.result_name(last, group.path)),
             _ => name,
         }
+    }
+
+    /// The named parts of a module that a call's results are made in, in their order.
+    fn children_of_results(&self, call: &Call, path: &str) -> Vec<&'a str> {
+        let mut children = vec![];
+        for op in
+            call.ops.iter().filter(|op| op.outputs.iter().flatten().any(|buf| call.outputs.contains(buf)))
+        {
+            let child = self.child_of(op, path);
+            if !child.is_empty() && !children.contains(&child) {
+                children.push(child);
+            }
+        }
+        children
+    }
+
+    /// The named part of a module that an operator is in.
+    fn child_of(&self, op: &LocalOp, path: &str) -> &'a str {
+        let rest = leaves::strip(self.modules.path_of(op.op), path).unwrap_or("");
+        let child = rest.split(['.', '@']).next().unwrap_or(rest);
+        if child.bytes().all(|b| b.is_ascii_digit()) { "" } else { child }
     }
 
     /// A piece of a rewritten operator: `cross_entropy_loss_pick`, and the last one `cross_entropy_loss`.
@@ -511,6 +543,19 @@ fn of_one_layer<'a>(modules: &[&'a str]) -> Option<&'a str> {
     let inside =
         modules.iter().copied().filter(|module| last.is_some_and(|last| layer(module) == Some(last)));
     inside.reduce(shared).or(Some(all))
+}
+
+/// Whether there is all of one of these layers, but for the one that `layer` is in.
+fn has_whole_layer(nodes: &[ModuleNode<'_>], layers: &str, layer: &str) -> bool {
+    nodes.iter().any(|node| match node {
+        ModuleNode::Op(_) => false,
+        ModuleNode::Group(group) => {
+            let number = leaves::strip(group.path, layers).is_some_and(|rest| !rest.contains('.'));
+            let is_other = leaves::strip(layer, group.path).is_none();
+            number && is_other && group.complete && names::is_number(group.path)
+                || has_whole_layer(&group.nodes, layers, layer)
+        }
+    })
 }
 
 /// Which argument of a random operator is its number.

@@ -11,6 +11,7 @@ use super::Subject;
 use super::matrix::matrix;
 use super::names::PageNames;
 use super::tracks::Tracks;
+use crate::modules::pattern_of;
 
 /// So many ranks of a group are named.
 const NAMED: usize = 16;
@@ -75,12 +76,6 @@ fn key(graph: &Graph, track: usize, part: &TakesPart, message: &Message) -> Entr
         module: op.map_or_else(String::new, |op| pattern_of(&op.module)),
         target: op.map_or_else(String::new, |op| op.target.clone()),
     }
-}
-
-/// `h.3.attn` is one of `h.*.attn`.
-pub(crate) fn pattern_of(module: &str) -> String {
-    let word = |word: &str| if word.parse::<u64>().is_ok() { "*".to_owned() } else { word.to_owned() };
-    module.split('.').map(word).collect::<Vec<_>>().join(".")
 }
 
 fn entry(subject: &Subject<'_>, key: &EntryKey, sum: &EntrySum, names: &mut PageNames) -> Value {

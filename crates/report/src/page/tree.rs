@@ -11,7 +11,7 @@ use simulate::{Share, Shares};
 use super::Subject;
 use super::alternatives::Alternatives;
 use super::names::{PageNames, shape};
-use crate::modules::Module;
+use crate::modules::{Module, layer};
 use crate::{Decided, share};
 
 /// A module, or several that are alike.
@@ -185,15 +185,16 @@ impl ModuleNode {
     /// Whether another one goes on with these layers.
     fn is_before(&self, next: &ModuleNode) -> bool {
         let word = self.paths[self.paths.len() - 1].rsplit('.').next().unwrap_or_default();
-        let (last, number) = (word.parse::<u64>(), next.name.parse::<u64>());
-        matches!((last, number), (Ok(last), Ok(number)) if last + 1 == number)
-            && self.signature == next.signature
+        let goes_on = |((last, of), (number, mark))| last + 1 == number && of == mark;
+        layer(word).zip(layer(&next.name)).is_some_and(goes_on) && self.signature == next.signature
     }
 
     /// The next of these layers.
     fn take(&mut self, other: ModuleNode) {
         let first = self.paths[0].rsplit('.').next().unwrap_or_default();
-        self.name = format!("{{{first}-{}}}", other.name);
+        if let Some(((first, mark), (last, _))) = layer(first).zip(layer(&other.name)) {
+            self.name = format!("{{{first}-{last}}}{mark}");
+        }
         self.join(other);
     }
 

@@ -11,7 +11,7 @@ use program::{Code, Instr, Pass};
 use serde_json::{Value, json};
 use simulate::works_of;
 
-use crate::page::communication::pattern_of;
+use crate::modules::pattern_of;
 use crate::page::recorded::PairedRank;
 use crate::page::recorded::read::MeasuredCall;
 use crate::took::Took;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use simulate::LinkKind;
 
 use super::{MessagePair, PairedRank};
-use crate::page::communication::pattern_of;
+use crate::modules::pattern_of;
 use crate::page::words::time;
 use crate::took::Took;
 
