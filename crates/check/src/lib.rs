@@ -56,7 +56,7 @@
 //! followed, and counts what they have at once; [`rank_trace`] lists what they do, and how much that is.
 //! [`structure`] looks at a program before anything is followed.
 //!
-//! [`measured`] proves nothing: of ranks of one kind ([`rank_kinds`]) it follows one by itself ([`alone`]), for memory and what
+//! [`mod@measured`] proves nothing: of ranks of one kind ([`rank_kinds`]) it follows one by itself ([`alone`]), for memory and what
 //! ranks do.
 //!
 //! A module uses those that come before it here, and small ones that are not named.
