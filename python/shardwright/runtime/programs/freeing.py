@@ -7,7 +7,6 @@ turn, and a step would need far more memory than the same code with reused names
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Sequence
 
 KEPT = {"p", "rank", "run"}
@@ -34,14 +33,7 @@ def _with_deletions(
             start = _before(statement, still, names)
             inside = bound & start
             bound -= inside
-            each, between = _iteration(statement)
-            start = _iteration_start(each, between, start, still, names)
-            needed = _after_iteration(between, start, still, names)
-            statement.body = [*_with_deletions(each, inside, needed, kept, names), *between]
-            for condition in between:
-                done = sorted((inside | _bound_by(condition, names)) - kept - start)
-                if done:
-                    condition.body.append(_deletion(done, condition))
+            statement.body = list(_with_deletions(statement.body, inside, start, kept, names))
             bound |= inside
         else:
             bound |= names.stored(statement) - kept
@@ -51,12 +43,8 @@ def _with_deletions(
         done = sorted(bound - still)
         bound.difference_update(done)
         if done:
-            yield _deletion(done, statement)
-
-
-def _deletion(names: Sequence[str], behind: ast.stmt) -> ast.stmt:
-    deletion = ast.Delete([ast.Name(name, ast.Del()) for name in names])
-    return ast.fix_missing_locations(ast.copy_location(deletion, behind))
+            deletion = ast.Delete([ast.Name(name, ast.Del()) for name in done])
+            yield ast.fix_missing_locations(ast.copy_location(deletion, statement))
 
 
 def _needed_after(body: Sequence[ast.stmt], needed: set[str], names: _Names) -> list[set[str]]:
@@ -72,63 +60,14 @@ def _before(statement: ast.stmt, needed: set[str], names: _Names) -> set[str]:
     """The names that are read from this statement on, if those are needed after it."""
     if not isinstance(statement, ast.For):
         return (needed - names.stored(statement)) | names.read(statement)
-    each, between = _iteration(statement)
-    known = needed
     while True:
-        start = _after_iteration(between, known, needed, names)
-        for inner in reversed(each):
+        start = needed
+        for inner in reversed(statement.body):
             start = _before(inner, start, names)
-        start = start | known | names.read(statement.iter)
-        if start == known:
+        start = start | needed | names.read(statement.iter)
+        if start == needed:
             return start
-        known = start
-
-
-def _iteration(loop: ast.For) -> tuple[list[ast.stmt], list[ast.If]]:
-    """What each iteration does, and what stands between two: below `if n < 3:`, at the end."""
-    *each, last = loop.body
-    return (each, [last]) if isinstance(last, ast.If) and _goes_on(loop, last.test) else (loop.body, [])
-
-
-def _goes_on(loop: ast.For, condition: ast.expr) -> bool:
-    """Whether a condition holds in all iterations of a loop but the last."""
-    bounds = re.fullmatch(r"(reversed\()?range\((?:(\d+), )?(\d+)\)\)?", ast.unparse(loop.iter))
-    if bounds is None:
-        return False
-    falls, low, high = bounds.groups()
-    counter = ast.unparse(loop.target)
-    last = f"{counter} > {int(low or 0)}" if falls else f"{counter} < {int(high) - 1}"
-    return ast.unparse(condition) == last
-
-
-def _iteration_start(
-    each: list[ast.stmt], between: list[ast.If], start: set[str], behind: set[str], names: _Names
-) -> set[str]:
-    """The names that an iteration starts with. Where nothing stands between two that is all of `start`."""
-    if not between:
-        return start
-    known: set[str] = set()
-    while True:
-        start = _after_iteration(between, known, behind, names)
-        for inner in reversed(each):
-            start = _before(inner, start, names)
-        if start == known:
-            return start
-        known = start
-
-
-def _after_iteration(between: list[ast.If], start: set[str], behind: set[str], names: _Names) -> set[str]:
-    """The names that are read after an iteration, if each starts with these, and those are read after all.
-
-    What stands between two iterations binds names for the next one; after the last there is none.
-    """
-    for condition in between:
-        start = (start - _bound_by(condition, names)) | names.read(condition)
-    return start | behind
-
-
-def _bound_by(condition: ast.If, names: _Names) -> set[str]:
-    return {name for inner in condition.body for name in names.stored(inner)}
+        needed = start
 
 
 class _Names:
