@@ -327,6 +327,29 @@ fn what_was_measured_is_taken_where_it_is_quicker_than_kernels_usually_are() {
 }
 
 #[test]
+fn parts_of_an_operator_take_no_less_than_the_bound_of_the_whole() {
+    for name in ["v100:1", "a100:1", "h100:1", "b200:1", "l40s:1", "cpu:1"] {
+        let cluster = named(name).expect("known");
+        let device = cluster.device(0);
+        for family in ["contraction", "attention", "norms", "losses", "pointwise", "no such"] {
+            let sort = Sort { kinds: ["", family], dtype: Dtype::Bf16, direction: Direction::Backward };
+            for size in (0..40).map(|at| 1e5 * 10_f64.powf(f64::from(at) / 4.0)) {
+                for parts in [1.0, 2.0, 3.0, 64.0] {
+                    for (operations, bytes) in [(size, size), (size, size / 200.0), (0.0, size)] {
+                        let bound = device.lower_bound(OpCost { operations, bytes }, sort);
+                        let part = OpCost { operations: operations / parts, bytes: bytes / parts };
+                        let together = parts * device.seconds_of(part, sort);
+                        assert!(bound <= together * (1.0 + 1e-9), "{name} {family} {size} {parts}");
+                        // Of a whole it is all that is told.
+                        assert!(parts > 1.0 || bound >= together * (1.0 - 1e-9), "{name} {family} {size}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn what_was_measured_of_messages_is_taken_for_groups_of_that_size() {
     let measured = read(PROFILE, "here.toml").expect("it reads");
     let bare = PROFILE.split("[[nodes.link.collectives]]").next().expect("a part").to_owned()

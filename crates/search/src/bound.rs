@@ -5,16 +5,17 @@
 //! leave out what a causal mask hides and the whole does not. Let an operator alone take
 //! `t_d` seconds on device d. If devices get weights `y_d` that sum to one, a step takes at least the sum over all
 //! operators of the least `y_d t_d`: by linear duality, for any weights. For devices that are equal this is all work
-//! divided by their number. Communication, waiting, and what several devices compute alike come on top. What is updated
+//! divided by their number. A part of an operator reaches no more of a device's peak than the whole. Communication, waiting, and what several devices compute alike come on top. What is updated
 //! may be so by a device's host, if that is quicker.
 
 use check::{Masters, held_as};
-use cluster::{Cluster, Device, OpCost};
-use compiler::{Costs, updated};
+use cluster::{Cluster, Device, Direction, OpCost, Sort};
+use compiler::{Costs, Kinds, updated};
 use diag::Result;
 use graph::{Dtype, Graph, OpId, Source, TensorId};
 use plan::{On, OpPlan, Split};
 use rules::Kind;
+use rules::families::exchanged;
 
 use crate::Question;
 
@@ -22,7 +23,8 @@ use crate::Question;
 pub fn bound(question: &Question<'_>) -> Result<f64> {
     let devices: Vec<&Device> = (0..question.devices).map(|at| question.cluster.device(at)).collect();
     let kinds: Vec<&Device> = kinds(question.cluster, question.devices);
-    let work = work(question)?;
+    let operators = Kinds::new(question.graph);
+    let work = work(question, &operators)?;
     // For each kind how long it takes for each piece of work.
     let seconds: Vec<Vec<f64>> =
         kinds.iter().map(|kind| work.iter().map(|it| it.on(kind)).collect()).collect();
@@ -49,24 +51,30 @@ pub(crate) fn kinds(cluster: &Cluster, devices: u32) -> Vec<&Device> {
 }
 
 /// Something that is done so many times in a step.
-struct RepeatedWork {
+struct RepeatedWork<'k> {
     op_cost: OpCost,
     dtype: Dtype,
+    /// What it is, unless it may be computed by kernels of other kinds.
+    sort: Option<Sort<'k>>,
     times: f64,
     /// Whether the device's host may do it instead.
     may_be_offloaded: bool,
 }
 
-impl RepeatedWork {
+impl RepeatedWork<'_> {
     /// Without what it takes to start it, which several devices may do at once.
     fn on(&self, device: &Device) -> f64 {
-        let here = (device.seconds(self.op_cost, self.dtype) - device.overhead).max(0.0);
+        let seconds = match self.sort {
+            Some(sort) => device.lower_bound(self.op_cost, sort),
+            None => device.seconds(self.op_cost, self.dtype),
+        };
+        let here = (seconds - device.overhead).max(0.0);
         let offload = if self.may_be_offloaded { device.seconds_on_host(self.op_cost.bytes) } else { here };
         self.times * here.min(offload)
     }
 }
 
-fn work(question: &Question<'_>) -> Result<Vec<RepeatedWork>> {
+fn work<'k>(question: &Question<'_>, operators: &'k Kinds) -> Result<Vec<RepeatedWork<'k>>> {
     let graph = question.graph;
     let needs_grad = arriving(question);
     let wanted = compiler::wanted(graph, question.boundary);
@@ -76,22 +84,26 @@ fn work(question: &Question<'_>) -> Result<Vec<RepeatedWork>> {
         let share = if is_triangle(question, op, &mut costs) { 0.5 } else { 1.0 };
         let cost = &costs.whole().cost;
         let dtype = graph.computes_in(op).unwrap_or(Dtype::F32);
-        let mut add = |operations: u64, bytes: compiler::Bytes| {
+        let has_own = question.analysis.op(op).loops.iter().any(|it| it.kind == Kind::Own)
+            || exchanged(&graph.op(op).target).is_some();
+        let mut add = |operations: u64, bytes: compiler::Bytes, direction: Direction| {
             let bytes = share * (bytes.read + bytes.written) as f64;
             let op_cost = OpCost { operations: share * operations as f64, bytes };
             pieces.push(RepeatedWork {
                 op_cost,
                 dtype,
+                sort: (!has_own).then(|| operators.sort(Some(op), dtype, direction)),
                 times: f64::from(question.batches),
                 may_be_offloaded: false,
             });
         };
-        add(cost.flops, cost.forward);
-        add(cost.gradients.iter().sum(), cost.backward);
+        add(cost.flops, cost.forward, Direction::Forward);
+        add(cost.gradients.iter().sum(), cost.backward, Direction::Backward);
     }
     let bytes = updated(trained(graph, question.masters, &needs_grad), question.optimizer)? as f64;
     let op_cost = OpCost { operations: 0.0, bytes };
-    pieces.push(RepeatedWork { op_cost, dtype: Dtype::F32, times: 1.0, may_be_offloaded: true });
+    let (dtype, sort) = (Dtype::F32, Some(Sort::UPDATE));
+    pieces.push(RepeatedWork { op_cost, dtype, sort, times: 1.0, may_be_offloaded: true });
     Ok(pieces)
 }
 
