@@ -245,11 +245,11 @@ def test_plans_that_need_no_less_are_not_proposed() -> None:
 
 
 def test_a_schedule_that_keeps_less_is_proposed() -> None:
-    later, sooner = (compiled("gpt", f"stages:2 x {name}", 2) for name in ("gpipe", "1f1b"))
+    later, sooner = (compiled("gpt", f"stages:4 x {name}", 4) for name in ("gpipe", "1f1b"))
     most = max(rank.total for rank in later.memory())
     with pytest.raises(CheckError) as refused:
-        compiled("gpt", "stages:2 x gpipe", 2, memory=(most - 1, "adamw"))
-    assert f"the plan `stages:2 x 1f1b` needs {told_size(sooner)}, which fits" in str(refused.value.fix)
+        compiled("gpt", "stages:4 x gpipe", 4, memory=(most - 1, "adamw"))
+    assert f"the plan `stages:4 x 1f1b` needs {told_size(sooner)}, which fits" in str(refused.value.fix)
 
 
 def test_parallelize_refuses_it_too() -> None:
