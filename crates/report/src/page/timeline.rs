@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use graph::{Graph, OpId};
-use program::{Body, Call, CallId, Instr, Kind, LocalOp, Program};
+use program::{Body, CallId, Instr, Kind, Program};
 use serde_json::{Value, json};
 
 use super::Subject;
@@ -60,7 +60,7 @@ fn moved(subject: &Subject<'_>, tracks: &Tracks) -> Moved {
 fn codes(program: &Program, rewritten: &Graph, role: usize, moved: &Moved) -> Vec<Value> {
     let body = &program.roles[role].body;
     let calls: BTreeMap<CallId, (OpId, usize)> =
-        body.calls().filter_map(|call| Some((call.id, (named(rewritten, call)?, call.ops.len())))).collect();
+        body.calls().filter_map(|call| Some((call.id, (call.ops.first()?.op, call.ops.len())))).collect();
     let json = |(at, code): (usize, &program::Code)| {
         let instr = |(number, instr): (usize, &Instr)| {
             let known = || Some((moved.get(&(role, at as i64, number))?.op?, 1));
@@ -77,13 +77,7 @@ fn codes(program: &Program, rewritten: &Graph, role: usize, moved: &Moved) -> Ve
     body.codes.iter().enumerate().map(json).collect()
 }
 
-/// The operator that a call is named by: its first one in a module.
-fn named(rewritten: &Graph, call: &Call) -> Option<OpId> {
-    let in_module = |op: &&LocalOp| !rewritten.op(op.op).module.is_empty();
-    call.ops.iter().find(in_module).or(call.ops.first()).map(|op| op.op)
-}
-
-/// The operator that names what an instruction computes or copies, and how many it computes.
+/// The first operator of what an instruction computes or copies, and how many it computes.
 fn operators(
     rewritten: &Graph,
     body: &Body,
