@@ -7,11 +7,10 @@ use std::collections::HashMap;
 
 use hashing::Map;
 use program::{BufId, Collective, Cut, ExchangeId, Grad, GroupingId, How, Instr, RankId, Which};
-use rules::Interval;
 
 use crate::calls::{self, needing};
 use crate::copies;
-use crate::cuts::{extents, gathered_around, of_piece, scattered};
+use crate::cuts::{extents, gathered_around, of_piece};
 use crate::held::Held;
 use crate::moves::{self, divided};
 use crate::share::{Quantity, WHOLE};
@@ -109,53 +108,40 @@ fn backward(cx: &mut Context<'_>, rank: &mut Rank<'_>, grad: &Grad) -> Option<()
     Some(())
 }
 
-/// What a rank gets of a collective, in the place that it has in its group.
+/// What a rank gets of a collective, in the place that it has in its group, of so many.
 fn moved(
     cx: &mut Context<'_>,
     rank: &Rank<'_>,
     collective: &Collective,
     held: Held,
-    place: (usize, usize),
+    (position, count): (usize, usize),
 ) -> Option<Held> {
     let held = Held { share: WHOLE, ..held };
     let region = match &collective.how {
-        How::AllReduce(_) => return Some(held),
-        How::AllGather(cut) => joined(cx, rank, cut, held, place)?,
-        How::ReduceScatter(cut) => cut_out(cx, rank, cut, held, place)?,
+        How::AllReduce(_) => held.region,
+        How::AllGather(cut) => joined(cx, rank, cut, held, (position, count))?,
+        How::ReduceScatter(cut) => moves::piece(cx, rank, cut, held, position, count).ok()?,
         How::AllToAll { send, receive } => {
-            let region = cut_out(cx, rank, send, held, place)?;
-            let sent = Held { region: cx.store.intervals.number(&region), ..held };
-            joined(cx, rank, receive, sent, place)?
+            let region = moves::piece(cx, rank, send, held, position, count).ok()?;
+            joined(cx, rank, receive, Held { region, ..held }, (position, count))?
         }
     };
-    Some(Held { region: cx.store.intervals.number(&region), ..held })
-}
-
-/// The piece at a place of what is cut.
-fn cut_out(
-    cx: &Context<'_>,
-    rank: &Rank<'_>,
-    cut: &Cut,
-    held: Held,
-    (position, count): (usize, usize),
-) -> Option<Vec<Interval>> {
-    let factors = &cx.facts.analysis.factors[held.of.tensor.index()];
-    let region = divided(cx, held, held.region, &extents(rank, &cut.extents)?);
-    scattered(rank, cut, factors, &region, position, count)
+    Some(Held { region, ..held })
 }
 
 /// What the pieces are together of which this one is at a place.
 fn joined(
-    cx: &Context<'_>,
+    cx: &mut Context<'_>,
     rank: &Rank<'_>,
     cut: &Cut,
     held: Held,
     (position, count): (usize, usize),
-) -> Option<Vec<Interval>> {
+) -> Option<u32> {
     let factors = &cx.facts.analysis.factors[held.of.tensor.index()];
     let given = extents(rank, &cut.extents)?;
     let piece = divided(cx, held, held.region, &of_piece(&given, cut, position));
-    gathered_around(&given, cut, factors, &piece, (position, count))
+    let whole = gathered_around(&given, cut, factors, &piece, (position, count))?;
+    Some(cx.store.intervals.number(&whole))
 }
 
 /// What a table says that arrives.

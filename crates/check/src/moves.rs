@@ -308,7 +308,8 @@ fn one_cut(
     Ok(())
 }
 
-fn piece(
+/// The piece at a position of what is cut into so many.
+pub(crate) fn piece(
     cx: &mut Context<'_>,
     rank: &Rank<'_>,
     cut: &Cut,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use hashing::Map;
-use program::{Arg, Collective, Cut, How, Instr, PerRank, RankId, Role};
+use program::{Arg, Cut, Instr, PerRank, RankId, Role};
 use rules::{Interval, Region};
 
 use crate::alone::Positions;
@@ -105,19 +105,11 @@ impl Keys<'_> {
             let Some(grouping) = instr.group() else { continue };
             let places = positions.places(cx, grouping);
             let place = |rank: &RankId| places.get(&rank.0).copied().unwrap_or_default();
+            let unequal = |cut: &&Cut| cut.sizes.windows(2).any(|two| two[0] != two[1]);
             let cuts: Vec<&Cut> = match instr {
-                Instr::Collective(Collective {
-                    how: How::AllGather(cut) | How::ReduceScatter(cut), ..
-                }) => {
-                    vec![cut]
-                }
-                Instr::Collective(Collective { how: How::AllToAll { send, receive }, .. }) => {
-                    vec![send, receive]
-                }
+                Instr::Collective(collective) => collective.how.cuts().filter(unequal).collect(),
                 _ => vec![],
             };
-            let unequal = |cut: &&Cut| cut.sizes.windows(2).any(|two| two[0] != two[1]);
-            let cuts: Vec<&Cut> = cuts.into_iter().filter(unequal).collect();
             let of_rank = |rank: &RankId| {
                 let (at, count) = place(rank);
                 let pieces = cuts.iter().map(move |cut| cut.sizes.get(at).copied().unwrap_or(0) as u64);
