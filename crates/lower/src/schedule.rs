@@ -258,15 +258,11 @@ impl Schedule {
         if !interner.get(from).is_of_kind(interner.get(to)) {
             return self.through_the_whole(cx, from, to, interner);
         }
-        let moves: Moves = match self.pattern(from, to, interner) {
+        let moves = match self.pattern(from, to, interner) {
             Some(plan) => Rc::new([(to, plan)]),
-            None => match self.reshard_steps(cx, from, to, interner) {
-                Some(reshard_steps) => reshard_steps
-                    .into_iter()
-                    .map(|(after, plan)| (interner.layout(after), Rc::new(plan)))
-                    .collect(),
-                None => Rc::new([(to, self.exchanged(cx, from, to, interner))]),
-            },
+            None => (self.summed_by_all(cx, from, to, interner))
+                .or_else(|| self.reshard_steps(cx, from, to, interner))
+                .unwrap_or_else(|| Rc::new([(to, self.exchanged(cx, from, to, interner))])),
         };
         self.known_ways.insert((from, to), Rc::clone(&moves));
         moves
@@ -289,14 +285,42 @@ impl Schedule {
         moves
     }
 
+    /// Shares that some of their ranks want summed: an all-reduce by all of them, where an exchange would bring a rank
+    /// more than twice as much. In an exchange every share goes to each rank that wants the sum.
+    fn summed_by_all(
+        &mut self,
+        cx: &Context<'_>,
+        from: LayoutId,
+        to: LayoutId,
+        interner: &mut Interner,
+    ) -> Option<Moves> {
+        let (source, target) = (interner.get(from), interner.get(to));
+        let has_share = |entry: &Entry| !source.on(entry.rank).is_empty();
+        if source.parts == 1 || target.parts != 1 || !target.entries.iter().all(has_share) {
+            return None;
+        }
+        let everywhere = source.complete();
+        let everywhere = interner.layout(everywhere);
+        let sum = self.pattern(from, everywhere, interner)?;
+        let taken = self.pattern(everywhere, to, interner)?;
+        let (Method::Collective(Along::AllReduce(_), group, _), Method::Local) = (&sum.method, &taken.method)
+        else {
+            return None;
+        };
+        let sums = received_for_sums(interner.get(from), &self.groupings[group.index()]);
+        let exchange = self.exchanged(cx, from, to, interner);
+        let exchanged = received(&exchange, interner.get(to));
+        (most(&exchanged) > 2 * most(&sums)).then(|| Rc::from([(everywhere, sum), (to, taken)]))
+    }
+
     /// Several moves, if there is a way that is no dearer than an exchange.
     fn reshard_steps(
         &mut self,
         cx: &Context<'_>,
         from: LayoutId,
         to: LayoutId,
-        interner: &Interner,
-    ) -> Option<Vec<(Layout, Move)>> {
+        interner: &mut Interner,
+    ) -> Option<Moves> {
         let route = reshard_steps::route(interner.get(from), interner.get(to))?;
         if !route.is_cheap() {
             let exchange = self.exchanged(cx, from, to, interner);
@@ -305,7 +329,8 @@ impl Schedule {
                 return None;
             }
         }
-        Some(route.moves(&mut self.groupings))
+        let moves = route.moves(&mut self.groupings).into_iter();
+        Some(moves.map(|(after, plan)| (interner.layout(after), Rc::new(plan))).collect())
     }
 
     /// Lists the table of a move that goes region by region.

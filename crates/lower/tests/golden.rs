@@ -201,3 +201,23 @@ partial sums, needed by rows and columns: 1 reduce_scatter, 2 all_gather | 1 all
 two dims the other way round: 2 all_gather | 1 reduce_gradients | 2";
     assert_eq!(found.trim(), expect.trim(), "\n{found}");
 }
+
+/// An exchange would bring each of the two that want the sum seven shares of it.
+#[test]
+fn shares_that_few_of_their_ranks_want_summed_are_summed_by_all() {
+    let mut graph = graph("mlp");
+    graph.ops[0].args.truncate(2);
+    let analysis = Analysis::new(&graph);
+    let first = |devices: u32| {
+        let text = format!(
+            "shardwright-plan 1\ndevices {devices}\nop \"*\": replicate {devices}\n\
+             op %linear: split k {devices}\nop %gelu: replicate 2 on 0 1"
+        );
+        let plan = plan::text::parse(&text, &graph, &analysis, None).expect("a plan");
+        let program = lower(&graph, &analysis, &plan, &loss(&graph, Inputs::Global)).expect("it lowers");
+        let body = &program.role_of(RankId(devices - 1)).expect("the last rank").0.body;
+        words(body, Pass::Forward)
+    };
+    assert_eq!(first(8), "1 all_reduce, 1 exchange");
+    assert_eq!(first(4), "2 exchange");
+}
