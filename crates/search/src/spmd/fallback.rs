@@ -1,6 +1,6 @@
 //! All runs of segments of which the same is computed again.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use diag::Result;
@@ -8,11 +8,13 @@ use elimination::{Least, NEVER, Problem, Solver, Term};
 use graph::{OpId, TensorId};
 
 use super::borders::Borders;
-use super::bundles::Edge;
+use super::bundles::{Bundle, Edge};
 use super::inner::{Inner, InnerKey, LOOKS, PRICES, SENT};
 use super::messages::MessagePrice;
 use super::objective::{Moved, Objective, Totals, UNIT, Weights};
+use super::param_sharding::Params;
 use super::priced::{Priced, least_bytes, least_seconds};
+use super::shared::SharedParams;
 use super::space::{Begun, Rest, Space};
 use super::stretched::Stretches;
 use super::tied::{Divided, Mask, Tied};
@@ -32,6 +34,8 @@ pub(super) struct Fallback<'q> {
     /// What makes the edges of it, until they are there.
     rest: Option<Rest<'q>>,
     pub(super) spans: Vec<Vec<OpId>>,
+    /// For each bundle the span of one of its operators.
+    span_of: Vec<Option<usize>>,
     /// The segment of each bundle.
     pub(super) segments: Vec<usize>,
     /// Whether a span is in a segment and in the one before it.
@@ -43,6 +47,7 @@ pub(super) struct Fallback<'q> {
     pub(super) least: Vec<[f64; 3]>,
     /// What comes to each segment and goes from it.
     pub(super) borders: Borders,
+    shared: SharedParams,
     pub(super) tied: Tied,
     /// Runs by their tables, and what is known of each.
     pub(super) symmetric: HashMap<Vec<usize>, usize>,
@@ -82,13 +87,20 @@ impl<'q> Fallback<'q> {
         for (bundle, segment) in space.bundles.iter().zip(&segments) {
             bundle.ops.iter().for_each(|op| segment_of[op.index()] = *segment);
         }
+        let mut op_spans = vec![None; op_segments.len()];
+        for (number, span) in spans.iter().enumerate() {
+            span.iter().for_each(|op| op_spans[op.index()] = Some(number));
+        }
+        let span = |bundle: &Bundle| bundle.ops.iter().find_map(|op| op_spans[op.index()]);
+        let span_of = space.bundles.iter().map(span).collect();
         let mut is_spanned = vec![false; crossing.len()];
         for span in &spans {
             let spanned = span.iter().map(|op| segment_of[op.index()]);
             let (first, last) = spanned.fold((usize::MAX, 0), |(a, b), at| (a.min(at), b.max(at)));
             (first.saturating_add(1)..=last).for_each(|at| is_spanned[at] = true);
         }
-        let bytes = least_bytes(&space, &segments, is_spanned.len())?;
+        let shared = SharedParams::new(&space, &segments);
+        let bytes = least_bytes(&space, (&segments, is_spanned.len()), &shared)?;
         let least = least_seconds(&space, &segments, is_spanned.len());
         let borders = Borders::new(&space, &segments, crossing);
         let tied = Tied::new(&space, &segments);
@@ -98,11 +110,13 @@ impl<'q> Fallback<'q> {
             space,
             rest: Some(rest),
             spans,
+            span_of,
             segments,
             is_spanned,
             bytes,
             least,
             borders,
+            shared,
             tied,
             symmetric,
             numbers,
@@ -170,6 +184,12 @@ impl<'q> Fallback<'q> {
         is_cut(from) || is_cut(to)
     }
 
+    /// Of each span that is recomputed what is in a run.
+    pub(super) fn spans_of(&self, ops: &BTreeSet<OpId>) -> Vec<Vec<OpId>> {
+        let within = |span: &Vec<OpId>| span.iter().copied().filter(|op| ops.contains(op)).collect();
+        self.spans.iter().map(within).filter(|span: &Vec<OpId>| !span.is_empty()).collect()
+    }
+
     /// The bundles of a run.
     pub(super) fn members(&self, (from, to): (usize, usize)) -> Vec<usize> {
         (0..self.segments.len()).filter(|at| (from..to).contains(&self.segments[*at])).collect()
@@ -212,10 +232,19 @@ impl<'q> Fallback<'q> {
         let masks = self.masks(run, &members);
         text.push(usize::MAX);
         text.extend(masks.into_iter().flat_map(|(place, (mask, _))| [place, mask]));
+        text.push(usize::MAX);
+        let held_before = self.held_before(run, &members);
+        text.extend(held_before.into_iter().flat_map(|(place, params)| [place, params as usize]));
         let next = self.symmetric.len();
         let number = *self.symmetric.entry(text).or_insert(next);
         self.numbers.insert(run, number);
         number
+    }
+
+    /// Of the bundles of a run, by their places, the parameters that are held for a segment before theirs.
+    fn held_before(&self, run: (usize, usize), members: &[usize]) -> Vec<(usize, Params)> {
+        let of_place = |(place, bundle): (usize, &usize)| (place, self.shared.held_before(*bundle, run.0));
+        members.iter().enumerate().map(of_place).filter(|(_, params)| *params != 0).collect()
     }
 
     /// The way to divide a run that costs least.
@@ -338,6 +367,7 @@ impl<'q> Fallback<'q> {
         let masks = self.masks(run, &members);
         let priced = self.priced.get_mut(&asked).expect("it was made");
         let mut problem = priced.problem(&members, &places, &edges);
+        let weights = priced.weights;
         for (bundle, bytes) in self.borders.bytes(run) {
             if let Some(place) = places[bundle] {
                 problem.terms.push(Term { scope: vec![place], costs: priced.crossing(&bytes) });
@@ -345,7 +375,12 @@ impl<'q> Fallback<'q> {
         }
         let tied = masks.into_iter().map(|(place, (_, costs))| Term { scope: vec![place], costs });
         problem.terms.extend(tied);
-        Ok(Some(BundleTables { members, edges, problem, weights: priced.weights }))
+        // The first tables are those of bundles by themselves.
+        for (place, params) in self.held_before(run, &members) {
+            let costs = self.shared.costs(&self.space, members[place], params, (asked, weights))?;
+            problem.terms[place].costs = costs;
+        }
+        Ok(Some(BundleTables { members, edges, problem, weights }))
     }
 
     pub(super) fn price(&mut self, asked: InnerKey, nothing: f64) -> Result<()> {
@@ -378,7 +413,9 @@ impl<'q> Fallback<'q> {
         let moved = edges.iter().map(|at| *self.space.price(&self.space.edges[*at], &all));
         let price = members.iter().map(|at| unary(at).price).chain(moved);
         let price = price.fold(MessagePrice::default(), |a, b| a + b);
-        let bundles = members.iter().map(|at| objective.of_bundle(*at, all[*at]));
+        let of_bundle =
+            |at: &usize| objective.of_bundle_without(*at, all[*at], self.shared.held_before(*at, run.0));
+        let bundles = members.iter().map(of_bundle);
         let between =
             edges.iter().map(|at| objective.of_price(self.space.price(&self.space.edges[*at], &all)));
         let totals = bundles.chain(between).fold(Totals::default(), |a, b| a + b);
@@ -387,6 +424,14 @@ impl<'q> Fallback<'q> {
         let added = (totals.works / batches - price.work).max(0.0);
         let backward = price.back + price.line_back;
         let kept = members.iter().map(|at| unary(at).kept).sum();
+        let working = members.iter().map(|at| unary(at).working).fold(0.0, f64::max);
+        let mut recomputed: BTreeMap<usize, f64> = BTreeMap::new();
+        for at in members {
+            if let Some(span) = self.span_of[*at] {
+                *recomputed.entry(span).or_default() += unary(at).recomputed;
+            }
+        }
+        let working = working + recomputed.into_values().fold(0.0, f64::max);
         let forward = (price.work + price.line - backward).max(0.0);
         let mut chosen = vec![None; all.len()];
         members.iter().for_each(|at| chosen[*at] = Some(all[*at]));
@@ -394,6 +439,7 @@ impl<'q> Fallback<'q> {
         let (fallback, asked) = (0, (0, 0, 1));
         Ok(Inner {
             fallback,
+            recomputed: None,
             asked,
             values,
             weights,
@@ -401,6 +447,7 @@ impl<'q> Fallback<'q> {
             backward: backward + added,
             totals,
             kept,
+            working,
             crossing,
         })
     }

@@ -19,6 +19,8 @@ pub(super) type InnerKey = (usize, usize, u32);
 #[derive(Clone, Debug)]
 pub(crate) struct Inner {
     pub(super) fallback: usize,
+    /// How many of its layers are recomputed, the first ones, if not all are that its rung recomputes.
+    pub(super) recomputed: Option<usize>,
     pub(super) asked: InnerKey,
     pub(super) values: Rc<[usize]>,
     pub(super) weights: Weights,
@@ -28,6 +30,8 @@ pub(crate) struct Inner {
     pub(super) totals: Totals,
     /// Bytes that forward keeps of a micro-batch.
     pub(super) kept: f64,
+    /// Bytes that are there besides while it computes: what an operator reads and makes, and what a recomputed layer keeps.
+    pub(super) working: f64,
     /// Bytes that all devices need of what comes from before the run, and hold of what goes on behind it.
     pub(super) crossing: (f64, f64),
 }
@@ -61,8 +65,30 @@ impl Inner {
         RunClaim { fallback: self.fallback, asked: self.asked, byte: self.weights.byte, kept }
     }
 
+    /// As few of `layers` recomputed as fit where so many micro-batches are kept; `none` is the same with none of them.
+    /// Layers are taken to be equal. None where that is all of them, or none.
+    pub(super) fn with_fewer(&self, none: &Self, layers: usize, kept: u32, limit: f64) -> Option<Self> {
+        let (more, less) = (none.bytes(kept), self.bytes(kept));
+        let share = (more - limit) / (more - less);
+        let count = (share * layers as f64).ceil();
+        if !(0.0 < count && count < layers as f64) {
+            return None;
+        }
+        let share = count / layers as f64;
+        let mix = |none: f64, all: f64| none + share * (all - none);
+        Some(Self {
+            recomputed: Some(count as usize),
+            forward: mix(none.forward, self.forward),
+            backward: mix(none.backward, self.backward),
+            totals: none.totals.mixed(&self.totals, mix),
+            kept: mix(none.kept, self.kept),
+            crossing: (mix(none.crossing.0, self.crossing.0), mix(none.crossing.1, self.crossing.1)),
+            ..self.clone()
+        })
+    }
+
     /// Where it is kept of so many micro-batches.
     pub(super) fn bytes(&self, kept: u32) -> f64 {
-        self.totals.bytes + (f64::from(kept) - 1.0) * self.kept
+        self.totals.bytes + (f64::from(kept) - 1.0) * self.kept + self.working
     }
 }

@@ -29,6 +29,7 @@ mod respects;
 mod rows;
 mod runs;
 mod sharding;
+mod shared;
 mod solution;
 mod solved;
 mod space;

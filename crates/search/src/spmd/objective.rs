@@ -9,7 +9,7 @@ use elimination::{Problem, Term};
 
 use super::bundles::Unary;
 use super::messages::MessagePrice;
-use super::param_sharding::{Costs, DeviceReads, ParamChoice, Terms, ways};
+use super::param_sharding::{Costs, DeviceReads, ParamChoice, Params, Terms, ways};
 use super::space::Space;
 
 /// Costs are whole numbers of this: of a second.
@@ -37,7 +37,7 @@ pub(super) const FIRST: [Look; 2] = [Look::hiding(0.0, 0.0), Look::hiding(0.25, 
 pub(super) const EXPOSED: Look = Look { line: 0.0, last: 0.0, exposed: 1.0 };
 /// A byte has a price in any case, so that of two ways that take as long the smaller one is found: all bytes that there
 /// are cost this share of the step.
-pub(super) const NOTHING: f64 = 1e-4;
+pub(super) const NOTHING: f64 = 1e-5;
 
 impl Look {
     /// Where all is hidden that can be.
@@ -106,20 +106,27 @@ impl Totals {
     }
 }
 
+impl Totals {
+    /// Of each of its numbers and the other's what is made of the two.
+    pub(super) fn mixed(&self, other: &Self, mix: impl Fn(f64, f64) -> f64) -> Self {
+        Self {
+            works: mix(self.works, other.works),
+            waits: mix(self.waits, other.waits),
+            last: mix(self.last, other.last),
+            sends: mix(self.sends, other.sends),
+            busy: mix(self.busy, other.busy),
+            late: mix(self.late, other.late),
+            updates: mix(self.updates, other.updates),
+            bytes: mix(self.bytes, other.bytes),
+        }
+    }
+}
+
 impl std::ops::Add for Totals {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self {
-            works: self.works + other.works,
-            waits: self.waits + other.waits,
-            last: self.last + other.last,
-            sends: self.sends + other.sends,
-            busy: self.busy + other.busy,
-            late: self.late + other.late,
-            updates: self.updates + other.updates,
-            bytes: self.bytes + other.bytes,
-        }
+        self.mixed(&other, |one, other| one + other)
     }
 }
 
@@ -181,7 +188,7 @@ impl<'o> Objective<'o> {
             let at = Rc::as_ptr(&bundle.unary) as usize;
             let costs = known
                 .entry(at)
-                .or_insert_with(|| bundle.unary.iter().map(|it| self.bundle_cost(it)).collect());
+                .or_insert_with(|| bundle.unary.iter().map(|it| self.bundle_cost(it, 0)).collect());
             terms.push(Term { scope: vec![number], costs: Rc::clone(costs) });
         }
         for edge in &self.space.edges {
@@ -193,10 +200,11 @@ impl<'o> Objective<'o> {
         Problem { sizes, terms }
     }
 
-    fn bundle_cost(&self, unary: &Unary) -> f64 {
+    /// Without some of the parameters.
+    pub(super) fn bundle_cost(&self, unary: &Unary, without: Params) -> f64 {
         let held = |held: &DeviceReads| self.weighted(&self.terms.costs(held, self.way(held))).floor();
         self.moved(&unary.price)
-            + unary.held.iter().map(held).sum::<f64>()
+            + held_but(unary, without).map(held).sum::<f64>()
             + (unary.kept * self.kept * self.weights.byte).floor()
     }
 
@@ -229,6 +237,11 @@ impl<'o> Objective<'o> {
 
     /// The same of one bundle.
     pub(super) fn of_bundle(&self, bundle: usize, value: usize) -> Totals {
+        self.of_bundle_without(bundle, value, 0)
+    }
+
+    /// And without some of its parameters.
+    pub(super) fn of_bundle_without(&self, bundle: usize, value: usize, without: Params) -> Totals {
         let unary = &self.space.bundles[bundle].unary[value];
         let held = |held: &DeviceReads| {
             let costs = self.terms.costs(held, self.way(held));
@@ -243,7 +256,7 @@ impl<'o> Objective<'o> {
             }
         };
         let kept = Totals { bytes: unary.kept, ..Totals::default() };
-        unary.held.iter().map(held).fold(self.of_price(&unary.price) + kept, |a, b| a + b)
+        held_but(unary, without).map(held).fold(self.of_price(&unary.price) + kept, |a, b| a + b)
     }
 
     pub(super) fn of_price(&self, price: &MessagePrice) -> Totals {
@@ -256,4 +269,10 @@ impl<'o> Objective<'o> {
             ..Totals::default()
         }
     }
+}
+
+/// What is held of a bundle's parameters, but of some.
+fn held_but(unary: &Unary, without: Params) -> impl Iterator<Item = &DeviceReads> {
+    let is_held = move |at: usize| at >= Params::BITS as usize || without >> at & 1 == 0;
+    unary.held.iter().enumerate().filter(move |(at, _)| is_held(*at)).map(|(_, held)| held)
 }

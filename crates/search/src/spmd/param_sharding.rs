@@ -7,6 +7,9 @@ use sharding::AxisSet;
 use super::digits::Digits;
 use super::messages::Messages;
 
+/// Some of a bundle's parameters, as bits by their places.
+pub(super) type Params = u64;
+
 /// What a device reads of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct DeviceReads {

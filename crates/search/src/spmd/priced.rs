@@ -8,6 +8,8 @@ use elimination::{Problem, Term};
 
 use super::messages::MessagePrice;
 use super::objective::{Look, Objective, UNIT, Weights};
+use super::param_sharding::Params;
+use super::shared::SharedParams;
 use super::space::Space;
 
 /// Tables under weights.
@@ -45,20 +47,27 @@ impl Priced {
 }
 
 /// For each segment bytes that are there all the time, and of each micro-batch, at least.
-pub(super) fn least_bytes(space: &Space<'_>, segments: &[usize], count: usize) -> Result<Vec<(f64, f64)>> {
+pub(super) fn least_bytes(
+    space: &Space<'_>,
+    (segments, count): (&[usize], usize),
+    shared: &SharedParams,
+) -> Result<Vec<(f64, f64)>> {
     // Nothing but bytes counts.
     let weights = Weights { look: Look::hiding(0.0, 0.0), byte: 1.0 / UNIT };
     let objective = Objective::new(space, weights)?;
     let mut bytes = vec![(0.0, 0.0); count];
-    let mut known: HashMap<usize, (f64, f64)> = HashMap::new();
+    let mut known: HashMap<(usize, Params), (f64, f64)> = HashMap::new();
     for (number, (bundle, segment)) in space.bundles.iter().zip(segments).enumerate() {
+        // An earlier segment of a run may hold what is read before and behind.
+        let without = shared.between(number);
         let least = || {
             let kept = |value: usize| bundle.unary[value].kept;
-            let held = |value: usize| objective.of_bundle(number, value).bytes - kept(value);
+            let held = |value: usize| objective.of_bundle_without(number, value, without).bytes - kept(value);
             let all = 0..bundle.unary.len();
             (all.clone().map(held).fold(f64::INFINITY, f64::min), all.map(kept).fold(f64::INFINITY, f64::min))
         };
-        let (held, kept) = *known.entry(Rc::as_ptr(&bundle.unary) as usize).or_insert_with(least);
+        let key = (Rc::as_ptr(&bundle.unary) as usize, without);
+        let (held, kept) = *known.entry(key).or_insert_with(least);
         bytes[*segment] = (bytes[*segment].0 + held, bytes[*segment].1 + kept);
     }
     Ok(bytes)

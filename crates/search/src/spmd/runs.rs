@@ -4,6 +4,7 @@
 //! within it. Runs of layers that are alike have the same tables, and are solved once.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use diag::Result;
 use elimination::Solver;
@@ -103,17 +104,28 @@ impl<'q> Runs<'q> {
 
     fn looked_for(&mut self, run: (usize, usize), kept: u32) -> Result<Option<[f64; 3]>> {
         let limit = limit(&self.question) as f64;
+        let (mut none, mut cheapest) = (None, None);
         for at in 0..recompute().len() {
             self.made(at)?;
             let Some(fallback) = self.rungs[at].as_ref().filter(|fallback| !fallback.cuts_a_span(run)) else {
                 continue;
             };
+            let (seconds, bytes) = (fallback.least(run), fallback.least_bytes(run, kept));
             // Who computes more again takes no less.
-            if fallback.least_bytes(run, kept) <= limit {
-                return Ok(Some(fallback.least(run)));
+            if bytes <= limit && none.is_none() {
+                return Ok(Some(seconds));
+            }
+            let (kept_seconds, kept_bytes) = *none.get_or_insert((seconds, bytes));
+            if bytes <= limit {
+                // Some layers need not be recomputed.
+                let share = (kept_bytes - limit) / (kept_bytes - bytes);
+                let mix = |at: usize| kept_seconds[at] + share * (seconds[at] - kept_seconds[at]);
+                let mixed: [f64; 3] = std::array::from_fn(mix);
+                let other = cheapest.unwrap_or(mixed);
+                cheapest = Some(std::array::from_fn(|at| mixed[at].min(other[at])));
             }
         }
-        Ok(None)
+        Ok(cheapest)
     }
 
     /// Ways to divide a run that fit where so many micro-batches are kept. Nothing more is computed again where memory is no
@@ -146,7 +158,33 @@ impl<'q> Runs<'q> {
                 break;
             }
         }
+        let fewer = ways.iter().map(|inner| self.with_fewer(run, inner, kept)).collect::<Result<Vec<_>>>()?;
+        ways.extend(fewer.into_iter().flatten());
         Ok(ways)
+    }
+
+    /// The same with as few layers recomputed as fit, if memory has no price in it.
+    fn with_fewer(&mut self, run: (usize, usize), inner: &Inner, kept: u32) -> Result<Option<Inner>> {
+        let limit = limit(&self.question) as f64;
+        if inner.fallback == 0 || inner.asked.1 > 0 {
+            return Ok(None);
+        }
+        let Some(none) = &mut self.rungs[0] else { return Ok(None) };
+        if !none.is_done() {
+            return Ok(None);
+        }
+        let members = none.members(run);
+        let (_, edges) = none.within(&members);
+        let none = none.evaluate(run, &members, &edges, Rc::clone(&inner.values), inner.weights)?;
+        let layers = self.spans_of(run, inner.fallback).len();
+        Ok(inner.with_fewer(&none, layers, kept, limit))
+    }
+
+    /// What a rung recomputes of a run.
+    fn spans_of(&self, run: (usize, usize), at: usize) -> Vec<Vec<OpId>> {
+        let Some(fallback) = &self.rungs[at] else { return vec![] };
+        let bundles = fallback.members(run).into_iter().map(|at| &fallback.space.bundles[at]);
+        fallback.spans_of(&bundles.flat_map(|bundle| bundle.ops.iter().copied()).collect())
     }
 
     /// Why an operator of a run is divided as it is in a way that was found, and at most so many other ways.
@@ -251,10 +289,107 @@ impl<'q> Runs<'q> {
             write(&objective, draft, bundle, *value, first)?;
             ops.extend(fallback.space.bundles[bundle].ops.iter().copied());
         }
-        for span in &fallback.spans {
-            let recomputed: Vec<OpId> = span.iter().copied().filter(|op| ops.contains(op)).collect();
-            draft.recompute(recomputed);
-        }
+        let spans = fallback.spans_of(&ops).into_iter();
+        spans.take(inner.recomputed.unwrap_or(usize::MAX)).for_each(|span| draft.recompute(span));
         Ok(ops.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use check::Masters;
+    use graph::{Graph, Source};
+    use plan::sets;
+    use program::Inputs;
+    use rules::Analysis;
+
+    use super::*;
+    use crate::Stop;
+    use crate::spmd::{Count, Digits, Messages, Operators};
+
+    /// A GPT whose layers share the largest of their weights.
+    fn graph() -> Graph {
+        let is_other = |line: &str| line.contains("_down_weight") && !line.contains("%p_h_0_down_weight");
+        let lines = include_str!("../../tests/graphs/full_gpt.graph").lines();
+        let lines = lines.filter(|line| !(line.starts_with("param") && is_other(line)));
+        let mut text: String = lines.map(|line| format!("{line}\n")).collect();
+        for layer in 1..24 {
+            text = text.replace(&format!("%p_h_{layer}_down_weight"), "%p_h_0_down_weight");
+        }
+        text.parse().expect("it parses")
+    }
+
+    /// Its runs on one device with so much memory, and how many segments there are.
+    fn with_runs(graph: &Graph, memory: Option<u64>, look: impl FnOnce(&mut Runs<'_>, usize)) {
+        let analysis = Analysis::new(graph);
+        let (boundary, masters) = (lower::loss(graph, Inputs::Global), Masters::new());
+        let cluster = cluster::named("dgx-h100:1x1").expect("known");
+        let question = Question {
+            graph,
+            analysis: &analysis,
+            boundary: &boundary,
+            masters: &masters,
+            cluster: &cluster,
+            devices: 1,
+            batches: 4,
+            optimizer: "adamw",
+            memory,
+            constraints: None,
+            stop: Stop::default(),
+            threads: 1,
+        };
+        let places = sets::cuts(graph, &analysis);
+        let segment_of = |op: OpId| places.iter().filter(|place| **place <= op.index()).count();
+        let segments: Vec<usize> = graph.op_ids().map(segment_of).collect();
+        let crossing = vec![None; places.len() + 1];
+        let digits = Digits::new(&cluster, 1);
+        let messages = Messages::new(&cluster, &digits, Count::Alone);
+        let operators = Operators::new(&question);
+        let ground = (&operators, &digits, &messages);
+        let mut runs = Runs::new(question, ground, (&segments, &crossing), f64::MIN_POSITIVE);
+        look(&mut runs, crossing.len());
+    }
+
+    fn ways(runs: &mut Runs<'_>, run: (usize, usize), kept: u32) -> Vec<Inner> {
+        runs.ways(run, kept, &mut Solver::with_room(1 << 20)).expect("ways")
+    }
+
+    #[test]
+    fn a_run_holds_each_parameter_once() {
+        let graph = graph();
+        with_runs(&graph, None, |runs, count| {
+            for run in [(0, count), (0, count / 3), (count / 3, count / 2), (count / 2, count)] {
+                let read = runs.ops(run).expect("operators").into_iter().flat_map(|op| graph.op(op).inputs());
+                let params: BTreeSet<TensorId> =
+                    read.filter(|it| matches!(graph.tensor(*it).source, Source::Param { .. })).collect();
+                assert!(params.iter().any(|it| graph.tensor(*it).shape[..] == [1024, 4096]), "{run:?}");
+                let size =
+                    |it: &TensorId| graph.tensor(*it).numel() as f64 * graph.tensor(*it).dtype.bytes() as f64;
+                // Of each its gradient, too, and two tensors of the optimizer.
+                let bytes = 4.0 * params.iter().map(size).sum::<f64>();
+                let inner = &ways(runs, run, 1)[0];
+                assert_eq!(inner.totals.bytes - inner.kept, bytes, "{run:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn as_few_layers_as_fit_are_recomputed() {
+        let (graph, kept) = (graph(), 3);
+        let mut known = vec![];
+        with_runs(&graph, None, |runs, count| known = ways(runs, (0, count), kept));
+        let all = known[0].bytes(kept);
+        // Of four layers.
+        for (share, expected) in
+            [(0.7, (2, Some(3))), (0.8, (1, None)), (0.9, (1, Some(2))), (0.97, (1, Some(1)))]
+        {
+            with_runs(&graph, Some((share * all) as u64), |runs, count| {
+                let ways = ways(runs, (0, count), kept);
+                let last = &ways[ways.len() - 1];
+                assert_eq!((last.fallback, last.recomputed), expected, "{share}");
+                assert!(last.bytes(kept) <= limit(&runs.question) as f64);
+                assert!(known[0].backward < last.backward && last.backward <= ways[0].backward);
+            });
+        }
     }
 }

@@ -43,6 +43,8 @@ pub(super) struct Maker<'q> {
     /// By operator, where runs of segments are stages.
     segments: Vec<usize>,
     keeps: Vec<Keeps>,
+    /// The same if nothing is recomputed.
+    keeps_all: Vec<Keeps>,
     span_of: Vec<Option<usize>>,
     repeated: Repeated,
     /// For each operator its loops under each choice of its bundle.
@@ -82,6 +84,7 @@ impl<'q> Maker<'q> {
             of_all: seconds.iter().sum(),
             seconds,
             keeps: keeps(graph, &costs, &span_of, SpanReads::Any),
+            keeps_all: keeps(graph, &costs, &vec![None; graph.ops.len()], SpanReads::Any),
             repeated: repeated(graph, &costs, &span_of),
             span_of,
             loops: graph.ops.iter().map(|_| Rc::default()).collect(),

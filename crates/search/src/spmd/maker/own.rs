@@ -8,6 +8,7 @@ use sharding::{AxisSet, PARTIAL};
 use super::super::bundles::Unary;
 use super::super::choices::dims;
 use super::super::demanded::pinned;
+use super::super::kept::Keeps;
 use super::super::messages::{Count, MessagePrice};
 use super::super::param_sharding::DeviceReads;
 use super::super::sharding::{Loops, Sharding, elements, read, splits, written};
@@ -61,13 +62,11 @@ impl Maker<'_> {
         params
     }
 
-    /// Whether an operator is the first reader of a parameter. Where stages are runs of segments the first and the last
-    /// stage that read it have it both, and so each has a first reader.
+    /// Whether an operator is the first reader of a parameter, of those in its segment.
     fn is_first(&self, op: OpId, tensor: TensorId) -> bool {
         let readers = &self.operators.readers[tensor.index()];
         let first = readers.iter().find(|(reader, _)| self.segment(*reader) == self.segment(op));
-        let (from, to) = self.segments_of(tensor);
-        first.is_some_and(|(reader, _)| *reader == op) && [from, to].contains(&self.segment(op))
+        first.is_some_and(|(reader, _)| *reader == op)
     }
 
     fn segment(&self, op: OpId) -> usize {
@@ -122,8 +121,12 @@ impl Maker<'_> {
             if self.messages.count == Count::Alone || !self.is_rewritten(*op, &loops) {
                 all.price =
                     all.price + MessagePrice { work: part.forward + back, back, ..MessagePrice::default() };
-                all.kept += self.kept(*op, &loops, &part.cost);
+                all.kept += self.kept(*op, &self.keeps[op.index()], &loops, &part.cost);
+                if self.repeated.ops[op.index()] {
+                    all.recomputed += self.kept(*op, &self.keeps_all[op.index()], &loops, &part.cost);
+                }
             }
+            all.working = all.working.max(self.working(*op, &loops));
             let outputs: Vec<TensorId> = self.graph().op(*op).outputs.iter().flatten().copied().collect();
             for tensor in outputs {
                 let bundle = self.bundles.of[op.index()];
@@ -137,19 +140,30 @@ impl Maker<'_> {
         all
     }
 
-    fn kept(&self, op: OpId, loops: &Loops, cost: &Cost) -> f64 {
-        let (keeps, it) = (&self.keeps[op.index()], self.graph().op(op));
-        let analysis = self.question.analysis;
+    fn bytes(&self, tensor: TensorId, sharding: &Sharding) -> f64 {
+        let sizes = self.sizes_of(tensor);
+        elements(&sizes.factors, self.digits, sharding) * sizes.width as f64
+    }
+
+    /// Bytes that an operator reads and makes, parameters apart.
+    fn working(&self, op: OpId, loops: &Loops) -> f64 {
+        let (analysis, it) = (self.question.analysis, self.graph().op(op));
+        let is_made = |tensor: TensorId| matches!(self.graph().tensor(tensor).source, Source::Op { .. });
+        let inputs = it.inputs().into_iter().enumerate().filter(|(_, tensor)| is_made(*tensor));
+        let read = inputs.map(|(at, tensor)| self.bytes(tensor, &read(analysis, op, at, loops).value));
+        let outputs = it.outputs.iter().enumerate().filter_map(|(at, tensor)| Some((at, (*tensor)?)));
+        let made = outputs.map(|(at, tensor)| self.bytes(tensor, &written(analysis, op, at, loops)));
+        read.sum::<f64>() + made.sum::<f64>()
+    }
+
+    fn kept(&self, op: OpId, keeps: &Keeps, loops: &Loops, cost: &Cost) -> f64 {
+        let (analysis, it) = (self.question.analysis, self.graph().op(op));
         let inputs = it.inputs();
-        let bytes = |tensor: TensorId, sharding: &Sharding| {
-            let sizes = self.sizes_of(tensor);
-            elements(&sizes.factors, self.digits, sharding) * sizes.width as f64
-        };
         let read = keeps.inputs.iter().map(|(at, (stored, all))| {
-            bytes(inputs[*at], &read(analysis, op, *at, loops).value) * *stored as f64 / *all as f64
+            self.bytes(inputs[*at], &read(analysis, op, *at, loops).value) * *stored as f64 / *all as f64
         });
         let made = keeps.outputs.iter().filter_map(|at| Some((it.outputs[*at]?, *at)));
-        let made = made.map(|(tensor, at)| bytes(tensor, &written(analysis, op, at, loops)));
+        let made = made.map(|(tensor, at)| self.bytes(tensor, &written(analysis, op, at, loops)));
         read.sum::<f64>() + made.sum::<f64>() + if keeps.more { cost.kept.more as f64 } else { 0.0 }
     }
 
