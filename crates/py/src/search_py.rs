@@ -273,6 +273,24 @@ pub(crate) fn cluster_of(name: &str, text: Option<&str>) -> diag::Result<Cluster
     text.map_or_else(|| cluster::named(name), |text| cluster::read(text, name))
 }
 
+/// Names that show how clusters are named, each with what it is.
+#[pyfunction]
+pub(crate) fn cluster_examples() -> Vec<(String, String)> {
+    cluster::examples()
+}
+
+/// The GPUs that have names: the generation of each, the bytes that a model may have and its bytes a second, operations
+/// a second in half, and the link between those of a node with its bytes a second each way.
+#[pyfunction]
+pub(crate) fn gpus() -> Vec<Gpu> {
+    let figures = |it: cluster::Gpu| {
+        (it.name, it.generation.name(), it.memory, it.bandwidth, it.half, it.link, it.link_bandwidth)
+    };
+    cluster::gpus().map(figures).collect()
+}
+
+type Gpu = (&'static str, &'static str, f64, f64, f64, &'static str, f64);
+
 /// How many devices a cluster has.
 #[pyfunction]
 #[pyo3(signature = (cluster, text = None))]

@@ -13,9 +13,6 @@ from .parser import suggest
 if TYPE_CHECKING:
     from ..start.auto_plan import Choice
 
-CLUSTERS = ("dgx-h100:8x4", "dgx-a100:8x2", "dgx-v100:16x2", "h200:1", "ethernet-25g:4x8", "l4:8x2", "cpu:4")
-"""What completion offers."""
-
 # Of micro-batches: more than a step has. The compiler, whose numbers end somewhere, refuses as many.
 TOO_MANY = 1 << 17
 
@@ -24,10 +21,10 @@ def add_cluster(parser: argparse.ArgumentParser, required: bool = False) -> None
     cluster = parser.add_argument(
         "--cluster",
         required=required,
-        help="a name such as dgx-h100:8x4, or the path of a cluster's file"
+        help="a name such as dgx-h100:8x4 (see `shardwright clusters`), or the path of a cluster's file"
         + ("" if required else "; what the plan `auto` is chosen for"),
     )
-    suggest(cluster, CLUSTERS)
+    suggest(cluster, clusters)
     parser.add_argument(
         "--constraints",
         metavar="FILE",
@@ -44,6 +41,13 @@ def add_cluster(parser: argparse.ArgumentParser, required: bool = False) -> None
         help="seconds of search, after which the best plan so far is taken: 60, or $SHARDWRIGHT_DEADLINE;"
         " inf goes to the end",
     )
+
+
+def clusters() -> tuple[str, ...]:
+    """What completion offers."""
+    from .._core import cluster_examples
+
+    return tuple(name for name, _ in cluster_examples())
 
 
 def choice_of(arguments: argparse.Namespace, micro_batches: int | None = None) -> Choice:

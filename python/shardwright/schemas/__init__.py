@@ -16,6 +16,7 @@ _FOLDER = Path(__file__).parent
 VERSIONS = {
     "cache": 1,
     "ckpt-info": 1,
+    "clusters": 1,
     "compare": 1,
     "doctor": 1,
     "emit": 1,

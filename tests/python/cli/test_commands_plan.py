@@ -14,9 +14,10 @@ from torch import nn
 import models
 import shardwright as sw
 from shardwright import Graph
-from shardwright._core import plan_names
+from shardwright._core import cluster_devices, gpus, plan_names
 from shardwright.capture import capture
 from shardwright.cli import main
+from shardwright.cli.cluster import clusters
 from shardwright.cli.model import plans
 from shardwright.start.planning import make_plan
 
@@ -189,6 +190,21 @@ def test_what_two_plans_decide_differently(gpt: str, capsys: pytest.CaptureFixtu
 
 def test_completion_knows_every_plan() -> None:
     assert {axis.split(":")[0] for plan in plans() for axis in plan.split(" x ")} == {"auto", *plan_names()}
+
+
+def test_completion_and_the_list_know_every_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    known, more = said(capsys, "clusters").split("\n\n")
+    named = [line.split(maxsplit=1) for line in known.splitlines()[1:]]
+    assert tuple(name for name, _ in named) == clusters() and "dgx-h100:8x4" in clusters()
+    assert all(cluster_devices(name) > 0 and about for name, about in named)
+    listed = [line.split()[0] for line in more.splitlines()[1:]]
+    assert listed == [name for name, *_ in gpus()] and all(
+        cluster_devices(f"{name}:2") == 2 for name in listed
+    )
+    assert re.search(r"^h100 +Hopper +80 GB +3.35 TB/s +989 TFLOP/s  450 GB/s NVLink$", more, re.MULTILINE)
+    assert re.search(
+        r"^l4 +Ada +21 GB +0.30 TB/s +121 TFLOP/s  12.5 GB/s through the host$", more, re.MULTILINE
+    )
 
 
 def test_what_a_checkpoint_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -148,6 +148,7 @@ COMMANDS = [
     ("manifest", ("manifest", GRAPH, *PIPELINE)),
     ("manifest", ("manifest", GRAPH, *MEGATRON, *ON)),
     ("models", ("models",)),
+    ("clusters", ("clusters",)),
     ("ops-coverage", ("ops", "coverage", "MODEL:mirror", "--plan", "data:2")),
     ("ops-coverage", ("ops", "coverage", GRAPH)),
     ("ops-discover", ("ops", "discover", "MODEL:largest")),
