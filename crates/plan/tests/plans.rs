@@ -32,29 +32,6 @@ fn a_fused_projection_is_a_product_of_factors() {
 }
 
 #[test]
-fn megatron_splits_the_heads() {
-    let (graph, analysis) = model();
-    let plan = sets::named("megatron", &graph, &analysis, 2).expect("a plan");
-    let On::Loop(index) = plan.ops[0].splits[0].on else { panic!("the projection is split") };
-    assert_eq!(analysis.ops[0].loops[index].name, "n.1");
-}
-
-#[test]
-fn parts_from_both_ends_are_on_one_device() {
-    let (graph, analysis) = model();
-    let attention = |plan: &str, devices: u32| {
-        let op = graph.op_ids().find(|op| graph.op(*op).target.contains("attention")).expect("attention");
-        sets::named(plan, &graph, &analysis, devices).expect("a plan").op(op).devices.clone()
-    };
-    assert_eq!(attention("sequence", 2)[..], [0, 1]);
-    assert_eq!(attention("zigzag", 2)[..], [0, 1, 1, 0]);
-    assert_eq!(attention("zigzag", 3)[..], [0, 1, 2, 2, 1, 0]);
-    assert_eq!(attention("zigzag:2 x megatron:2", 4)[..], [0, 1, 2, 3, 2, 3, 0, 1]);
-    assert_eq!(attention("data:2 x zigzag:2", 4)[..], [0, 1, 1, 0, 2, 3, 3, 2]);
-    assert_eq!(attention("zigzag", 1)[..], [0]);
-}
-
-#[test]
 fn what_prints_parses() {
     let (graph, analysis) = model();
     for name in [

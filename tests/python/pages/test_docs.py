@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwright._core import plan_names
 from shardwright.runtime.execution.run import Run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -117,6 +118,13 @@ def test_the_architecture_names_every_crate() -> None:
     crates = {folder.parent.name for folder in (ROOT / "crates").glob("*/Cargo.toml")}
     named = re.findall(r"^\*\*`crates/(\w+)`\*\*", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
     assert sorted(named) == sorted(crates)
+
+
+def test_every_plan_has_a_row_of_its_own() -> None:
+    text = (REFERENCE / "plan-names.md").read_text().partition("## What named plans move")[0]
+    cells = re.findall(r"^\| (`.*?`) \|", text.partition("## Axes")[2], re.MULTILINE)
+    named = {name for cell in cells for name in re.findall(r"`([^`:]+)(?::[^`]*)?`", cell)}
+    assert named == set(plan_names())
 
 
 def test_every_dependency_has_a_reason() -> None:

@@ -164,3 +164,20 @@ fn ends_own(model: &Model<'_>, op: OpId) -> bool {
     let is_made = |index: usize| dims.outputs.iter().flatten().any(|carried| *carried == Some(index));
     (0..dims.loops.len()).any(|index| dims.loops[index].kind == Kind::Own && !is_made(index))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::splits;
+
+    const HEADS: &str = "qkv n.1, q c.0, qh c, kh c, vh c, qt c, kt c, vt c, a h, at b, ar c, y k.0";
+
+    #[test]
+    fn the_heads_are_split() {
+        assert_eq!(splits("megatron", 2), HEADS);
+    }
+
+    #[test]
+    fn what_that_leaves_whole_is_split_along_the_sequence() {
+        assert_eq!(splits("megatron-sp", 2), format!("{HEADS}, loss b"));
+    }
+}

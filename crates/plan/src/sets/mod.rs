@@ -27,6 +27,8 @@ mod segments;
 mod sequence;
 mod stages;
 mod term;
+#[cfg(test)]
+mod tests;
 mod tokens;
 mod whole_updates;
 mod zero;

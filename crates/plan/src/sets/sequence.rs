@@ -192,3 +192,18 @@ fn of_inputs(model: &Model<'_>) -> Vec<usize> {
     }
     classes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::devices_of_attention;
+
+    #[test]
+    fn parts_from_both_ends_are_on_one_device() {
+        assert_eq!(devices_of_attention("sequence", 2), [0, 1]);
+        assert_eq!(devices_of_attention("zigzag", 2), [0, 1, 1, 0]);
+        assert_eq!(devices_of_attention("zigzag", 3), [0, 1, 2, 2, 1, 0]);
+        assert_eq!(devices_of_attention("zigzag:2 x megatron:2", 4), [0, 1, 2, 3, 2, 3, 0, 1]);
+        assert_eq!(devices_of_attention("data:2 x zigzag:2", 4), [0, 1, 1, 0, 2, 3, 3, 2]);
+        assert_eq!(devices_of_attention("zigzag", 1), [0]);
+    }
+}
