@@ -7,7 +7,7 @@ loops find the modules that they look for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import nn
 
@@ -18,13 +18,56 @@ from .elsewhere import Elsewhere
 from .facade import Facade, refusal
 from .passing import Whole, passed_on
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 # Of a batch norm: the same for each element of its buffers, and so exact on parts.
 _EXACT = ("reset_running_stats",)
 # Of the module at a path, and of all below it unless it is meant alone.
 SetMode = Callable[[bool, str, bool], None]
 
 
-class Place(nn.Module):
+class Placed(nn.Module):
+    """A place of the hierarchy, or its root, which has no path: what is meant for all modules below it."""
+
+    _facade: Facade
+    _set_mode: SetMode
+
+    def train(self, mode: bool = True) -> Self:
+        """The mode of all modules; those of the model that differ are set one by one."""
+        self._set_mode(mode, self._place(), False)
+        return self
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """As of any module; refused where a wrapper or an exporter walks."""
+        refuse_walk(self._facade.alike)
+        return walked(self, memo, prefix, remove_duplicate)
+
+    def named_children(self) -> Any:
+        """As of any module; refused where a wrapper or an exporter walks."""
+        refuse_walk(self._facade.alike)
+        return super().named_children()
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Also of parameters of which this rank holds nothing."""
+        super().requires_grad_(requires_grad)
+        for parameter in self._facade.below(self._place()):
+            parameter.requires_grad_(requires_grad)
+        return self
+
+    def apply(self, fn: Callable[[nn.Module], Any]) -> Any:
+        with Whole("apply", self._facade.all_shapes):
+            return super().apply(fn)
+
+    def _place(self) -> str:
+        # Not an attribute of the class: the model may have one of that name.
+        path: str = self.__dict__.get("_path", "")
+        return path
+
+
+class Place(Placed):
     def __init__(self, path: str, facade: Facade, set_mode: SetMode):
         super().__init__()
         attributes = {"_path": path, "_facade": facade, "_set_mode": set_mode, "_ready": True}
@@ -44,32 +87,8 @@ class Place(nn.Module):
             fix="call the model; or parallelize this module by itself, and leave the rest an ordinary model",
         )
 
-    def train(self, mode: bool = True) -> Place:
-        self._set_mode(mode, self._path, False)
-        return self
-
-    def named_modules(
-        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, nn.Module]]:
-        refuse_walk(self._facade.alike)
-        return walked(self, memo, prefix, remove_duplicate)
-
-    def named_children(self) -> Any:
-        refuse_walk(self._facade.alike)
-        return super().named_children()
-
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self._facade.state_dict(self._path, super().state_dict, args, kwargs)
-
-    def requires_grad_(self, requires_grad: bool = True) -> Place:
-        super().requires_grad_(requires_grad)
-        for parameter in self._facade.below(self._path):
-            parameter.requires_grad_(requires_grad)
-        return self
-
-    def apply(self, fn: Any) -> Any:
-        with Whole("apply", self._facade.all_shapes):
-            return super().apply(fn)
 
     def __getattr__(self, name: str) -> Any:
         try:

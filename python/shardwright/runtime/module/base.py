@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...errors import RuntimeFault
 from ..agreement.agreement import Agreement
@@ -20,7 +20,7 @@ from ..execution.scaling import LossScaling
 from ..execution.steady import Steady
 from ..execution.variants import Variant, Variants
 from ..execution.worker import Worker
-from ..facade.facade import Facade
+from ..facade.places import Placed
 from ..optimizers.said import Stepping
 from ..programs.program import Program, TensorInfo
 from ..shards.shards import Shards
@@ -37,7 +37,7 @@ SavePretrained = Callable[["ParallelModule", str, tuple[Any, ...], Mapping[str, 
 ProfileStep = Callable[["ParallelModule", Any, "str | None", str, int], "StepProfile"]
 
 
-class Base(nn.Module):
+class Base(Placed):
     """Whoever is given a part of a parallel model is given a `ParallelModule`, which makes these."""
 
     shards: Shards
@@ -50,7 +50,6 @@ class Base(nn.Module):
     issued: list[Issued]
     stepping: Stepping
     _agreement: Agreement
-    _facade: Facade
     _steady: Steady
     _owed: bool
     _tensors: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -23,14 +23,14 @@ from ..execution.scaling import LossScaling
 from ..execution.steady import Steady
 from ..execution.variants import Captured, Compile, Variant, Variants
 from ..execution.worker import Worker, refuse_another_world
-from ..facade.passing import Whole, passed_on
-from ..facade.places import build, hold, set_attribute, stand_in, walked
+from ..facade.passing import passed_on
+from ..facade.places import build, hold, set_attribute, stand_in
 from ..guards.clip_guard import refuse_plain_clipping
 from ..guards.collective_guard import refuse_mixing
 from ..guards.file_guard import refuse_files_of_parts
 from ..guards.overflow_guard import find_overflows_together
 from ..guards.own_memory import watch
-from ..guards.walks import exporting, refuse_walk
+from ..guards.walks import exporting
 from ..optimizers.said import Stepping
 from ..optimizers.step_guard import guard_steps
 from ..programs.program import Program, kept_in
@@ -183,34 +183,6 @@ class ParallelModule(Calls, Steps, Values):
     def programs(self) -> list[str]:
         """What has been compiled so far: a line for each mode and shape of the inputs."""
         return self.variants.programs()
-
-    def train(self, mode: bool = True) -> ParallelModule:
-        """The mode of all modules; those of the model that differ are set one by one."""
-        self._set_mode(mode, "", False)
-        return self
-
-    def named_modules(
-        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, nn.Module]]:
-        """As of any module; refused where a wrapper or an exporter walks."""
-        refuse_walk(self._facade.alike)
-        return walked(self, memo, prefix, remove_duplicate)
-
-    def named_children(self) -> Any:
-        """As of any module; refused where a wrapper or an exporter walks."""
-        refuse_walk(self._facade.alike)
-        return super().named_children()
-
-    def requires_grad_(self, requires_grad: bool = True) -> ParallelModule:
-        """Also of parameters of which this rank holds nothing."""
-        super().requires_grad_(requires_grad)
-        for parameter in self._facade.below(""):
-            parameter.requires_grad_(requires_grad)
-        return self
-
-    def apply(self, fn: Callable[[nn.Module], Any]) -> Any:
-        with Whole("apply", self._facade.all_shapes):
-            return super().apply(fn)
 
     def __getattr__(self, name: str) -> Any:
         """Also what the model itself has under this name."""
