@@ -11,7 +11,7 @@ use crate::memory;
 use crate::purpose::{Masters, Memory};
 use crate::rank_kinds;
 use crate::rank_trace::{self, InstrCost, RankTrace};
-use crate::state::{Context, Rank};
+use crate::state::Rank;
 use crate::{context, given, symmetric_axes};
 
 /// Ranks of one kind, of which the first was followed.
@@ -67,8 +67,9 @@ pub(crate) fn measured(
     let ranks = ranks.filter(|rank| axis.is_none_or(|axis| axis.position(*rank) < FOLLOWED));
     let traces = ranks.map(|rank| {
         let (role, kind) = kind_of[rank.index()];
-        let instr_costs = of_rank(&mut cx, role, rank, &kinds[kind].instr_costs);
-        RankTrace { rank, role, instr_costs, held: vec![] }
+        let (instr_costs, sent) =
+            (Rc::clone(&kinds[kind].instr_costs), rank_trace::sent(&mut cx, role, rank));
+        RankTrace { rank, role, instr_costs, sent, held: vec![] }
     });
     let traces = traces.collect();
     let memory = kind_of.iter().map(|(_, kind)| kinds[*kind].memory.clone()).collect();
@@ -77,25 +78,9 @@ pub(crate) fn measured(
 
 /// For each kind the first one that does the same, whomever it sends something.
 fn same(kinds: &[KindOfRanks]) -> Vec<usize> {
-    let besides = |cost: &InstrCost| InstrCost { sent: vec![], ..cost.clone() };
-    let equal = |a: &[InstrCost], b: &[InstrCost]| {
-        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b || besides(a) == besides(b))
-    };
     let first = |kind: &KindOfRanks| {
-        let is_same = |other: &KindOfRanks| equal(&other.instr_costs, &kind.instr_costs);
+        let is_same = |other: &KindOfRanks| other.instr_costs == kind.instr_costs;
         kinds.iter().position(is_same).expect("it is one of them")
     };
     kinds.iter().map(first).collect()
-}
-
-/// What one rank does, given that of its kind: it sends to others.
-fn of_rank(cx: &mut Context<'_>, role: usize, rank: RankId, kind: &Rc<[InstrCost]>) -> Rc<[InstrCost]> {
-    let mut costs: Option<Vec<InstrCost>> = None;
-    for index in 0..cx.codes[role].instrs.len() {
-        let Some(sent) = rank_trace::sent(cx, cx.codes[role].instrs[index], rank) else { continue };
-        if kind[index].sent != sent {
-            costs.get_or_insert_with(|| kind.to_vec())[index].sent = sent;
-        }
-    }
-    costs.map_or_else(|| Rc::clone(kind), Into::into)
 }

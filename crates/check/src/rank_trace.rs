@@ -28,6 +28,8 @@ pub struct RankTrace {
     pub role: usize,
     /// One for each instruction of the role's codes, one code after the other. Ranks that do the same share them.
     pub instr_costs: Rc<[InstrCost]>,
+    /// By the number of an instruction what goes to each other rank, if it sends something by a table.
+    pub sent: BTreeMap<usize, Vec<(RankId, u64)>>,
     /// What it has in each turn, if that is asked for.
     pub held: Vec<Phase>,
 }
@@ -40,8 +42,6 @@ pub struct InstrCost {
     /// Bytes that a communication moves, and of which type.
     pub moved: u64,
     pub dtype: Option<Dtype>,
-    /// Of an exchange, what goes to each other rank.
-    pub sent: Vec<(RankId, u64)>,
     /// Bytes that go to the host or come from there.
     pub to_host: u64,
     /// Bytes of gradients of parameters that are added to those of the micro-batches before: of a backward where they
@@ -75,16 +75,28 @@ pub(crate) fn of_all<'a>(
         let (leaving, known) = known.entry(rank.role).or_insert_with(|| (leaving(rank.body), Lists::new()));
         let instr_costs = Watch { cx, rank, held: &held, offloaded, leaving }.instr_costs();
         let number = known.number(&instr_costs);
-        RankTrace { rank: rank.id, role: rank.role, instr_costs: Rc::clone(known.get(number)), held: vec![] }
+        let sent = sent(cx, rank.role, rank.id);
+        RankTrace {
+            rank: rank.id,
+            role: rank.role,
+            instr_costs: Rc::clone(known.get(number)),
+            sent,
+            held: vec![],
+        }
     };
     ranks.iter().zip(offloaded).map(rank_trace).collect()
 }
 
-/// What a rank sends to each other in an instruction that sends something by a table.
-pub(crate) fn sent(cx: &mut Context<'_>, instr: &Instr, rank: RankId) -> Option<Vec<(RankId, u64)>> {
-    let sends = !matches!(instr, Instr::Receive { .. });
-    let id = instr.exchange().filter(|_| sends)?;
-    Some(count::sent(cx, id).by(rank).collect())
+/// What a rank sends to each other, by the number of the instruction.
+pub(crate) fn sent(cx: &mut Context<'_>, role: usize, rank: RankId) -> BTreeMap<usize, Vec<(RankId, u64)>> {
+    let mut sent = BTreeMap::new();
+    for index in 0..cx.codes[role].instrs.len() {
+        let instr = cx.codes[role].instrs[index];
+        let sends = !matches!(instr, Instr::Receive { .. });
+        let Some(id) = instr.exchange().filter(|_| sends) else { continue };
+        sent.insert(index, count::sent(cx, id).by(rank).collect());
+    }
+    sent
 }
 
 /// Leaves whose gradients leave with each micro-batch.
@@ -102,6 +114,13 @@ struct Watch<'w, 'a> {
     offloaded: &'w OffloadedBytes,
     /// Leaves whose gradients leave with each micro-batch, and do not add up.
     leaving: &'w BTreeSet<usize>,
+}
+
+impl RankTrace {
+    /// What an instruction sends to each other rank.
+    pub fn sent(&self, instr: usize) -> &[(RankId, u64)] {
+        self.sent.get(&instr).map_or(&[], |sent| sent)
+    }
 }
 
 impl<'a> Watch<'_, 'a> {
@@ -243,9 +262,8 @@ impl<'a> Watch<'_, 'a> {
     }
 
     fn exchange(&mut self, id: ExchangeId) -> InstrCost {
-        let all = count::sent(self.cx, id);
-        let (sent, moved) = (all.by(self.rank.id).collect(), all.given(self.rank.id));
-        self.of_exchange(id, InstrCost { sent, moved, ..InstrCost::default() })
+        let moved = count::sent(self.cx, id).given(self.rank.id);
+        self.of_exchange(id, InstrCost { moved, ..InstrCost::default() })
     }
 
     fn of_exchange(&self, id: ExchangeId, instr_cost: InstrCost) -> InstrCost {

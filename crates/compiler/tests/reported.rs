@@ -111,11 +111,11 @@ fn instr_costs(text: &mut String, rank_trace: &RankTrace) {
         sum(&|instr_cost| instr_cost.work.iter().map(|work| work.operations).sum()),
         sum(&|instr_cost| instr_cost.work.iter().map(|work| work.bytes).sum()),
         sum(&|instr_cost| instr_cost.moved),
-        sum(&|instr_cost| instr_cost.sent.iter().map(|(_, bytes)| bytes).sum()),
+        rank_trace.sent.values().flatten().map(|(_, bytes)| bytes).sum::<u64>(),
         sum(&|instr_cost| instr_cost.to_host),
         sum(&|instr_cost| instr_cost.added),
         sum(&|instr_cost| instr_cost.added_on_host),
-        fingerprint(&format!("{:?}", rank_trace.instr_costs)),
+        fingerprint(&format!("{:?} {:?}", rank_trace.instr_costs, rank_trace.sent)),
     )
     .expect("a string");
     let turn =

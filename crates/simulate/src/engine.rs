@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use check::InstrCost;
+use check::{InstrCost, RankTrace};
 use cluster::{OpCost, Sort};
 use diag::{Error, Result};
 use hashing::Map;
-use program::{Body, BufId, CallId, ExchangeId, Instr, Kind, Offloaded, Pass, RankId, Which};
+use program::{ExchangeId, Instr, Kind, Offloaded, Pass, RankId, Which};
 
 use crate::passes::lasting;
 use crate::price::{Groups, Price, prices};
-use crate::rank::{SimulatedRank, Tick};
+use crate::rank::{Course, SimulatedRank, Tick};
 use crate::rendezvous::{Key, Members, Rendezvous};
 use crate::{Lane, Scene, Simulation, Span, What};
 
@@ -27,8 +27,6 @@ pub(crate) struct Engine<'s> {
     pub(crate) scene: Scene<'s>,
     pub(crate) groups: Groups<'s>,
     prices: Vec<Rc<Vec<Price>>>,
-    /// For each role what its calls read.
-    inputs: Vec<BTreeMap<CallId, &'s [BufId]>>,
     pub(crate) ranks: Vec<SimulatedRank<'s>>,
     /// Whether who does what when is told.
     pub(crate) is_noted: bool,
@@ -52,11 +50,12 @@ pub(crate) struct Engine<'s> {
 
 impl<'s> Engine<'s> {
     pub(crate) fn new(scene: &Scene<'s>, is_noted: bool) -> Self {
-        let mut ranks: Vec<SimulatedRank<'s>> = scene
-            .rank_traces
-            .iter()
-            .map(|rank_trace| SimulatedRank::new(scene.program, rank_trace, scene.batches))
-            .collect();
+        let roles = &scene.program.roles;
+        let courses: Vec<Course> = roles.iter().map(|role| Course::new(role, scene.batches)).collect();
+        let simulated = |rank_trace: &'s RankTrace| {
+            SimulatedRank::new(&roles[rank_trace.role].body, rank_trace, &courses[rank_trace.role])
+        };
+        let mut ranks: Vec<SimulatedRank<'s>> = scene.rank_traces.iter().map(simulated).collect();
         for rank in &mut ranks {
             rank.takes(scene.cluster.device(rank.rank_trace.rank.0).runtime.step);
         }
@@ -80,7 +79,6 @@ impl<'s> Engine<'s> {
             is_noted,
             groups: Groups::new(scene.program, scene.cluster),
             prices: prices(scene),
-            inputs: scene.program.roles.iter().map(|role| call_inputs(&role.body)).collect(),
             ready: VecDeque::new(),
             watched: watched(&ranks),
             ranks,
@@ -157,11 +155,10 @@ impl<'s> Engine<'s> {
     /// Whether it is over; if not, the rank is asked again once what it waits for is there.
     fn instruction(&mut self, at: usize, tick: Tick, instr: &'s Instr) -> bool {
         match instr {
-            Instr::Call(call) => self.has_copies(at, || &call.inputs) && self.local(at, tick),
+            Instr::Call(_) => self.has_copies(at, tick) && self.local(at, tick),
             Instr::Grad(grad) => {
                 self.fetched(at, Offloaded::Call(grad.call));
-                let read = self.inputs[self.ranks[at].rank_trace.role].get(&grad.call).copied();
-                self.has_copies(at, || read.unwrap_or_default())
+                self.has_copies(at, tick)
                     && match grad.which {
                         Which::Weights => self.second_half(at, tick),
                         Which::Both | Which::Inputs => self.local(at, tick),
@@ -232,6 +229,12 @@ impl<'s> Engine<'s> {
     pub(crate) fn instr_cost(&self, at: usize, tick: Tick) -> &'s InstrCost {
         let rank = &self.ranks[at];
         &rank.rank_trace.instr_costs[rank.number(tick, rank.at.1)]
+    }
+
+    /// What the instruction sends to each other rank.
+    pub(crate) fn sent(&self, at: usize, tick: Tick) -> &'s [(RankId, u64)] {
+        let rank = &self.ranks[at];
+        rank.rank_trace.sent(rank.number(tick, rank.at.1))
     }
 
     pub(crate) fn local(&mut self, at: usize, tick: Tick) -> bool {
@@ -316,17 +319,6 @@ impl<'s> Engine<'s> {
         }
         self.ranks[at].spends(tick, start);
     }
-}
-
-fn call_inputs(body: &Body) -> BTreeMap<CallId, &[BufId]> {
-    let mut inputs = BTreeMap::new();
-    for instr in body.instrs() {
-        if let Instr::Call(call) = instr {
-            // A call that runs again has the id of the first.
-            inputs.entry(call.id).or_insert(&call.inputs[..]);
-        }
-    }
-    inputs
 }
 
 /// The first rank of each role, and all where there are few.

@@ -1,9 +1,10 @@
 //! One rank on its way through a step.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 use check::RankTrace;
-use program::{Body, BufId, ExchangeId, GroupingId, Of, Offloaded, Pass, Program};
+use program::{Body, BufId, Call, CallId, ExchangeId, GroupingId, Instr, Of, Offloaded, Pass, Role};
 
 use crate::rendezvous::Key;
 use crate::spent::Spent;
@@ -18,16 +19,60 @@ pub(crate) struct Tick {
     pub(crate) settles: bool,
 }
 
+/// What all ranks of a role run.
+pub(crate) struct Course {
+    iterations: Rc<[Tick]>,
+    /// The number of each code's first instruction.
+    first: Rc<[usize]>,
+    /// For each instruction the copies that a call reads, and its backward again.
+    reads: Rc<[Vec<usize>]>,
+}
+
+impl Course {
+    pub(crate) fn new(role: &Role, batches: u32) -> Self {
+        let body = &role.body;
+        let mut first = vec![];
+        let mut all = 0;
+        for code in &body.codes {
+            first.push(all);
+            all += code.instrs.len();
+        }
+        let iterations = iterations(body, batches);
+        Self { iterations: iterations.into(), first: first.into(), reads: reads(role).into() }
+    }
+}
+
+fn reads(role: &Role) -> Vec<Vec<usize>> {
+    let mut copies: BTreeMap<BufId, Vec<usize>> = BTreeMap::new();
+    for (leaf, (of, _)) in role.body.leaves.iter().zip(&role.table.leaves) {
+        if let Of::Copy(copy) = of {
+            copies.entry(leaf.buf).or_default().push(*copy);
+        }
+    }
+    let of_call = |call: &Call| -> Vec<usize> {
+        call.inputs.iter().filter_map(|buf| copies.get(buf)).flatten().copied().collect()
+    };
+    let mut calls: BTreeMap<CallId, Vec<usize>> = BTreeMap::new();
+    for call in role.body.calls() {
+        // A call that runs again has the id of the first.
+        calls.entry(call.id).or_insert_with(|| of_call(call));
+    }
+    let read = |instr: &Instr| match instr {
+        Instr::Call(call) => of_call(call),
+        Instr::Grad(grad) => calls.get(&grad.call).cloned().unwrap_or_default(),
+        _ => vec![],
+    };
+    role.body.instrs().map(read).collect()
+}
+
 pub(crate) struct SimulatedRank<'s> {
     pub(crate) rank_trace: &'s RankTrace,
     pub(crate) body: &'s Body,
-    pub(crate) iterations: Vec<Tick>,
+    pub(crate) iterations: Rc<[Tick]>,
     /// Of each turn, where the rank is watched.
     pub(crate) spent: Vec<Spent>,
-    /// The number of each code's first instruction.
-    first: Vec<usize>,
-    /// The buffers that are copies, in ascending order, and which.
-    copies: Vec<(BufId, usize)>,
+    first: Rc<[usize]>,
+    reads: Rc<[Vec<usize>]>,
     /// The turn, and the instruction in its code.
     pub(crate) at: (usize, usize),
     /// The turn to whose beginning it goes on.
@@ -65,31 +110,14 @@ pub(crate) struct SimulatedRank<'s> {
 }
 
 impl<'s> SimulatedRank<'s> {
-    pub(crate) fn new(program: &'s Program, rank_trace: &'s RankTrace, batches: u32) -> Self {
-        let role = &program.roles[rank_trace.role];
-        let body = &role.body;
-        let place = role.ranks.iter().position(|rank| *rank == rank_trace.rank).unwrap_or(0);
-        let mut first = vec![];
-        let mut all = 0;
-        for code in &body.codes {
-            first.push(all);
-            all += code.instrs.len();
-        }
-        let rank_table = role.own(place);
-        let copy = |(at, leaf): (usize, &program::Leaf)| match rank_table.leaf(at).0 {
-            Of::Copy(copy) => Some((leaf.buf, copy)),
-            _ => None,
-        };
-        let mut copies: Vec<(BufId, usize)> = body.leaves.iter().enumerate().filter_map(copy).collect();
-        copies.sort_unstable();
-        let iterations = iterations(body, batches);
+    pub(crate) fn new(body: &'s Body, rank_trace: &'s RankTrace, course: &Course) -> Self {
         Self {
             rank_trace,
             body,
-            copies,
-            spent: vec![Spent::default(); iterations.len()],
-            iterations,
-            first,
+            spent: vec![Spent::default(); course.iterations.len()],
+            iterations: Rc::clone(&course.iterations),
+            first: Rc::clone(&course.first),
+            reads: Rc::clone(&course.reads),
             at: (0, 0),
             until: 0,
             clock: 0.0,
@@ -218,13 +246,9 @@ impl<'s> SimulatedRank<'s> {
         self.waits_until(end);
     }
 
-    /// The copies that a call reads.
-    pub(crate) fn copies_of(&self, inputs: &[BufId]) -> Vec<usize> {
-        let copies = |buf: BufId| {
-            let first = self.copies.partition_point(|(other, _)| *other < buf);
-            self.copies[first..].iter().take_while(move |(other, _)| *other == buf).map(|(_, copy)| *copy)
-        };
-        inputs.iter().copied().flat_map(copies).collect()
+    /// For each instruction the copies that it reads.
+    pub(crate) fn reads(&self) -> Rc<[Vec<usize>]> {
+        Rc::clone(&self.reads)
     }
 }
 

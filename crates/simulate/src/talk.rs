@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use cluster::Contention;
-use program::{BufId, ExchangeId, Instr, Kind, RankId};
+use program::{ExchangeId, Instr, Kind, RankId};
 
 use check::InstrCost;
 
@@ -15,12 +15,14 @@ use crate::{Message, TakesPart, What};
 
 impl<'s> Engine<'s> {
     /// Waits for what was sent ahead and is read now.
-    pub(crate) fn has_copies<'b>(&mut self, at: usize, inputs: impl FnOnce() -> &'b [BufId]) -> bool {
+    pub(crate) fn has_copies(&mut self, at: usize, tick: Tick) -> bool {
         if self.ranks[at].coming.is_empty() && self.ranks[at].brought.is_empty() {
             return true;
         }
-        let read = self.ranks[at].copies_of(inputs());
-        self.ranks[at].has_from_host(&read);
+        let rank = &mut self.ranks[at];
+        let (reads, number) = (rank.reads(), rank.number(tick, rank.at.1));
+        let read = &reads[number];
+        rank.has_from_host(read);
         while let Some(place) =
             self.ranks[at].coming.iter().position(|(_, brings)| brings.iter().any(|copy| read.contains(copy)))
         {
@@ -88,7 +90,7 @@ impl<'s> Engine<'s> {
             Key::Group(grouping, number, _) => {
                 (self.groups.seconds(grouping, number, instr.kind(), instr_cost.moved), 0.0)
             }
-            Key::Exchange(exchange, _) => self.leaves(exchange, id, instr_cost),
+            Key::Exchange(exchange, _) => self.leaves(exchange, id, self.sent(at, tick)),
         };
         let runtime = self.scene.cluster.device(id.0).runtime;
         self.ranks[at].launches(runtime.launch.map_or(0.0, |_| runtime.call));
@@ -159,18 +161,14 @@ impl<'s> Engine<'s> {
     }
 
     /// How long a rank sends in an exchange, and how long its bytes alone take.
-    fn leaves(&self, exchange: ExchangeId, from: RankId, instr_cost: &InstrCost) -> (f64, f64) {
+    fn leaves(&self, exchange: ExchangeId, from: RankId, sent: &[(RankId, u64)]) -> (f64, f64) {
         let (cluster, contention) = (self.scene.cluster, self.groups.contention_of(exchange));
         let one = |(to, bytes): &(RankId, u64)| {
             let bytes = *bytes as f64;
             let least = cluster.least_of_message(from.0, to.0, Contention(1), bytes);
             (cluster.message(from.0, to.0, contention, bytes), least)
         };
-        instr_cost
-            .sent
-            .iter()
-            .map(one)
-            .fold((0.0, 0.0), |all, message| (all.0 + message.0, all.1 + message.1))
+        sent.iter().map(one).fold((0.0, 0.0), |all, message| (all.0 + message.0, all.1 + message.1))
     }
 
     /// Holds a collective if all are there and have nothing before it, and then those that waited for it.
@@ -248,7 +246,7 @@ impl<'s> Engine<'s> {
     pub(crate) fn send(&mut self, at: usize, tick: Tick, exchange: ExchangeId) -> bool {
         let (instr_cost, from) = (self.instr_cost(at, tick), self.ranks[at].rank_trace.rank);
         let contention = self.groups.contention_of(exchange);
-        for &(to, bytes) in &instr_cost.sent {
+        for &(to, bytes) in self.sent(at, tick) {
             let seconds = self.scene.cluster.message(from.0, to.0, contention, bytes as f64);
             let hidden = self.scene.cluster.device(from.0).runtime.hidden * seconds;
             let rank = &mut self.ranks[at];
