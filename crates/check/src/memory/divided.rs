@@ -43,6 +43,11 @@ impl Walk<'_, '_> {
         }
     }
 
+    /// Copies are made one after the other, and there may be thousands.
+    pub(super) fn is_gathered(&self, block: MemoryBlock) -> bool {
+        self.copies.binary_search(&block).is_ok()
+    }
+
     pub(super) fn gather(&mut self, copies: &[usize]) {
         for copies in symmetric(copies.iter().copied(), |copy| self.read_as(copy)) {
             let mut gathering = Gathering { copies, sent: vec![], received: vec![] };
@@ -123,7 +128,7 @@ impl Walk<'_, '_> {
     /// Results that are views of what is gathered get memory of their own.
     pub(super) fn own_results(&mut self, call: &Call) {
         for buf in &call.outputs {
-            if self.values[buf.index()].is_some_and(|block| self.copies.contains(&block)) {
+            if self.values[buf.index()].is_some_and(|block| self.is_gathered(block)) {
                 self.drop_all(&[*buf]);
                 self.write(*buf, None);
             }

@@ -4,7 +4,7 @@ use graph::OpId;
 
 use crate::purpose::Purpose;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct MemoryBlock(usize);
 
 /// The memory behind a value and all views of it. It is free once nobody holds it.

@@ -102,7 +102,7 @@ impl Walk<'_, '_> {
 
     /// Of what is kept what is gathered.
     fn gathered<'b>(&'b self, saved: &'b [MemoryBlock]) -> impl Iterator<Item = MemoryBlock> + 'b {
-        saved.iter().copied().filter(|block| self.copies.contains(block))
+        saved.iter().copied().filter(|block| self.is_gathered(*block))
     }
 
     /// Leaves an operator with what it needs to the second half.
