@@ -32,9 +32,9 @@ struct Keys<'r> {
     of: Vec<Vec<u64>>,
 }
 
-/// How much it is, and whether it is the first: some of what is computed is added once.
+/// How much it is. Where it lies, and whether it is the first, its code says: that is the role's, with its numbers.
 fn size(interval: &Interval) -> u64 {
-    interval.len().unsigned_abs() << 1 | u64::from(interval.lo == 0)
+    interval.len().unsigned_abs()
 }
 
 impl Keys<'_> {
@@ -48,8 +48,13 @@ impl Keys<'_> {
         }
     }
 
-    fn extend<K: IntoIterator<Item = u64>>(&mut self, more: impl Iterator<Item = K>) {
-        self.of.iter_mut().zip(more).for_each(|(key, more)| key.extend(more));
+    /// Mostly all ranks have the same: then it tells none of them apart.
+    fn extend<K: IntoIterator<Item = u64>>(&mut self, more: impl Iterator<Item = K> + Clone) {
+        let mut each = more.clone();
+        let Some(first) = each.next().map(|first| first.into_iter().collect::<Vec<u64>>()) else { return };
+        if !each.all(|it| it.into_iter().eq(first.iter().copied())) {
+            self.of.iter_mut().zip(more).for_each(|(key, more)| key.extend(more));
+        }
     }
 
     /// Of numbers that only say where slices lie, how long these are.
@@ -79,8 +84,8 @@ impl Keys<'_> {
             arg => hole(arg).map_or(0, |hole| *constants[hole].get(at)),
         };
         for (lo, hi) in ends {
-            let lengths = (0..self.of.len()).map(|at| [size(&Interval { lo: get(lo, at), hi: get(hi, at) })]);
-            self.of.iter_mut().zip(lengths).for_each(|(key, length)| key.extend(length));
+            let count = self.of.len();
+            self.extend((0..count).map(|at| [size(&Interval { lo: get(lo, at), hi: get(hi, at) })]));
         }
     }
 
