@@ -3,6 +3,7 @@
 
 use check::RankAxis;
 use cluster::Cluster;
+use hashing::Map;
 use program::{Program, RankId};
 
 /// Whether each rank is on the cluster what the one is that stands for it.
@@ -12,10 +13,9 @@ pub fn symmetric(program: &Program, cluster: &Cluster, axis: RankAxis) -> bool {
         return true;
     }
     let kinds = kinds(cluster);
-    let see = |ranks: &[RankId]| seen(cluster, &kinds, ranks);
     let symmetric = |ranks: &[RankId]| {
         let standing: Vec<RankId> = ranks.iter().map(|rank| axis.standing_for(*rank)).collect();
-        standing == ranks || see(ranks) == see(&standing)
+        standing == ranks || looks_as(cluster, &kinds, ranks, &standing)
     };
     // All along the axis meet in one group, whichever of them are followed.
     let is_along = |group: &[RankId]| group.iter().skip(1).any(|rank| axis.is_line(*rank, group[0]));
@@ -23,9 +23,11 @@ pub fn symmetric(program: &Program, cluster: &Cluster, axis: RankAxis) -> bool {
     let mut pieces = program.exchanges.iter().flat_map(|exchange| {
         exchange.pieces.iter().map(|piece| [exchange.sources[piece.from].0, exchange.targets[piece.to].0])
     });
+    // Layers that are alike send between the same ranks.
+    let mut known: Map<[RankId; 2], ()> = Map::default();
     (0..program.world).all(|rank| symmetric(&[RankId(rank)]))
         && groups.all(|group| is_along(group) || symmetric(group))
-        && pieces.all(|ends| symmetric(&ends))
+        && pieces.all(|ends| known.insert(ends, ()).is_some() || symmetric(&ends))
 }
 
 /// For each node the first one that is like it.
@@ -34,12 +36,16 @@ fn kinds(cluster: &Cluster) -> Vec<usize> {
     cluster.nodes.iter().map(first).collect()
 }
 
-/// What a cluster sees of ranks: what their devices are, of what kind of node, and which of them share one.
-fn seen<'c>(cluster: &'c Cluster, kinds: &[usize], ranks: &[RankId]) -> Vec<(&'c str, usize, usize)> {
-    let nodes: Vec<usize> = ranks.iter().map(|rank| cluster.node(rank.0)).collect();
-    let signature = |(rank, node): (&RankId, &usize)| {
-        let first = nodes.iter().position(|other| other == node).expect("it is one of them");
-        (&cluster.device(rank.0).name[..], kinds[*node], first)
-    };
-    ranks.iter().zip(&nodes).map(signature).collect()
+/// Whether a cluster sees the same of ranks as of others: what their devices are, of what kind of node, and which of them
+/// share one.
+fn looks_as(cluster: &Cluster, kinds: &[usize], ranks: &[RankId], others: &[RankId]) -> bool {
+    // Nodes of the ones are those of the others, one by one.
+    let (mut there, mut back): (Map<usize, usize>, Map<usize, usize>) = Default::default();
+    ranks.iter().zip(others).all(|(rank, other)| {
+        let (one, two) = (cluster.node(rank.0), cluster.node(other.0));
+        cluster.device(rank.0).name == cluster.device(other.0).name
+            && kinds[one] == kinds[two]
+            && *there.entry(one).or_insert(two) == two
+            && *back.entry(two).or_insert(one) == one
+    })
 }
