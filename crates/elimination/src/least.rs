@@ -60,13 +60,13 @@ fn least_of(rows: &[TableRow<'_>], starts: &[usize], values: usize, sums: &mut [
     let slice = |index: usize| &rows[index].costs[starts[index]..starts[index] + values];
     match rows.len() {
         1 => slice(0).iter().copied().fold(f64::INFINITY, lesser),
-        2 => least_sum(slice(0), slice(1)),
+        2 => min_pair(slice(0), slice(1), |a, b| a + b),
         _ => {
             sums.copy_from_slice(slice(0));
             for index in 1..rows.len() - 1 {
                 sums.iter_mut().zip(slice(index)).for_each(|(sum, cost)| *sum += cost);
             }
-            least_sum(sums, slice(rows.len() - 1))
+            min_pair(sums, slice(rows.len() - 1), |a, b| a + b)
         }
     }
 }
@@ -74,19 +74,20 @@ fn least_of(rows: &[TableRow<'_>], starts: &[usize], values: usize, sums: &mut [
 /// So many at once.
 const LANES: usize = 8;
 
-fn least_sum(a: &[f64], b: &[f64]) -> f64 {
+/// The smallest of what pairs come to.
+pub(crate) fn min_pair(a: &[f64], b: &[f64], of: impl Fn(f64, f64) -> f64) -> f64 {
     let mut minima = [f64::INFINITY; LANES];
     let (left, right) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
     let rest = left.remainder().iter().zip(right.remainder());
     for (left, right) in left.zip(right) {
         for lane in 0..LANES {
-            minima[lane] = lesser(left[lane] + right[lane], minima[lane]);
+            minima[lane] = lesser(of(left[lane], right[lane]), minima[lane]);
         }
     }
-    rest.map(|(a, b)| a + b).chain(minima).fold(f64::INFINITY, lesser)
+    rest.map(|(a, b)| of(*a, *b)).chain(minima).fold(f64::INFINITY, lesser)
 }
 
-fn lesser(a: f64, b: f64) -> f64 {
+pub(crate) fn lesser(a: f64, b: f64) -> f64 {
     if a < b { a } else { b }
 }
 

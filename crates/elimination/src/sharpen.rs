@@ -6,6 +6,7 @@
 //! that leads on. (Sequential tree-reweighted message passing, by Kolmogorov.)
 
 use crate::Problem;
+use crate::least::{lesser, min_pair};
 
 /// In the place of what cannot be: what is more than this is no difference of costs.
 const MUCH: f64 = 1e30;
@@ -104,11 +105,11 @@ impl PairTable<'_> {
         let [first, second] = &self.moved;
         let chunks = self.costs.chunks_exact(second.len());
         let mut min = match side {
-            0 => chunks.map(|entries| min_sum(entries, second)).collect(),
+            0 => chunks.map(|entries| min_pair(entries, second, |it, moved| it - moved)).collect(),
             _ => {
                 let mut min = vec![MUCH; second.len()];
                 for (entries, moved) in chunks.zip(first) {
-                    min.iter_mut().zip(entries).for_each(|(min, it)| *min = min.min(it - moved));
+                    min.iter_mut().zip(entries).for_each(|(min, it)| *min = lesser(it - moved, *min));
                 }
                 min
             }
@@ -120,10 +121,6 @@ impl PairTable<'_> {
         self.min = 0.0;
         min
     }
-}
-
-fn min_sum(entries: &[f64], moved: &[f64]) -> f64 {
-    entries.iter().zip(moved).map(|(it, moved)| it - moved).fold(MUCH, f64::min)
 }
 
 fn min_of(all: &[f64]) -> f64 {
