@@ -3,6 +3,7 @@
 //! Operators with the same dims and the same plan are placed alike; that is computed once.
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use graph::{Graph, OpId};
@@ -16,7 +17,7 @@ use crate::placement::{Placement, Read, Sub, Written};
 use crate::shares::{Known, Shares};
 
 /// What two operators must have in common to be placed alike.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq)]
 struct Class {
     dims: OpDims,
     factors: Vec<Vec<i64>>,
@@ -65,6 +66,15 @@ fn are_there(known: &Known<'_>, op: OpId, placed: &Placement) -> bool {
         let there = |layout: &Layout| ports.need().entries.iter().all(|entry| layout.find(entry).is_some());
         ports.values == 1 || known.layout(op, operand).is_some_and(there)
     })
+}
+
+/// Lists of devices are long, and most operators have the same: how it is split tells nearly all.
+impl Hash for Class {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { dims, factors, once, unread, shares, grads, plan } = self;
+        (dims, factors, once, unread, shares, grads).hash(state);
+        (&plan.splits, plan.devices.first()).hash(state);
+    }
 }
 
 impl Class {
@@ -185,7 +195,9 @@ fn read(class: &Class, index: usize, parts: &[Numbered], interner: &mut Interner
     let kind = class.shares.as_ref().map_or(Reduction::Sum, |shares| shares.given);
     let values = number(class, &zeros, is_value).1;
     let ports = Ports::new(all.iter().flatten().cloned().collect(), values, kind, grads);
-    let port = all.iter().map(|p| p.as_ref().map(|p| ports.find(p))).collect();
+    let places = positions(&ports.entries, all.iter().flatten(), |port| ports.find(port));
+    let mut places = places.into_iter();
+    let port = all.iter().map(|port| port.as_ref().and_then(|_| places.next())).collect();
     Read { ports: interner.ports(ports), port, carries_grad: class.grads[index] }
 }
 
@@ -204,6 +216,22 @@ fn written(class: &Class, output: usize, parts: &[Numbered], interner: &mut Inte
     let reduced = |split: &Split| propagate::reduced(&class.dims, split.on, made);
     let how = class.plan.splits.iter().find_map(reduced).unwrap_or(Reduction::Sum);
     let layout = Layout::new(all.clone(), count, how);
-    let entry = all.iter().map(|e| layout.find(e).expect("an entry of this layout")).collect();
+    let find = |entry: &Entry| layout.find(entry).expect("an entry of this layout");
+    let entry = positions(&layout.entries, all.iter(), find);
     Some(Written { layout: interner.layout(layout), entry })
+}
+
+/// Where some are among all. Mostly one stands behind the other, as parts do.
+fn positions<'a, T: PartialEq + 'a>(
+    all: &[T],
+    some: impl Iterator<Item = &'a T>,
+    find: impl Fn(&T) -> usize,
+) -> Vec<usize> {
+    let mut next = 0;
+    let position = |it: &T| {
+        let at = if all.get(next) == Some(it) { next } else { find(it) };
+        next = at + 1;
+        at
+    };
+    some.map(position).collect()
 }
