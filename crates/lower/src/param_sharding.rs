@@ -53,8 +53,8 @@ pub struct ParamShardings {
 }
 
 /// Where it is read and by which uses, what is said of it, and its size.
-type ParamKey = (LayoutId, Vec<PortsId>, Option<*const Vec<u32>>, WantedSharding, Vec<i64>);
-type KnownParams = HashMap<ParamKey, Option<Rc<Divided>>>;
+type ParamKey<'p> = (LayoutId, Vec<PortsId>, Option<&'p [Vec<u32>]>, WantedSharding, Vec<i64>);
+type KnownParams<'p> = HashMap<ParamKey<'p>, Option<Rc<Divided>>>;
 
 impl ParamShardings {
     /// What devices read of a parameter may not be what its plan could know, since operators are rewritten, or the
@@ -83,7 +83,7 @@ impl ParamShardings {
             let flat = cx.analysis.flat(tensor);
             let ports = uses.of[tensor.index()].iter().map(|id| uses.get(*id).ports).collect();
             let wanted = WantedSharding::new(sharding, on_host);
-            let key = (read, ports, sharding.map(|sharding| sharding.groups.as_ptr()), wanted, flat);
+            let key = (read, ports, sharding.map(|sharding| &sharding.groups[..]), wanted, flat);
             let divided = match known.get(&key) {
                 Some(divided) => divided.clone(),
                 None => divided(cx, uses, tensor, sharding, wanted, interner)

@@ -35,7 +35,7 @@ impl Projector<'_> {
     }
 
     /// What is gathered of a parameter, on ranks that hold a part of it.
-    fn hold_copy(&mut self, tensor: TensorId, divided: &Divided) -> Asked<()> {
+    fn hold_copy(&mut self, tensor: TensorId, divided: &Rc<Divided>) -> Asked<()> {
         let parts = self.role_ranks.divided(divided)?;
         let (Some(parts), Some(held)) = (parts, self.held.get(&tensor).cloned()) else { return Ok(()) };
         for (index, (shard, _)) in held.into_iter().enumerate() {

@@ -72,6 +72,7 @@ struct KnownAnswers {
     twins: HashMap<(LayoutId, LayoutId), Rc<Vec<Vec<usize>>>>,
     placements: HashMap<*const Placement, Rc<PartsHere>>,
     moves: HashMap<(*const Move, LayoutId, LayoutId), Rc<MoveHere>>,
+    divided: HashMap<*const Divided, Option<u32>>,
     leaf: HashMap<(PortsId, usize, *const Leaves), usize>,
     leaves: HashMap<*const Leaves, Rc<Vec<(usize, usize)>>>,
 }
@@ -219,8 +220,13 @@ impl<'a> RoleRanks<'a> {
     }
 
     /// Into how many parts a parameter is divided; `None` where a rank has no part.
-    pub fn divided(&self, divided: &Divided) -> Asked<Option<u32>> {
-        agreed(self.ranks, |at| divided.parts(self.ranks[at]))
+    pub fn divided(&mut self, divided: &Rc<Divided>) -> Asked<Option<u32>> {
+        let key = Rc::as_ptr(divided);
+        if let Some(known) = self.known.divided.get(&key) {
+            return Ok(*known);
+        }
+        let parts = agreed(self.ranks, |at| divided.parts(self.ranks[at]))?;
+        Ok(*self.known.divided.entry(key).or_insert(parts))
     }
 
     // Parts and moves.
