@@ -78,6 +78,7 @@ pub fn lowered<'g>(
     let Some(it) = in_slices(model, analysis, plan)? else {
         return rewritten(model, analysis, plan, boundary);
     };
+    it.plan.validate(&it.sliced.graph, &it.analysis)?;
     let sliced = rewritten(&it.sliced.graph, &it.analysis, &it.plan, boundary)?;
     Ok(Lowered {
         program: Program { digest: model.digest(), slices: Some(it.slices), ..sliced.program },
@@ -86,14 +87,13 @@ pub fn lowered<'g>(
     })
 }
 
-/// Lowers a plan for a graph whose sequence is whole, or is in slices already.
+/// Lowers a valid plan for a graph whose sequence is whole, or is in slices already.
 fn rewritten<'g>(
     model: &'g Graph,
     analysis: &'g Analysis,
     plan: &Plan,
     boundary: &Boundary,
 ) -> Result<Lowered<'g>> {
-    plan.validate(model, analysis)?;
     let rewritings = rewritings(model, analysis, plan);
     let rewritten = rewrite(model, &rewritings)?;
     let (program, analysis) = if rewritings.is_empty() {

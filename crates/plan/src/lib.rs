@@ -35,7 +35,7 @@ mod timetables;
 mod tokens;
 mod transfer;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use diag::{Error, Result};
@@ -142,8 +142,11 @@ impl Plan {
 
     /// Refuses what no rule allows, and an order that cannot be. Every plan is validated before it is lowered.
     pub fn validate(&self, graph: &Graph, analysis: &Analysis) -> Result<()> {
+        // Operators on the same devices share them, and these may be many.
+        let mut seen = HashSet::new();
         for op in graph.op_ids() {
-            self.validate_op(graph, analysis, op).map_err(|e| e.at(place(graph, op)))?;
+            let is_new = seen.insert(self.op(op).devices.as_ptr());
+            self.validate_op(graph, analysis, op, is_new).map_err(|e| e.at(place(graph, op)))?;
         }
         recompute::validate(self, graph)?;
         param_sharding::validate(self)?;
@@ -152,7 +155,8 @@ impl Plan {
         order(graph, self).map(|_| ())
     }
 
-    fn validate_op(&self, graph: &Graph, analysis: &Analysis, op: OpId) -> Result<()> {
+    /// An operator; and its devices, if these are new.
+    fn validate_op(&self, graph: &Graph, analysis: &Analysis, op: OpId, is_new: bool) -> Result<()> {
         let plan = self.op(op);
         legal(graph, analysis, op, &plan.splits)?;
         let who = || title(graph, op);
@@ -165,7 +169,8 @@ impl Plan {
             .fix("name one device for each part; devices may repeat"));
         }
         exchange::on_devices(graph, analysis, op, plan)?;
-        match plan.devices.iter().find(|&&d| d >= self.devices) {
+        let devices = if is_new { &plan.devices[..] } else { &[] };
+        match devices.iter().find(|&&d| d >= self.devices) {
             Some(device) => Err(no_device(i64::from(*device), self.devices)),
             None => Ok(()),
         }
