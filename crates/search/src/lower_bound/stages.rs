@@ -1,6 +1,6 @@
 //! The stages of a plan: their operators and devices, and what of each is computed again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use graph::{Graph, OpId, TensorId};
@@ -27,8 +27,12 @@ impl<'g> Stages<'g> {
     pub(super) fn new(graph: &'g Graph, plan: &Plan) -> Self {
         let mut firsts: Vec<u32> = vec![];
         let (mut stage_of, mut sample, mut blocks) = (vec![], vec![], vec![]);
+        // Operators on the same devices share them, and these may be many.
+        let mut known: HashMap<*const u32, u32> = HashMap::new();
         for op in graph.op_ids() {
-            let first = plan.op(op).devices.iter().copied().min().unwrap_or(0);
+            let devices = &plan.op(op).devices;
+            let min = || devices.iter().copied().min().unwrap_or(0);
+            let first = *known.entry(devices.as_ptr()).or_insert_with(min);
             let at = firsts.iter().position(|other| *other == first).unwrap_or_else(|| {
                 firsts.push(first);
                 sample.push(op);
@@ -89,6 +93,7 @@ impl<'g> Stages<'g> {
     pub(super) fn groups(&self, plan: &Plan, stage: usize, set: Axes) -> Vec<Vec<u32>> {
         let op = plan.op(self.sample[stage]);
         let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let ascend = op.devices.windows(2).all(|two| two[0] < two[1]);
         for index in 0..op.count() {
             let (mut rest, mut stride, mut first) = (index, 1, index);
             for (axis, split) in op.splits.iter().enumerate().rev() {
@@ -99,7 +104,7 @@ impl<'g> Stages<'g> {
             }
             let (group, device) = (groups.entry(first).or_default(), op.devices[index as usize]);
             // Of several parts of a device one stands for all.
-            group.extend((!group.contains(&device)).then_some(device));
+            group.extend((ascend || !group.contains(&device)).then_some(device));
         }
         groups.into_values().collect()
     }
