@@ -57,7 +57,10 @@ impl Search<'_, '_> {
             let bound = LowerBound { memory: few.memory as u64, ..fallback.bound };
             self.too_large.push(Fallback { bound, ..fallback });
         } else {
-            self.next_of(fallback, None);
+            // The next ones compute more.
+            let seconds = fallback.bound.seconds.max(few.seconds * (1.0 - OFF));
+            let bound = LowerBound { seconds, ..fallback.bound };
+            self.next_of(Fallback { bound, ..fallback }, None);
         }
     }
 }
