@@ -30,9 +30,9 @@ pub(super) struct Unary {
     pub(super) price: MessagePrice,
     /// Bytes that forward keeps for backward.
     pub(super) kept: f64,
-    /// And those that one of its operators reads and makes, at most, parameters apart.
+    /// Of a stage, those that one of its operators reads and makes, at most, parameters apart.
     pub(super) working: f64,
-    /// Bytes that it keeps once it is recomputed.
+    /// And those that it keeps once it is recomputed.
     pub(super) recomputed: f64,
     /// Of each parameter that it reads.
     pub(super) held: Vec<DeviceReads>,

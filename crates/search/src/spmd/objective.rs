@@ -98,15 +98,6 @@ impl Totals {
         [works, works - self.last + self.late, self.busy]
     }
 
-    /// Which of these it is.
-    pub(super) fn binds(&self) -> Look {
-        let [works, last, line] = self.looked();
-        let is = |it: bool| if it { 1.0 } else { 0.0 };
-        Look::hiding(is(line > works && line > last), is(last > works && last >= line))
-    }
-}
-
-impl Totals {
     /// Of each of its numbers and the other's what is made of the two.
     pub(super) fn mixed(&self, other: &Self, mix: impl Fn(f64, f64) -> f64) -> Self {
         Self {
@@ -119,6 +110,13 @@ impl Totals {
             updates: mix(self.updates, other.updates),
             bytes: mix(self.bytes, other.bytes),
         }
+    }
+
+    /// Which of these it is.
+    pub(super) fn binds(&self) -> Look {
+        let [works, last, line] = self.looked();
+        let is = |it: bool| if it { 1.0 } else { 0.0 };
+        Look::hiding(is(line > works && line > last), is(last > works && last >= line))
     }
 }
 

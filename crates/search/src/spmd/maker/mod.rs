@@ -43,7 +43,7 @@ pub(super) struct Maker<'q> {
     /// By operator, where runs of segments are stages.
     segments: Vec<usize>,
     keeps: Vec<Keeps>,
-    /// The same if nothing is recomputed.
+    /// The same if nothing is recomputed, where runs of segments are stages.
     keeps_all: Vec<Keeps>,
     span_of: Vec<Option<usize>>,
     repeated: Repeated,
@@ -84,7 +84,10 @@ impl<'q> Maker<'q> {
             of_all: seconds.iter().sum(),
             seconds,
             keeps: keeps(graph, &costs, &span_of, SpanReads::Any),
-            keeps_all: keeps(graph, &costs, &vec![None; graph.ops.len()], SpanReads::Any),
+            keeps_all: match segments {
+                [] => vec![],
+                _ => keeps(graph, &costs, &vec![None; graph.ops.len()], SpanReads::Any),
+            },
             repeated: repeated(graph, &costs, &span_of),
             span_of,
             loops: graph.ops.iter().map(|_| Rc::default()).collect(),

@@ -122,11 +122,14 @@ impl Maker<'_> {
                 all.price =
                     all.price + MessagePrice { work: part.forward + back, back, ..MessagePrice::default() };
                 all.kept += self.kept(*op, &self.keeps[op.index()], &loops, &part.cost);
-                if self.repeated.ops[op.index()] {
-                    all.recomputed += self.kept(*op, &self.keeps_all[op.index()], &loops, &part.cost);
+                if let Some(keeps) = self.keeps_all.get(op.index()).filter(|_| self.repeated.ops[op.index()])
+                {
+                    all.recomputed += self.kept(*op, keeps, &loops, &part.cost);
                 }
             }
-            all.working = all.working.max(self.working(*op, &loops));
+            if !self.segments.is_empty() {
+                all.working = all.working.max(self.working(*op, &loops));
+            }
             let outputs: Vec<TensorId> = self.graph().op(*op).outputs.iter().flatten().copied().collect();
             for tensor in outputs {
                 let bundle = self.bundles.of[op.index()];
