@@ -260,8 +260,8 @@ impl Schedule {
         }
         let moves = match self.pattern(from, to, interner) {
             Some(plan) => Rc::new([(to, plan)]),
-            None => (self.summed_by_all(cx, from, to, interner))
-                .or_else(|| self.reshard_steps(cx, from, to, interner))
+            None => (self.reshard_steps(cx, from, to, interner))
+                .or_else(|| self.summed_by_all(cx, from, to, interner))
                 .unwrap_or_else(|| Rc::new([(to, self.exchanged(cx, from, to, interner))])),
         };
         self.known_ways.insert((from, to), Rc::clone(&moves));
