@@ -276,8 +276,7 @@ impl Schedule {
         to: LayoutId,
         interner: &mut Interner,
     ) -> Moves {
-        let whole = interner.get(to).complete();
-        let whole = interner.layout(whole);
+        let whole = self.completed(to, interner);
         let completed = self.moves(cx, from, whole, interner);
         let divided = self.moves(cx, whole, to, interner);
         let moves: Moves = completed.iter().chain(divided.iter()).cloned().collect();
@@ -299,8 +298,7 @@ impl Schedule {
         if source.parts == 1 || target.parts != 1 || !target.entries.iter().all(has_share) {
             return None;
         }
-        let everywhere = source.complete();
-        let everywhere = interner.layout(everywhere);
+        let everywhere = self.completed(from, interner);
         let sum = self.pattern(from, everywhere, interner)?;
         let taken = self.pattern(everywhere, to, interner)?;
         let (Method::Collective(Along::AllReduce(_), group, _), Method::Local) = (&sum.method, &taken.method)

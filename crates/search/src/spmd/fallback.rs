@@ -34,6 +34,8 @@ pub(super) struct Fallback<'q> {
     /// What makes the edges of it, until they are there.
     rest: Option<Rest<'q>>,
     pub(super) spans: Vec<Vec<OpId>>,
+    /// For each of them the segment in which it begins.
+    span_segments: Vec<usize>,
     /// For each bundle the span of one of its operators.
     span_of: Vec<Option<usize>>,
     /// The segment of each bundle.
@@ -94,10 +96,12 @@ impl<'q> Fallback<'q> {
         let span = |bundle: &Bundle| bundle.ops.iter().find_map(|op| op_spans[op.index()]);
         let span_of = space.bundles.iter().map(span).collect();
         let mut is_spanned = vec![false; crossing.len()];
+        let mut span_segments = vec![];
         for span in &spans {
             let spanned = span.iter().map(|op| segment_of[op.index()]);
             let (first, last) = spanned.fold((usize::MAX, 0), |(a, b), at| (a.min(at), b.max(at)));
             (first.saturating_add(1)..=last).for_each(|at| is_spanned[at] = true);
+            span_segments.push(first);
         }
         let shared = SharedParams::new(&space, &segments);
         let bytes = least_bytes(&space, (&segments, is_spanned.len()), &shared)?;
@@ -110,6 +114,7 @@ impl<'q> Fallback<'q> {
             space,
             rest: Some(rest),
             spans,
+            span_segments,
             span_of,
             segments,
             is_spanned,
@@ -184,10 +189,10 @@ impl<'q> Fallback<'q> {
         is_cut(from) || is_cut(to)
     }
 
-    /// Of each span that is recomputed what is in a run.
-    pub(super) fn spans_of(&self, ops: &BTreeSet<OpId>) -> Vec<Vec<OpId>> {
-        let within = |span: &Vec<OpId>| span.iter().copied().filter(|op| ops.contains(op)).collect();
-        self.spans.iter().map(within).filter(|span: &Vec<OpId>| !span.is_empty()).collect()
+    /// The spans of a run that cuts none.
+    pub(super) fn spans_of(&self, (from, to): (usize, usize)) -> impl Iterator<Item = &Vec<OpId>> {
+        let all = self.spans.iter().zip(&self.span_segments);
+        all.filter(move |(_, segment)| (from..to).contains(*segment)).map(|(span, _)| span)
     }
 
     /// The bundles of a run.

@@ -176,15 +176,8 @@ impl<'q> Runs<'q> {
         let members = none.members(run);
         let (_, edges) = none.within(&members);
         let none = none.evaluate(run, &members, &edges, Rc::clone(&inner.values), inner.weights)?;
-        let layers = self.spans_of(run, inner.fallback).len();
+        let layers = self.rungs[inner.fallback].as_ref().map_or(0, |fallback| fallback.spans_of(run).count());
         Ok(inner.with_fewer(&none, layers, kept, limit))
-    }
-
-    /// What a rung recomputes of a run.
-    fn spans_of(&self, run: (usize, usize), at: usize) -> Vec<Vec<OpId>> {
-        let Some(fallback) = &self.rungs[at] else { return vec![] };
-        let bundles = fallback.members(run).into_iter().map(|at| &fallback.space.bundles[at]);
-        fallback.spans_of(&bundles.flat_map(|bundle| bundle.ops.iter().copied()).collect())
     }
 
     /// Why an operator of a run is divided as it is in a way that was found, and at most so many other ways.
@@ -289,8 +282,8 @@ impl<'q> Runs<'q> {
             write(&objective, draft, bundle, *value, first)?;
             ops.extend(fallback.space.bundles[bundle].ops.iter().copied());
         }
-        let spans = fallback.spans_of(&ops).into_iter();
-        spans.take(inner.recomputed.unwrap_or(usize::MAX)).for_each(|span| draft.recompute(span));
+        let spans = fallback.spans_of(run).take(inner.recomputed.unwrap_or(usize::MAX));
+        spans.for_each(|span| draft.recompute(span.clone()));
         Ok(ops.into_iter().collect())
     }
 }
