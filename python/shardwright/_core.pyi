@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, final
 
 __all__ = [
+    "COPIES_IN_FLIGHT",
     "Compiled",
     "Cost",
     "DecisionTables",
@@ -72,6 +73,9 @@ class Graph:
     ) -> str: ...
     @property
     def outputs(self) -> list[tuple[str, list[int], bool] | None]: ...
+
+# So many copies to the host are under way at once.
+COPIES_IN_FLIGHT: int
 
 @final
 class Operator:

@@ -35,8 +35,8 @@ use rules::{Reduction, Region, Rewriting, Rewritten, Slices};
 
 pub use code::{Code, CodeKey, Does, Loop, OrderKey, Pass, Run, Steps, Task, Timetable, When};
 pub use instr::{
-    Arg, Call, Collective, Cut, Field, FieldKind, FieldMut, Grad, GradSync, How, Instr, Kind, LocalOp,
-    Offloaded, Saves, Slice, Which,
+    Arg, COPIES_IN_FLIGHT, Call, Collective, Cut, Field, FieldKind, FieldMut, Grad, GradSync, How, Instr,
+    Kind, LocalOp, Offloaded, Saves, Slice, Which,
 };
 pub use per_rank::{Own, PerRank};
 

@@ -64,8 +64,9 @@ mod _core {
     use super::svg_py::{compared_svg, sharding_svg, timeline_svg};
 
     #[pymodule_init]
-    fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        use pyo3::types::PyModuleMethods;
         crate::guard::watch_panics();
-        Ok(())
+        module.add("COPIES_IN_FLIGHT", program::COPIES_IN_FLIGHT)
     }
 }

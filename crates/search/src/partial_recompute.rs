@@ -1,24 +1,22 @@
-//! Some layers that are computed again, and others not: where all of them need not be, only as many as memory asks for.
+//! Some layers that are recomputed, and others less or not at all: where all of them need not be, only as many as memory
+//! asks for.
 //!
-//! What the layers of a stage keep is alike, so how many of them have to be computed again follows from two programs: one
-//! that computes all of them again, which fits, and one that computes none. What follows is a plan as any other: it is lowered
-//! and simulated, and taken if it fits and is quicker. Of a model without layers the spans are segments, of which one keeps
-//! more than another: there as many are the first to be tried, and where these do not fit, more.
+//! What the layers of a stage keep is alike, so how many of them have to be recomputed follows from programs that recompute
+//! all of them in the same degree. What follows is a plan as any other: it is lowered and simulated, and taken if it fits and
+//! is quicker. Of a model without layers the spans are segments, of which one keeps more than another: there as many are the
+//! first to be tried, and where these do not fit, more.
 
 use diag::Result;
-use plan::Plan;
-use plan::sets::auto;
 
-use crate::layers::Layers;
-use crate::title::Title;
+use crate::layers::{Choice, Choices, Degrees, Layers};
 use crate::{Evaluated, Evaluations, Question, estimated};
 
 /// So many of the quickest plans are looked at.
 const FEW: usize = 2;
-/// How often one more layer of each stage is computed again, where it does not fit after all.
+/// How often one more layer of each stage is recomputed, where it does not fit after all.
 const TIMES: usize = 3;
 
-/// The best of rows, with fewer layers that are computed again.
+/// The best of rows, with less that is recomputed.
 pub(crate) fn rows(
     question: &Question<'_>,
     rows: &[Evaluated],
@@ -30,55 +28,91 @@ pub(crate) fn rows(
     let may_be_best = |candidate: &&Evaluated| {
         candidate.plan.recompute.len() > 1 && candidate.seconds() - candidate.recomputed() < best
     };
-    let few = order.into_iter().filter(may_be_best).take(FEW);
-    let variants = few.map(|candidate| fewer(question, candidate, watch));
+    let few: Vec<&Evaluated> = order.into_iter().filter(may_be_best).take(FEW).collect();
+    if few.is_empty() {
+        return Ok(vec![]);
+    }
+    let degrees = Degrees::new(question);
+    let variants = few.into_iter().map(|candidate| fewer(question, candidate, &degrees, watch));
     Ok(variants.collect::<Result<Vec<Option<Evaluated>>>>()?.into_iter().flatten().collect())
 }
 
-/// As few layers as fit.
+/// As little as fits.
 fn fewer(
     question: &Question<'_>,
     candidate: &Evaluated,
+    degrees: &Degrees,
     watch: &mut dyn FnMut(&str),
 ) -> Result<Option<Evaluated>> {
-    let none = Plan { recompute: vec![], ..candidate.plan.clone() };
-    if question.respected(none.clone()).is_err() {
-        return Ok(None);
-    }
-    let layers = Layers::new(&candidate.plan);
-    if question.stop.is_late() {
-        return Ok(None);
-    }
-    let without = estimated(question, &none)?.memory;
-    let mut counts = layers.counts(question, &candidate.estimate.memory, &without);
+    let layers = Layers::new(degrees, &candidate.plan);
+    let Some(mut mixed) = mixed(question, candidate, &layers)? else { return Ok(None) };
     for _ in 0..TIMES {
-        if counts == layers.all() {
+        let choices = layers.mixed(&mixed);
+        if choices == layers.choices {
             break;
         }
         let mut looked = Evaluations::default();
-        let plan = recomputed(&candidate.plan, layers.first(&counts));
-        looked.at(question, std::iter::once(candidate.with(plan)), watch)?;
+        looked.at(question, std::iter::once(candidate.with(layers.with(&choices))), watch)?;
         match looked.rows.pop() {
             Some(better) if better.fits() => {
                 return Ok(Some(better).filter(|it| it.seconds() < candidate.seconds()));
             }
-            Some(_) => {
-                let one_more = |(count, all): (&mut usize, usize)| *count = all.min(*count + 1);
-                counts.iter_mut().zip(layers.all()).for_each(one_more);
-            }
+            Some(_) => mixed.iter_mut().for_each(|block| block.count += 1),
             None => return Ok(None),
         }
     }
     Ok(None)
 }
 
-/// With so many of the layers alone.
-fn recomputed(plan: &Plan, layers: Vec<usize>) -> Plan {
-    let title = Title::parse(&plan.name);
-    let title = match layers.len() {
-        0 => title.without(auto::recomputes()),
-        some => title.changed(format!("{some} of {} layers again", plan.recompute.len())),
-    };
-    let recompute = layers.into_iter().map(|number| plan.recompute[number].clone()).collect();
-    Plan { name: title.to_string(), recompute, ..plan.clone() }
+/// Of a block: so many of the first layers are recomputed in a degree, and the others in the one below.
+struct Mixed {
+    degree: usize,
+    count: usize,
+}
+
+/// In which degrees the layers of each block fit; none where a plan must not recompute less.
+fn mixed(question: &Question<'_>, candidate: &Evaluated, layers: &Layers<'_>) -> Result<Option<Vec<Mixed>>> {
+    let (most, blocks) = (layers.most(), layers.choices.len());
+    let mut mixed: Vec<Option<Mixed>> = (0..blocks).map(|_| None).collect();
+    // Of the degree above.
+    let mut with = candidate.estimate.memory.clone();
+    for degree in (0..most).rev() {
+        let plan = layers.with(&layers.map(|choice| at_most(choice, degree)));
+        if question.respected(plan.clone()).is_err() || question.stop.is_late() {
+            return Ok(None);
+        }
+        let without = estimated(question, &plan)?.memory;
+        let shares = layers.shares(question, &with, &without);
+        for (block, share) in shares.into_iter().enumerate().filter(|(_, share)| *share > 0.0) {
+            let count = layers.choices[block].iter().filter(|choice| !choice.is_offloaded).count();
+            let count = (share * count as f64).ceil() as usize;
+            mixed[block].get_or_insert(Mixed { degree: degree + 1, count });
+        }
+        if mixed.iter().all(Option::is_some) {
+            break;
+        }
+        with = without;
+    }
+    Ok(Some(mixed.into_iter().map(|it| it.unwrap_or(Mixed { degree: 0, count: 0 })).collect()))
+}
+
+/// What is on the host is as it is.
+fn at_most(choice: Choice, degree: usize) -> Choice {
+    let degree = if choice.is_offloaded { choice.degree } else { choice.degree.min(degree) };
+    Choice { degree, ..choice }
+}
+
+impl Layers<'_> {
+    fn mixed(&self, mixed: &[Mixed]) -> Choices {
+        let of_block = |(block, Mixed { degree, count }): (&Vec<Choice>, &Mixed)| {
+            let mut left = *count;
+            let mut choose = |choice: &Choice| {
+                let is_more = left > 0 && !choice.is_offloaded;
+                left -= usize::from(is_more);
+                at_most(*choice, if is_more { *degree } else { degree.saturating_sub(1) })
+            };
+            block.iter().map(&mut choose).collect()
+        };
+        self.choices.iter().zip(mixed).map(of_block).collect()
+    }
 }

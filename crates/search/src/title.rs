@@ -4,7 +4,7 @@
 use std::fmt;
 
 use plan::PlanName;
-use plan::sets::{Set, SetTerm};
+use plan::sets::{Set, SetTerm, auto};
 
 /// `found, data:2 x recompute, 3 of 8 layers recomputed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +63,17 @@ impl Title {
             |sets: &PlanName| self.begins.is_none() || sets.terms().iter().any(|it| it.set() != set);
         let sets = self.sets.as_ref().filter(|sets| is_left(sets)).map(|sets| sets.without(set));
         Self { sets, ..self }
+    }
+
+    /// With so much recomputed; what was said of its layers before is gone. Of stages that were found it is not said.
+    pub(crate) fn with_recompute(mut self, term: Option<SetTerm>) -> Self {
+        self.changes.retain(|change| !change.contains(" layers "));
+        let is_said = self.begins.as_deref().is_none_or(|begins| begins == AUTO);
+        let title = self.without(auto::recomputes());
+        match term.filter(|_| is_said) {
+            Some(term) => title.with(term),
+            None => title,
+        }
     }
 
     /// Changed by the search.

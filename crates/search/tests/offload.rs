@@ -10,6 +10,30 @@ use search::{Constraints, Evaluated, Question, best, compare};
 
 use model::Model;
 
+/// Eight layers of two products each.
+fn deep() -> Model {
+    let mut text = String::from(
+        "shardwright-graph 1\nmodel \"Deep\"\nin_spec \"\"\nout_spec \"\"\nmodule \"\" \"Deep\"\n",
+    );
+    let layers = 0..8;
+    layers.clone().for_each(|at| text += &format!("module \"h.{at}\" \"Layer\"\n"));
+    text += "input %x f32[64,32] 0\nparam %e f32[32,32] \"embed\"\n\
+             op %h f32[64,32] = aten.mm.default(%x, %e) in \"\" at \"m.py:1\"\n";
+    let mut before = String::from("h");
+    for at in layers {
+        text += &format!(
+            "param %u{at} f32[32,64] \"h.{at}.up\"\nparam %d{at} f32[64,32] \"h.{at}.down\"\n\
+             op %a{at} f32[64,64] = aten.mm.default(%{before}, %u{at}) in \"h.{at}\" at \"m.py:2\"\n\
+             op %g{at} f32[64,64] = aten.tanh.default(%a{at}) in \"h.{at}\" at \"m.py:3\"\n\
+             op %m{at} f32[64,32] = aten.mm.default(%g{at}, %d{at}) in \"h.{at}\" at \"m.py:4\"\n\
+             op %r{at} f32[64,32] = aten.add.Tensor(%{before}, %m{at}) in \"h.{at}\" at \"m.py:5\"\n"
+        );
+        before = format!("r{at}");
+    }
+    text += &format!("op %s f32[] = aten.sum.default(%{before}) in \"\" at \"m.py:6\"\noutput %s\n");
+    Model::new(&text)
+}
+
 /// Devices with so much of a host.
 fn devices(count: u32, host: &str, memory: &str) -> Cluster {
     let text = format!(
@@ -52,13 +76,13 @@ fn first(question: &Question<'_>) -> Evaluated {
 
 #[test]
 fn the_wider_the_way_to_the_host_the_quicker_is_what_is_chosen() {
-    let model = Model::gpt();
+    let model = deep();
     let mut mixed = 0;
     let cluster = devices(1, "1 TB/s", "1 GB");
     let question = model.question(&cluster, 1, 1);
     let of = |name: &str| stats(&question, name).expect("a plan").memory[0].total();
     // In the second there is not enough for all layers on the host at the same speed.
-    for memory in [tight(&model), of("replicate x recompute") + 100_000] {
+    for memory in [tight(&model), of("replicate x recompute") + 20_000] {
         let with = |host: &str| {
             let cluster = devices(1, host, "1 GB");
             first(&Question { memory: Some(memory), ..model.question(&cluster, 1, 1) })
@@ -77,7 +101,7 @@ fn the_wider_the_way_to_the_host_the_quicker_is_what_is_chosen() {
 
 #[test]
 fn no_more_is_on_the_host_than_it_has_memory_for() {
-    let model = Model::gpt();
+    let model = deep();
     let memory = Some(tight(&model));
     let with = |host: u64| {
         let cluster = devices(1, "1 TB/s", &format!("{host} B"));
@@ -115,7 +139,7 @@ fn what_has_too_much_on_the_host_does_not_fit() {
 
 #[test]
 fn what_must_not_be_on_the_host_is_not() {
-    let model = Model::gpt();
+    let model = deep();
     let cluster = devices(1, "1 TB/s", "1 GB");
     let question = model.question(&cluster, 1, 1);
     let text = "shardwright-constraints 1\nforbid offload\n";
@@ -127,7 +151,7 @@ fn what_must_not_be_on_the_host_is_not() {
 
 #[test]
 fn no_named_plan_with_its_layers_on_the_host_is_quicker() {
-    let model = Model::gpt();
+    let model = deep();
     let mut looked_at = 0;
     for (count, host) in [(1, "1 TB/s"), (2, "20 MB/s"), (4, "1 TB/s")] {
         let cluster = devices(count, host, "1 GB");

@@ -258,9 +258,11 @@ impl<'s> Engine<'s> {
         *spent += work;
         self.spends(at, tick, What::Instr(kind, instr), work);
         self.ranks[at].launches(price.starts);
-        if price.host > 0.0 {
-            let sums = if adds { price.added_on_host } else { 0.0 };
-            self.ranks[at].offloads(price.host, sums);
+        let rank = &mut self.ranks[at];
+        match kind {
+            _ if price.host <= 0.0 => {}
+            Kind::Call | Kind::Keep => rank.sends(price.host),
+            _ => rank.offloads(price.host, if adds { price.added_on_host } else { 0.0 }),
         }
     }
 
@@ -268,6 +270,7 @@ impl<'s> Engine<'s> {
     fn fetch(&mut self, at: usize, tick: Tick, what: Offloaded) -> bool {
         let price = self.price(at, tick);
         let rank = &mut self.ranks[at];
+        rank.has_sent_first();
         let end = rank.copies_for(price.host);
         rank.fetching.push((what, end));
         true

@@ -5,7 +5,7 @@
 //! so does each that follows. So a shorter step is gone through, and the periods that it lacks are added.
 
 use diag::Result;
-use program::{Body, ExchangeId, Pass, Program, RankId};
+use program::{Body, COPIES_IN_FLIGHT, ExchangeId, Pass, Program, RankId};
 
 use crate::engine::Engine;
 use crate::rank::{SimulatedRank, Tick, iterations};
@@ -163,6 +163,9 @@ impl Moment {
                 [rank.lines[0], rank.lines[1], rank.sent, rank.host, rank.offloaded, rank.sums]
                     .map(|time| (time - rank.clock).max(0.0)),
             );
+            let copying =
+                (0..COPIES_IN_FLIGHT).map(|at| rank.copying.get(at).map_or(0.0, |time| time - rank.clock));
+            ahead.extend(copying.map(|time| time.max(0.0)));
         }
         let mut letters = vec![];
         for ((exchange, batch, from, to), (_, start, end)) in &engine.letters {

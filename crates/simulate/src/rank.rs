@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use check::RankTrace;
-use program::{Body, BufId, Call, CallId, ExchangeId, GroupingId, Instr, Of, Offloaded, Pass, Role};
+use program::{
+    Body, BufId, COPIES_IN_FLIGHT, Call, CallId, ExchangeId, GroupingId, Instr, Of, Offloaded, Pass, Role,
+};
 
 use crate::rendezvous::Key;
 use crate::spent::Spent;
@@ -88,7 +90,9 @@ pub(crate) struct SimulatedRank<'s> {
     /// When the last that went to the host or came from there is over, and what comes from there.
     pub(crate) host: f64,
     pub(crate) fetching: Vec<(Offloaded, f64)>,
-    /// When what went there last is there, and when the host has added up the gradients that it has.
+    /// When what is on its way there will be, the first first.
+    pub(crate) copying: VecDeque<f64>,
+    /// When the gradients that went there last are there, and when the host has added up those that it has.
     pub(crate) offloaded: f64,
     pub(crate) sums: f64,
     /// Copies that come from there, and when they are here.
@@ -127,6 +131,7 @@ impl<'s> SimulatedRank<'s> {
             queues: Default::default(),
             host: 0.0,
             fetching: vec![],
+            copying: VecDeque::new(),
             offloaded: 0.0,
             sums: 0.0,
             brought: vec![],
@@ -206,8 +211,25 @@ impl<'s> SimulatedRank<'s> {
         }
     }
 
-    /// Something goes to the host, beside what is computed, once what went there before is there: so no more than that is
-    /// on its way. Once it is there, the host adds it to what it has in so many seconds.
+    /// What backward needs goes to the host, beside what is computed, and waits for the first on its way there if that are
+    /// as many as may be.
+    pub(crate) fn sends(&mut self, seconds: f64) {
+        if self.copying.len() == COPIES_IN_FLIGHT {
+            self.has_sent_first();
+        }
+        let end = self.copies_for(seconds);
+        self.copying.push_back(end);
+    }
+
+    /// Waits for the first of what is on its way to the host.
+    pub(crate) fn has_sent_first(&mut self) {
+        if let Some(end) = self.copying.pop_front() {
+            self.waits_until(end);
+        }
+    }
+
+    /// Gradients go to the host, beside what is computed, once those that went there before are there. The host then adds
+    /// them to what it has in so many seconds.
     pub(crate) fn offloads(&mut self, seconds: f64, sums: f64) {
         self.waits_until(self.offloaded);
         self.offloaded = self.copies_for(seconds);

@@ -193,7 +193,8 @@ def test_what_is_on_the_host_is_told_by_itself() -> None:
     plain, away = (compiled("gpt", plan, 2).memory()[0] for plan in ("data", "data x offload:activations"))
     assert plain.offloaded == 0 and away.offloaded > 0
     assert away.most["activations"] < 0.6 * plain.most["activations"]
-    assert plain.total - away.total > 0.5 * away.offloaded
+    # Of the calls that went last, as much is still under way as may be.
+    assert plain.total - away.total > 0.2 * away.offloaded
 
 
 def test_what_is_divided_between_steps() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import gc
 import re
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +18,11 @@ import equality
 import models
 import zoo
 from shardwright import Bundle, Draft, Graph, Plan
-from shardwright._core import Compiled, compile, verify
+from shardwright._core import COPIES_IN_FLIGHT, Compiled, compile, verify
 from shardwright.capture import Captured, capture
 from shardwright.errors import CheckError, PlanError, RuntimeFault
 from shardwright.runtime import ParallelModule, load_program, run_local
+from shardwright.runtime.execution.offload import Host, _Storage
 from shardwright.start.compiling import sources
 
 torch.set_num_threads(1)
@@ -302,3 +304,23 @@ def test_masks_are_those_of_forward(name: str) -> None:
     equality.assert_equal(
         equality.run(given, module, args, options=equality.single_device(11)), expected, name
     )
+
+
+def test_no_more_is_in_flight_to_the_host_than_is_counted() -> None:
+    host, there = Host(torch.device("cpu")), []
+    for at in range(COPIES_IN_FLIGHT + 2):
+        storage = _Storage(torch.full((8,), float(at)))
+        there.append((storage, weakref.ref(storage.here)))
+        host.send([storage])
+
+    def alive() -> list[bool]:
+        return [here() is not None for _, here in there]
+
+    assert alive() == [False, False, *[True] * COPIES_IN_FLIGHT]
+    # Nothing goes, so nothing waits for it.
+    host.send([])
+    assert alive() == [False, False, *[True] * COPIES_IN_FLIGHT]
+    host.fetch([there[0][0]])
+    assert alive() == [False, False, False, *[True] * (COPIES_IN_FLIGHT - 1)]
+    back = there[0][0].here
+    assert back is not None and torch.equal(back.view(torch.float32), torch.zeros(8))

@@ -1,7 +1,8 @@
-//! What is on the host from forward to backward: a copy of each block that is not there anyway.
+//! What is on the host from forward to backward: a copy of each block that is not there anyway. Blocks stay here until they
+//! are copied, and of that the latest that the runtime allows counts.
 
 use hashing::Map;
-use program::Offloaded;
+use program::{COPIES_IN_FLIGHT, Offloaded};
 
 use super::ledger::MemoryBlock;
 use super::pending::Sent;
@@ -13,16 +14,23 @@ impl Walk<'_, '_> {
         let (mut sent, mut known) = (Sent::new(), Map::default());
         for block in kept.copied().filter(|block| self.ledger.can_go(*block)).collect::<Vec<_>>() {
             if known.insert(block, ()).is_none() {
-                sent.push((block, self.ledger.bytes(block)));
+                sent.push((self.ledger.hold(block), self.ledger.bytes(block)));
             }
             self.ledger.drop_block(block);
         }
         sent.iter().for_each(|(_, bytes)| self.ledger.send(*bytes));
+        if !sent.is_empty() {
+            if self.copying.len() == COPIES_IN_FLIGHT {
+                self.arrived_there();
+            }
+            self.copying.push_back(sent.iter().map(|(block, _)| *block).collect());
+        }
         self.sent.insert(what, sent.iter().map(|(_, bytes)| bytes).sum());
         self.offloaded.insert(what, sent);
     }
 
     pub(super) fn fetch(&mut self, what: Offloaded) {
+        self.arrived_there();
         let sent = self.offloaded.remove(&what).unwrap_or_default();
         let back: Vec<MemoryBlock> = sent.iter().map(|(_, bytes)| self.ledger.bring(*bytes)).collect();
         let fresh: Map<MemoryBlock, MemoryBlock> =
@@ -38,5 +46,10 @@ impl Walk<'_, '_> {
             }
         }
         back.into_iter().for_each(|back| self.ledger.release(back));
+    }
+
+    /// What was sent first of all that is in flight.
+    fn arrived_there(&mut self) {
+        self.copying.pop_front().into_iter().flatten().for_each(|block| self.ledger.release(block));
     }
 }

@@ -1,6 +1,6 @@
 //! Goes through the codes of a rank in the order of a step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use graph::{Dtype, Source, TensorId};
@@ -53,6 +53,8 @@ pub(super) struct Walk<'w, 'a> {
     pub(super) kept: Map<u32, Vec<Vec<MemoryBlock>>>,
     /// What is on the host.
     pub(super) offloaded: BTreeMap<Offloaded, Sent>,
+    /// Blocks on their way there, by what was sent together.
+    pub(super) copying: VecDeque<Vec<MemoryBlock>>,
     /// What was sent there with the last micro-batch.
     pub(super) sent: OffloadedBytes,
     /// For each reduction of gradients, by its instruction, the messages that are kept from step to step, until they are used.
@@ -91,6 +93,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             in_flight: None,
             kept: Map::default(),
             offloaded: BTreeMap::new(),
+            copying: VecDeque::new(),
             sent: OffloadedBytes::new(),
             messages: Map::default(),
             arriving: vec![None; bufs],

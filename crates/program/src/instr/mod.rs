@@ -64,6 +64,10 @@ pub enum Offloaded {
     Kept(KeepId),
 }
 
+/// So many copies to the host are in flight at once, each with all that a call or number keeps. What is copied needs memory
+/// of the device until then. A copy that is one more waits for the first of them, and what comes back does so, too.
+pub const COPIES_IN_FLIGHT: usize = 3;
+
 /// Which gradients of a call arise. The second half reads and writes no buffers: the first one keeps what it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Which {

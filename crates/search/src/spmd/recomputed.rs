@@ -21,7 +21,7 @@ pub(super) fn may_recompute(question: &Question<'_>, spans: &[Vec<OpId>]) -> boo
 }
 
 /// What backward computes again; none where the model has no layers for it.
-pub(super) fn spans(question: &Question<'_>, recomputed: Option<SetTerm>) -> Option<Vec<Vec<OpId>>> {
+pub(crate) fn spans(question: &Question<'_>, recomputed: Option<SetTerm>) -> Option<Vec<Vec<OpId>>> {
     let name = PlanName::new(vec![SetTerm::bare(auto::alone())].into_iter().chain(recomputed).collect());
     let model = sets::Model::new(question.graph, question.analysis);
     sets::named_of(&name, &model, 1).ok().map(|plan| plan.recompute)

@@ -43,7 +43,7 @@ fn nothing_is_offloaded_where_recomputation_is_quicker() {
 fn what_is_offloaded_is_quicker_than_without() {
     let cluster = cluster::named("dgx-v100:4x2").expect("known");
     let model = llama();
-    let question = model.question(&cluster, 8, 1);
+    let question = Question { memory: Some(17_000_000_000), ..model.question(&cluster, 8, 1) };
     let free = chosen(&question);
     assert!(offloads(&free.plan), "{}", free.plan.name);
     let text = "shardwright-constraints 1\nforbid offload\n";

@@ -2,12 +2,14 @@
 
 Whole storages are sent, each once, so that views of one come back as views of one. What a rank has
 anyway, its leaves and what a forward is given, stays where it is. On a GPU copies are made beside what is
-computed, to and from pinned memory; on a CPU at once, in memory that counts as the host's.
+computed, to and from pinned memory; on a CPU at once, in memory that counts as the host's. What is copied
+stays here until `COPIES_IN_FLIGHT` more were sent, or as many came back: so what is needed is known before.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from ..._core import COPIES_IN_FLIGHT
 from ...errors import RuntimeFault
 
 
@@ -28,7 +31,8 @@ class Host:
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._held: weakref.WeakSet[_Storage] = weakref.WeakSet()
         self._values: dict[int, weakref.ref[Tensor]] = {}
-        self._sent: Any = None
+        # What is on its way, and what tells when it is there.
+        self._copying: deque[tuple[list[Tensor], Any]] = deque()
 
     def copies(self) -> list[Tensor]:
         """What is on the host now."""
@@ -77,24 +81,28 @@ class Host:
         return torch.empty_like(there, device=self.device).copy_(there, non_blocking=True)
 
     def send(self, storages: Iterable[_Storage]) -> None:
-        # What is on its way needs memory here still: no more than one of them is at a time.
-        self.wait(self._sent)
+        going = [(storage, storage.here) for storage in storages if storage.here is not None]
+        if going and len(self._copying) == COPIES_IN_FLIGHT:
+            self._sent_first()
         self._follow()
-        for storage in storages:
-            here = storage.here
-            if here is None:
-                continue
+        for storage, here in going:
             there = self.room(here.numel())
             with self._beside():
                 there.copy_(here, non_blocking=True)
-            if self._side is not None:
-                here.record_stream(self._side)
             storage.here, storage.there = None, there
             self._held.add(storage)
-        self._sent = self.mark()
+        if going:
+            self._copying.append(([here for _, here in going], self.mark()))
+
+    def _sent_first(self) -> None:
+        """What was sent first is there, so its memory is free."""
+        if self._copying:
+            _, event = self._copying.popleft()
+            self.wait(event)
 
     def fetch(self, storages: Iterable[_Storage]) -> Any:
         """What tells when they are back."""
+        self._sent_first()
         arriving = []
         for storage in storages:
             there = storage.there
