@@ -21,6 +21,7 @@ mod reason;
 mod schedule_orders;
 mod space;
 pub mod spmd;
+mod state_on_host;
 mod stop;
 mod title;
 
@@ -231,6 +232,8 @@ fn looked_for(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&st
     let others = result.rows.iter().filter(|candidate| candidate.claim.is_none());
     let offload = offload::rows(question, others, least_of(&result.rows), watch)?;
     result.rows.extend(offload);
+    let with_state = state_on_host::rows(question, &result.rows, least_of(&result.rows), watch)?;
+    result.rows.extend(with_state);
     result.rows.extend(partial_recompute::rows(question, &result.rows, watch)?);
     let ordered = schedule_orders::rows(question, &result.rows, watch)?;
     result.rows.extend(ordered.rows);

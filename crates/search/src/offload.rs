@@ -47,7 +47,7 @@ pub(crate) fn rows<'r>(
 }
 
 /// Seconds of a step if nothing were recomputed.
-fn once(candidate: &Evaluated) -> f64 {
+pub(crate) fn once(candidate: &Evaluated) -> f64 {
     candidate.seconds() - candidate.recomputed()
 }
 

@@ -11,7 +11,7 @@ use diag::Result;
 use crate::layers::{Choice, Choices, Degrees, Layers};
 use crate::{Evaluated, Evaluations, Question, estimated};
 
-/// So many of the quickest plans are looked at.
+/// So many of the quickest plans are looked at, and as many of those with state on the host.
 const FEW: usize = 2;
 /// How often one more layer of each stage is recomputed, where it does not fit after all.
 const TIMES: usize = 3;
@@ -28,7 +28,10 @@ pub(crate) fn rows(
     let may_be_best = |candidate: &&Evaluated| {
         candidate.plan.recompute.len() > 1 && candidate.seconds() - candidate.recomputed() < best
     };
-    let few: Vec<&Evaluated> = order.into_iter().filter(may_be_best).take(FEW).collect();
+    let may_be_best = order.into_iter().filter(may_be_best);
+    let (here, on_host): (Vec<&Evaluated>, _) = may_be_best.partition(|it| it.plan.state_on_host.is_empty());
+    let few: Vec<&Evaluated> =
+        [here, on_host].into_iter().flat_map(|kind| kind.into_iter().take(FEW)).collect();
     if few.is_empty() {
         return Ok(vec![]);
     }

@@ -184,3 +184,18 @@ fn offload(name: &str) -> String {
         words.filter(|word| !["recompute", "coshard", "offload"].iter().any(|it| word.starts_with(it)));
     format!("{} x offload:activations", others.collect::<Vec<_>>().join(" x "))
 }
+
+/// It goes there once a step, and what layers keep with each micro-batch.
+#[test]
+fn the_state_is_on_the_host_where_there_are_many_micro_batches() {
+    let model = deep();
+    let chosen = |host: &str, batches: u32| {
+        let cluster = devices(1, host, "1 GB");
+        let question = model.question(&cluster, 1, batches);
+        let [all, none] = ["replicate x recompute", "replicate"]
+            .map(|name| stats(&question, name).expect("a plan").memory[0].total());
+        let first = first(&Question { memory: Some(all + (none - all) / 8), ..question });
+        !first.plan.state_on_host.is_empty()
+    };
+    assert!(chosen("5 MB/s", 64) && !chosen("5 MB/s", 1) && !chosen("10 kB/s", 64));
+}
