@@ -290,6 +290,7 @@ fn nothing_takes_less_than_it_must() {
         measured(),
         quick_messages(),
     ];
+    let mut by_memory = 0.0_f64;
     let (mut plans, mut closest, mut kept, mut in_order) = (0, 0.0_f64, 0.0_f64, [0.0_f64; ORDERS.len()]);
     for model in graphs.map(Model::new) {
         for (cluster, batches) in clusters.iter().zip([4, 1, 8, 2, 6, 4, 4]) {
@@ -318,6 +319,10 @@ fn nothing_takes_less_than_it_must() {
                 let who = format!("{} under {name} on {}, {batches}", model.graph.model, cluster.name);
                 assert!(least.seconds <= seconds * (1.0 + 1e-9), "{who}: {} > {seconds}", least.seconds);
                 assert!(of_any <= seconds * (1.0 + 1e-9), "{who}: {of_any} > {seconds}");
+                // In as much memory as it needs.
+                let tight = bound(&Question { memory, ..question }).expect("a bound");
+                assert!(tight <= seconds * (1.0 + 1e-9), "{who}: {tight} > {seconds} in {memory:?}");
+                by_memory = by_memory.max(tight / of_any);
                 assert!(Some(least.kept) <= memory, "{who}: {} > {memory:?}", least.kept);
                 assert!(least.memory <= least.kept);
                 let share = least.kept as f64 / memory.unwrap_or(0).max(1) as f64;
@@ -331,6 +336,7 @@ fn nothing_takes_less_than_it_must() {
     }
     assert!(plans > 500 && closest > 0.8 && kept > 0.8, "{plans} {closest} {kept}");
     assert!(in_order.iter().all(|most| *most > 0.6), "{in_order:?}");
+    assert!(by_memory > 1.2, "{by_memory}");
 }
 
 #[test]

@@ -10,23 +10,25 @@ use search::{Constraints, Evaluated, Question, best, compare};
 
 use model::Model;
 
-/// Eight layers of two products each.
-fn deep() -> Model {
+/// Eight layers of two products each, of so many rows.
+fn deep(rows: usize) -> Model {
     let mut text = String::from(
         "shardwright-graph 1\nmodel \"Deep\"\nin_spec \"\"\nout_spec \"\"\nmodule \"\" \"Deep\"\n",
     );
     let layers = 0..8;
     layers.clone().for_each(|at| text += &format!("module \"h.{at}\" \"Layer\"\n"));
-    text += "input %x f32[64,32] 0\nparam %e f32[32,32] \"embed\"\n\
-             op %h f32[64,32] = aten.mm.default(%x, %e) in \"\" at \"m.py:1\"\n";
+    text += &format!(
+        "input %x f32[{rows},32] 0\nparam %e f32[32,32] \"embed\"\n\
+             op %h f32[{rows},32] = aten.mm.default(%x, %e) in \"\" at \"m.py:1\"\n"
+    );
     let mut before = String::from("h");
     for at in layers {
         text += &format!(
             "param %u{at} f32[32,64] \"h.{at}.up\"\nparam %d{at} f32[64,32] \"h.{at}.down\"\n\
-             op %a{at} f32[64,64] = aten.mm.default(%{before}, %u{at}) in \"h.{at}\" at \"m.py:2\"\n\
-             op %g{at} f32[64,64] = aten.tanh.default(%a{at}) in \"h.{at}\" at \"m.py:3\"\n\
-             op %m{at} f32[64,32] = aten.mm.default(%g{at}, %d{at}) in \"h.{at}\" at \"m.py:4\"\n\
-             op %r{at} f32[64,32] = aten.add.Tensor(%{before}, %m{at}) in \"h.{at}\" at \"m.py:5\"\n"
+             op %a{at} f32[{rows},64] = aten.mm.default(%{before}, %u{at}) in \"h.{at}\" at \"m.py:2\"\n\
+             op %g{at} f32[{rows},64] = aten.tanh.default(%a{at}) in \"h.{at}\" at \"m.py:3\"\n\
+             op %m{at} f32[{rows},32] = aten.mm.default(%g{at}, %d{at}) in \"h.{at}\" at \"m.py:4\"\n\
+             op %r{at} f32[{rows},32] = aten.add.Tensor(%{before}, %m{at}) in \"h.{at}\" at \"m.py:5\"\n"
         );
         before = format!("r{at}");
     }
@@ -76,7 +78,7 @@ fn first(question: &Question<'_>) -> Evaluated {
 
 #[test]
 fn the_wider_the_way_to_the_host_the_quicker_is_what_is_chosen() {
-    let model = deep();
+    let model = deep(64);
     let mut mixed = 0;
     let cluster = devices(1, "1 TB/s", "1 GB");
     let question = model.question(&cluster, 1, 1);
@@ -101,7 +103,7 @@ fn the_wider_the_way_to_the_host_the_quicker_is_what_is_chosen() {
 
 #[test]
 fn no_more_is_on_the_host_than_it_has_memory_for() {
-    let model = deep();
+    let model = deep(64);
     let memory = Some(tight(&model));
     let with = |host: u64| {
         let cluster = devices(1, "1 TB/s", &format!("{host} B"));
@@ -139,7 +141,7 @@ fn what_has_too_much_on_the_host_does_not_fit() {
 
 #[test]
 fn what_must_not_be_on_the_host_is_not() {
-    let model = deep();
+    let model = deep(64);
     let cluster = devices(1, "1 TB/s", "1 GB");
     let question = model.question(&cluster, 1, 1);
     let text = "shardwright-constraints 1\nforbid offload\n";
@@ -151,7 +153,7 @@ fn what_must_not_be_on_the_host_is_not() {
 
 #[test]
 fn no_named_plan_with_its_layers_on_the_host_is_quicker() {
-    let model = deep();
+    let model = deep(64);
     let mut looked_at = 0;
     for (count, host) in [(1, "1 TB/s"), (2, "20 MB/s"), (4, "1 TB/s")] {
         let cluster = devices(count, host, "1 GB");
@@ -188,7 +190,7 @@ fn offload(name: &str) -> String {
 /// It goes there once a step, and what layers keep with each micro-batch.
 #[test]
 fn the_state_is_on_the_host_where_there_are_many_micro_batches() {
-    let model = deep();
+    let model = deep(64);
     let chosen = |host: &str, batches: u32| {
         let cluster = devices(1, host, "1 GB");
         let question = model.question(&cluster, 1, batches);
@@ -198,4 +200,30 @@ fn the_state_is_on_the_host_where_there_are_many_micro_batches() {
         !first.plan.state_on_host.is_empty()
     };
     assert!(chosen("5 MB/s", 64) && !chosen("5 MB/s", 1) && !chosen("10 kB/s", 64));
+}
+
+/// What cannot be kept is recomputed, unless it goes to a host that is near.
+#[test]
+fn the_bound_knows_how_much_memory_there_is() {
+    let model = deep(1024);
+    let (far, near) = (devices(1, "10 kB/s", "1 GB"), devices(1, "1 TB/s", "1 GB"));
+    for batches in [1, 4] {
+        let question = model.question(&far, 1, batches);
+        let [recomputed, none] = ["replicate x recompute", "replicate"]
+            .map(|name| stats(&question, name).expect("a plan").memory[0].total());
+        let free = search::bound(&question).expect("a bound");
+        let mut last = f64::INFINITY;
+        for share in [0.0, 0.1, 0.3] {
+            let memory = Some(recomputed + (share * (none - recomputed) as f64) as u64);
+            let found = best(&Question { memory, ..question }, None, &mut |_| ()).expect("plans");
+            assert!(free < found.bound && found.bound <= found.rows[0].seconds(), "{batches} {share}");
+            assert!(found.bound < last, "{batches} {share}: more memory");
+            last = found.bound;
+            let near = Question { memory, ..model.question(&near, 1, batches) };
+            assert!(
+                search::bound(&near).expect("a bound") < found.bound,
+                "{batches} {share}: it is offloaded"
+            );
+        }
+    }
 }

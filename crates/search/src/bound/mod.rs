@@ -6,7 +6,9 @@
 //! `t_d` seconds on device d. If devices get weights `y_d` that sum to one, a step takes at least the sum over all
 //! operators of the least `y_d t_d`: by linear duality, for any weights. For devices that are equal this is all work
 //! divided by their number. A part of an operator reaches no more of a device's peak than the whole. Communication, waiting, and what several devices compute alike come on top. What is updated
-//! may be so by a device's host, if that is quicker.
+//! may be so by a device's host, if that is quicker. Where memory is short, something is recomputed or offloaded besides ([`memory`]).
+
+mod memory;
 
 use check::{Masters, held_as};
 use cluster::{Cluster, Device, Direction, OpCost, Sort};
@@ -36,7 +38,16 @@ pub fn bound(question: &Question<'_>) -> Result<f64> {
         (0..kinds.len()).map(|kind| weight(kind) * seconds[kind][at]).fold(f64::INFINITY, f64::min)
     };
     let total: f64 = (0..work.len()).map(least).sum();
-    Ok(if total.is_finite() { total } else { 0.0 })
+    if !total.is_finite() {
+        return Ok(0.0);
+    }
+    let mut once_more = vec![0.0; question.graph.ops.len()];
+    for (at, it) in work.iter().enumerate() {
+        if let Some(op) = it.forward {
+            once_more[op.index()] = least(at);
+        }
+    }
+    memory::with_memory(question, total, &once_more)
 }
 
 /// The different ones among the first devices.
@@ -57,6 +68,8 @@ struct RepeatedWork<'k> {
     /// What it is, unless it may be computed by kernels of other kinds.
     sort: Option<Sort<'k>>,
     times: f64,
+    /// The operator whose forward it is.
+    forward: Option<OpId>,
     /// Whether the device's host may do it instead.
     may_be_offloaded: bool,
 }
@@ -84,8 +97,7 @@ fn work<'k>(question: &Question<'_>, operators: &'k Kinds) -> Result<Vec<Repeate
         let share = if is_triangle(question, op, &mut costs) { 0.5 } else { 1.0 };
         let cost = &costs.whole().cost;
         let dtype = graph.computes_in(op).unwrap_or(Dtype::F32);
-        let has_own = question.analysis.op(op).loops.iter().any(|it| it.kind == Kind::Own)
-            || exchanged(&graph.op(op).target).is_some();
+        let has_own = can_be_replaced(question, op);
         let mut add = |operations: u64, bytes: compiler::Bytes, direction: Direction| {
             let bytes = share * (bytes.read + bytes.written) as f64;
             let op_cost = OpCost { operations: share * operations as f64, bytes };
@@ -94,6 +106,7 @@ fn work<'k>(question: &Question<'_>, operators: &'k Kinds) -> Result<Vec<Repeate
                 dtype,
                 sort: (!has_own).then(|| operators.sort(Some(op), dtype, direction)),
                 times: f64::from(question.batches),
+                forward: (direction == Direction::Forward).then_some(op),
                 may_be_offloaded: false,
             });
         };
@@ -103,8 +116,14 @@ fn work<'k>(question: &Question<'_>, operators: &'k Kinds) -> Result<Vec<Repeate
     let bytes = updated(trained(graph, question.masters, &needs_grad), question.optimizer)? as f64;
     let op_cost = OpCost { operations: 0.0, bytes };
     let (dtype, sort) = (Dtype::F32, Some(Sort::UPDATE));
-    pieces.push(RepeatedWork { op_cost, dtype, sort, times: 1.0, may_be_offloaded: true });
+    pieces.push(RepeatedWork { op_cost, dtype, sort, times: 1.0, forward: None, may_be_offloaded: true });
     Ok(pieces)
+}
+
+/// Whether a plan may have others in the place of an operator.
+fn can_be_replaced(question: &Question<'_>, op: OpId) -> bool {
+    question.analysis.op(op).loops.iter().any(|it| it.kind == Kind::Own)
+        || exchanged(&question.graph.op(op).target).is_some()
 }
 
 /// Whether parts of an operator leave out what the whole computes: of causal attention, keys behind their last query.
