@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 KEPT = {"p", "rank", "run"}
+# They may read names later.
+INNER = (ast.Lambda, ast.FunctionDef, ast.GeneratorExp)
+# What these fields hold has no names in it.
+NAMELESS = {"arg", "attr", "ctx", "id", "kind", "name", "op", "ops", "type_comment"}
+# The others, by the kind of a node.
+_fields: dict[type[ast.AST], tuple[str, ...]] = {}
 
 
 def free_early(tree: ast.Module) -> ast.Module:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             names = _Names()
-            kept = KEPT | _captured(node)
+            kept = KEPT | names.captured(node)
             bound = {arg.arg for arg in node.args.args} - kept
             node.body = list(_with_deletions(node.body, bound, set(), kept, names))
     return tree
@@ -43,8 +50,7 @@ def _with_deletions(
         done = sorted(bound - still)
         bound.difference_update(done)
         if done:
-            deletion = ast.Delete([ast.Name(name, ast.Del()) for name in done])
-            yield ast.fix_missing_locations(ast.copy_location(deletion, statement))
+            yield _deletion(done, statement)
 
 
 def _needed_after(body: Sequence[ast.stmt], needed: set[str], names: _Names) -> list[set[str]]:
@@ -70,17 +76,53 @@ def _before(statement: ast.stmt, needed: set[str], names: _Names) -> set[str]:
         needed = start
 
 
+def _deletion(names: Sequence[str], statement: ast.stmt) -> ast.Delete:
+    place: dict[str, Any] = {
+        "lineno": statement.lineno,
+        "col_offset": statement.col_offset,
+        "end_lineno": statement.end_lineno,
+        "end_col_offset": statement.end_col_offset,
+    }
+    return ast.Delete([ast.Name(name, ast.Del(), **place) for name in names], **place)
+
+
 class _Names:
     """What is read and bound in a function, of which each statement is walked once."""
 
     def __init__(self) -> None:
         self._read: dict[ast.AST, set[str]] = {}
         self._stored: dict[ast.stmt, set[str]] = {}
+        self._captured: set[str] = set()
+
+    def captured(self, function: ast.FunctionDef) -> set[str]:
+        """Names that inner functions may read later."""
+        pending = _parts(function)
+        while pending:
+            node = pending.pop()
+            if isinstance(node, ast.For):
+                pending += _parts(node)
+            else:
+                self.read(node)
+        return self._captured
 
     def read(self, node: ast.AST) -> set[str]:
         if node not in self._read:
-            self._read[node] = {name.id for name in _names(node) if isinstance(name.ctx, ast.Load)}
+            self._read[node] = self._walked(node)
         return self._read[node]
+
+    def _walked(self, root: ast.AST) -> set[str]:
+        read = set()
+        pending = [root]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, ast.Name):
+                if isinstance(node.ctx, ast.Load):
+                    read.add(node.id)
+            elif not isinstance(node, ast.Constant):
+                if isinstance(node, INNER):
+                    self._captured.update(name.id for name in _names(node))
+                pending += _parts(node)
+        return read
 
     def stored(self, statement: ast.stmt) -> set[str]:
         """Names that this statement surely binds."""
@@ -97,30 +139,26 @@ class _Names:
                 yield from (name.id for name in _names(target) if isinstance(name.ctx, ast.Store))
 
 
-def _captured(function: ast.FunctionDef) -> set[str]:
-    """Names that inner functions may read later."""
-    inner = (ast.Lambda, ast.FunctionDef, ast.GeneratorExp)
-    nodes = [node for node in _nodes(function) if isinstance(node, inner) and node is not function]
-    return {name.id for node in nodes for name in _names(node)}
-
-
-def _names(node: ast.AST) -> list[ast.Name]:
-    return [child for child in _nodes(node) if isinstance(child, ast.Name)]
-
-
-def _nodes(root: ast.AST) -> list[ast.AST]:
-    """All but contexts and what is in leaves. Programs have many: `ast.walk` takes several times as long."""
-    nodes = []
+def _names(root: ast.AST) -> Iterator[ast.Name]:
     pending = [root]
     while pending:
         node = pending.pop()
-        nodes.append(node)
-        if isinstance(node, (ast.Name, ast.Constant)):
-            continue
-        for field in node._fields:
-            value = getattr(node, field, None)
-            if isinstance(value, list):
-                pending += [item for item in value if isinstance(item, ast.AST)]
-            elif isinstance(value, ast.AST):
-                pending.append(value)
-    return nodes
+        if isinstance(node, ast.Name):
+            yield node
+        else:
+            pending += _parts(node)
+
+
+def _parts(node: ast.AST) -> list[ast.AST]:
+    """Those that may have names. Programs have many: `ast.iter_child_nodes` takes several times as long."""
+    parts: list[ast.AST] = []
+    kind = type(node)
+    if kind not in _fields:
+        _fields[kind] = tuple(field for field in kind._fields if field not in NAMELESS)
+    for field in _fields[kind]:
+        value = getattr(node, field, None)
+        if isinstance(value, list):
+            parts += [item for item in value if isinstance(item, ast.AST)]
+        elif isinstance(value, ast.AST):
+            parts.append(value)
+    return parts
