@@ -15,10 +15,25 @@ import signal
 import socket
 import sys
 import warnings
+import weakref
 
 # Called last, as what a script registers before it imports anything would be.
 LAST = []
-atexit.register(lambda: [call() for call in LAST])
+# What all have is not taken down at each end: object by object, in memory that is copied for that, this takes
+# longer than most scripts run. A script about its end sets this, and ends as one that imports for itself.
+WHOLE_END = False
+# By name.
+SHARED = {}
+
+
+def end():
+    for call in LAST:
+        call()
+    if not WHOLE_END:
+        leave_shared()
+
+
+atexit.register(end)
 
 # Beyond the numbers of all files that a process is given.
 HIGH = 512
@@ -130,6 +145,27 @@ def code_of(words, folder):
         return compile(file.read(), kind, "exec"), kind
 
 
+def share():
+    """Called in the process that imports, when it has."""
+    SHARED.update(sys.modules)
+    for name in ("__main__", "builtins", "sys"):
+        del SHARED[name]
+    for call in list(weakref.finalize._registry):
+        call.atexit = False
+
+
+def leave_shared():
+    # A reference that nobody gives back.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(SHARED))
+    for name, module in SHARED.items():
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+    # When the interpreter has ended, in this order: not the libraries' own ends, which are registered before.
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)
+    libc.__cxa_atexit(libc.fflush, None, None)
+
+
 listening, living, *modules = sys.argv[1:]
 for name in modules:
     # What is not installed no script needs.
@@ -139,6 +175,7 @@ torch, forking = importlib.import_module("torch"), importlib.import_module("fork
 
 # What all have is neither looked through nor copied, by collections or at an end.
 gc.freeze()
+share()
 code, __file__ = become(*serve(socket.socket(fileno=int(listening)), int(living)))
 if code is None:
     name = __file__

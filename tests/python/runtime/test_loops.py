@@ -30,6 +30,7 @@ from shardwright.runtime.communication import watch
 watch.PATIENCE = 5.0
 how, folder = sys.argv[1:]
 if how == "steps":
+    WHOLE_END = True
     atexit.register(lambda: print("a group" if dist.is_initialized() else "no group"))
 
 
