@@ -20,7 +20,8 @@ pytestmark = pytest.mark.processes
 LIMIT = 30.0
 
 LOOP = """
-import atexit, sys, time
+import atexit, os, sys, time
+from pathlib import Path
 import torch, torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
@@ -61,6 +62,15 @@ def away():
     open(f"{folder}/{rank}", "w").write(str(time.time()))
 
 
+# The other rank, for so long at most.
+def outlive(seconds):
+    other = Path(folder, f"pid-{1 - rank}").read_text()
+    deadline = time.monotonic() + seconds
+    while Path("/proc", other).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+Path(folder, f"pid-{rank}").write_text(str(os.getpid()))
 steps(3)
 leaves = rank == (0 if how == "rank 0 ends" else 1)
 if leaves:
@@ -72,7 +82,7 @@ elif how in ("ends", "rank 0 ends"):
 elif how == "destroys":
     if leaves:
         dist.destroy_process_group()
-        time.sleep(10)
+        outlive(10)
     else:
         steps(2)
 elif how == "barrier":
@@ -98,7 +108,7 @@ elif how == "bad label, caught":
         steps(1)
     except IndexError:
         print("caught", flush=True)
-        time.sleep(15)
+        outlive(15)
 elif how == "backward twice":
     loss = model(x, labels)
     loss.backward()
