@@ -22,7 +22,7 @@ function comparedPlans() {
   const opened = h("div", { id: "opened", "aria-live": "polite" }, h("p", { class: "note" }, "Click a plan for the command that makes its page."));
   const open = (plan) => opened.replaceChildren(...sayPlan(plan, isChosen(plan)));
   return h("div", {},
-    card("Step time against memory", `${many(of.plans.length, "plan")} that were simulated`, scatter(of, isChosen, open)),
+    card("Step time against memory", `${many(of.plans.length, "plan")} that were simulated`, fitted((width) => scatter(of, isChosen, open, width)), legendOfPlans(of)),
     card("Plans", "the quickest first", opened, h("div", { id: "plans" }, table(columns, of.plans, { filter: (plan) => plan.plan.toLowerCase(), chosen: isChosen, onRow: open }))));
 }
 
@@ -49,8 +49,8 @@ function sensitivity() {
     h("div", { id: "sensitivity" }, of.words.map((words) => h("p", { class: "lead" }, words)), table(columns, of.rows)));
 }
 
-function scatter(of, isChosen, open) {
-  const [width, height, left, right, top, bottom] = [980, 420, 92, 24, 24, 46];
+function scatter(of, isChosen, open, width) {
+  const [height, left, right, top, bottom] = [width < 600 ? 340 : 420, 92, 24, 24, 46];
   const times = of.plans.map((plan) => plan.seconds);
   /* A bound that is far away would press all plans to the side. */
   const isNear = of.bound > 0 && Math.min(...times) / of.bound < 20;
@@ -67,10 +67,13 @@ function scatter(of, isChosen, open) {
     if (frontier.length === 0 || plan.memory[0] < frontier[frontier.length - 1].memory[0]) frontier.push(plan);
   }
   const steps = frontier.map((plan, at) => `${at ? `H ${x(plan.seconds)} V ${y(plan.memory[0])}` : `M ${x(plan.seconds)} ${y(plan.memory[0])}`}`).join(" ");
-  const marks = logTicks(Math.exp(a), Math.exp(b));
-  return h("div", {}, h("div", { class: "scroll" }, svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "plot", role: "img", id: "scatter", "aria-label": "Step time against memory" },
+  const marks = logTicks(Math.exp(a), Math.exp(b), width / 70);
+  /* Of marks that lie close together not all say what they are. */
+  const said = new Set();
+  for (const at of marks) if (said.size === 0 || x(at) - x([...said].at(-1)) > 56) said.add(at);
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "plot", role: "img", id: "scatter", "aria-label": "Step time against memory" },
     byteTicks(high, 6).map((at) => [svg("line", { class: "axis", x1: left, x2: width - right, y1: y(at), y2: y(at) }), svg("text", { class: "soft", x: left - 8, y: y(at) + 4, "text-anchor": "end" }, bytesOf(at))]),
-    marks.map((at) => [svg("line", { class: "axis", x1: x(at), x2: x(at), y1: top, y2: height - bottom }), svg("text", { class: "soft", x: x(at), y: height - bottom + 18, "text-anchor": "middle" }, timeOf(at))]),
+    marks.map((at) => [svg("line", { class: "axis", x1: x(at), x2: x(at), y1: top, y2: height - bottom }), said.has(at) && svg("text", { class: "soft", x: x(at), y: height - bottom + 18, "text-anchor": "middle" }, timeOf(at))]),
     there < high && [svg("line", { x1: left, x2: width - right, y1: y(there), y2: y(there), stroke: "var(--exposed)", "stroke-width": 2, "stroke-dasharray": "7 4" }), svg("text", { x: width - right, y: y(there) - 6, "text-anchor": "end", class: "over", style: "fill: var(--exposed)" }, `a device has ${bytesOf(there)}`)],
     of.bound > 0 && !isNear && svg("text", { x: left + 6, y: top - 8, class: "over", style: "fill: var(--good)" }, `← lower bound ${timeOf(of.bound)}`),
     isNear && [svg("line", { x1: x(of.bound), x2: x(of.bound), y1: top, y2: height - bottom, stroke: "var(--good)", "stroke-width": 2 }), svg("text", { x: x(of.bound) + 6, y: top + 10, class: "over", style: "fill: var(--good)" }, "lower bound")],
@@ -78,15 +81,20 @@ function scatter(of, isChosen, open) {
     of.plans.map((plan) => told(svg("circle", { onclick: () => open(plan), cx: x(plan.seconds), cy: y(plan.memory[0]), r: isChosen(plan) ? 8 : 5, style: `fill: ${isChosen(plan) ? "var(--backward)" : plan.fits ? "var(--p0)" : "var(--exposed)"}; fill-opacity: ${isChosen(plan) ? 1 : 0.6}; stroke: var(--card); cursor: pointer` }),
       () => [h("b", {}, plan.plan), facts([["step", timeOf(plan.seconds)], ["memory", bytesOf(plan.memory[0])], ["micro-batches", `${plan.micro_batches}`], ["fits", plan.fits ? "yes" : "no"]], {})])),
     svg("text", { class: "soft", x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, "step time"),
-    svg("text", { class: "soft", x: 10, y: height / 2, transform: `rotate(-90 10 ${height / 2})`, "text-anchor": "middle" }, "memory of the fullest device"))),
-  legend([["var(--backward)", "this plan"], ["var(--p0)", "other plans"], ...(of.plans.some((plan) => !plan.fits) ? [["var(--exposed)", "does not fit"]] : []), ["var(--accent)", "frontier: none is quicker with less memory"]]));
+    svg("text", { class: "soft", x: 10, y: height / 2, transform: `rotate(-90 10 ${height / 2})`, "text-anchor": "middle" }, "memory of the fullest device"));
 }
 
-/* 1, 2 and 5 of each power of ten. */
-function logTicks(from, to) {
+function legendOfPlans(of) {
+  return legend([["var(--backward)", "this plan"], ["var(--p0)", "other plans"], ...(of.plans.some((plan) => !plan.fits) ? [["var(--exposed)", "does not fit"]] : []), ["var(--accent)", "frontier: none is quicker with less memory"]]);
+}
+
+/* 1, 2 and 5 of each power of ten, or the powers alone where these are too many. */
+function logTicks(from, to, most) {
   const found = [];
   for (let power = 10 ** Math.floor(Math.log10(from)); power <= to; power *= 10) {
-    for (const by of [1, 2, 5]) if (by * power >= from && by * power <= to) found.push(by * power);
+    for (const by of [1, 2, 5]) if (by * power >= from && by * power <= to) found.push({ by, at: by * power });
   }
-  return found.length > 1 ? found : ticks(from, to, 4);
+  const powers = found.filter(({ by }) => by === 1);
+  const shown = (found.length > most && powers.length > 1 ? powers : found).map(({ at }) => at);
+  return shown.length > 1 ? shown : ticks(from, to, 4);
 }

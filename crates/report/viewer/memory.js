@@ -8,7 +8,7 @@ function memory() {
   const shown = known.slice(0, 64);
   const heads = h("div", { class: "tools", role: "group", "aria-label": "Devices" });
   function open(of) {
-    place.replaceChildren(chart(of), legend(purposesOf(of)));
+    place.replaceChildren(fitted((width) => chart(of, width)), legend(purposesOf(of)));
     side.replaceChildren(...peakOf(of));
     [...heads.children].forEach((head, at) => head.setAttribute("aria-pressed", shown[at] === of));
   }
@@ -56,9 +56,9 @@ function areas(steps, x, y) {
   });
 }
 
-function chart(of) {
+function chart(of, width) {
   const steps = stacked(of);
-  const [width, height, left, right, top, bottom] = [980, 420, 74, 16, 18, 28];
+  const [height, left, right, top, bottom] = [width < 600 ? 300 : 420, 74, 16, 18, 28];
   const whole = DATA.timeline.seconds / TICK;
   const most = Math.max(...steps.map(totalOf));
   const isNear = of.there < most * 1.8;
@@ -73,7 +73,7 @@ function chart(of) {
       svg("line", { class: "axis", x1: left, x2: width - right, y1: y(at), y2: y(at) }),
       svg("text", { class: "soft", x: left - 8, y: Number(y(at)) + 4, "text-anchor": "end" }, bytesOf(at))]),
     areas(steps, x, y),
-    ticks(0, whole, 7).map((at) => svg("text", { class: "soft", x: x(at), y: height - 8, "text-anchor": at === 0 ? "start" : "middle" }, timeOf(at * TICK))),
+    ticks(0, whole, Math.min(7, Math.floor(width / 100))).map((at) => svg("text", { class: "soft", x: x(at), y: height - 8, "text-anchor": at === 0 ? "start" : width - x(at) < 30 ? "end" : "middle" }, timeOf(at * TICK))),
     isNear && [svg("line", { x1: left, x2: width - right, y1: y(of.there), y2: y(of.there), stroke: "var(--exposed)", "stroke-width": 2, "stroke-dasharray": "7 4" }),
       svg("text", { x: width - right - 4, y: Number(y(of.there)) - 5, "text-anchor": "end", class: "over", style: "fill: var(--exposed)" }, `the device has ${bytesOf(of.there)}`)],
     svg("circle", { cx: middle, cy: y(totalOf(peak)), r: 5, fill: "var(--card)", stroke: "var(--ink)", "stroke-width": 2 }),
@@ -89,7 +89,7 @@ function chart(of) {
     tip.show(event, h("b", {}, `${bytesOf(totalOf(step))} at ${timeOf(at * TICK)}`), facts(byPurpose(step.bytes), {}));
   });
   picture.addEventListener("mouseleave", () => { cursor.setAttribute("visibility", "hidden"); tip.hide(); });
-  return h("div", { class: "scroll" }, picture);
+  return picture;
 }
 
 function byPurpose(bytes) {

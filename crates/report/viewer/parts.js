@@ -27,6 +27,20 @@ function card(title, more, ...children) {
   return h("div", { class: "card" }, title && h("h2", {}, title, more && h("small", {}, more)), ...children);
 }
 
+/* A picture that is drawn for the width that it has, so that its words stay as large as all others. */
+function fitted(draw) {
+  const most = 980;
+  let width = most;
+  const frame = h("div", {}, draw(width));
+  new ResizeObserver(([{ contentRect }]) => {
+    const now = Math.max(260, Math.min(most, Math.round(contentRect.width)));
+    if (contentRect.width === 0 || now === width) return;
+    width = now;
+    frame.replaceChildren(draw(width));
+  }).observe(frame);
+  return frame;
+}
+
 /* A colour as the theme has it. */
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

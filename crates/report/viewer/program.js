@@ -80,6 +80,12 @@ const emittedOf = (() => {
   };
 })();
 
+/* The operators of an instruction, in its order. Most follow each other; of those that do not, all are listed. */
+function computedBy(code, instr) {
+  const [, first, count] = code.instrs.slice(3 * instr, 3 * instr + 3);
+  return code.apart[instr] ?? Array.from({ length: count }, (_, at) => first + at);
+}
+
 /* Which operators stand in which lines of the emitted file. */
 function linksOf(number) {
   const codes = DATA.timeline.codes[number];
@@ -87,15 +93,14 @@ function linksOf(number) {
   const byOperator = new Map();
   const add = (map, key, value) => { const known = map.get(key) ?? []; if (!known.includes(value)) known.push(value); map.set(key, known); };
   DATA.program.roles[number].lines.forEach((lines, code) => lines.forEach((line, instr) => {
-    const [, first, count] = codes[code].instrs.slice(3 * instr, 3 * instr + 3);
     const [own, ...inside] = Array.isArray(line) ? line : [line];
-    if (own === 0 || first < 0) return;
-    for (let operator = first; operator < first + count && operator < DATA.operators.length; operator++) {
-      const at = inside[operator - first];
+    if (own === 0) return;
+    computedBy(codes[code], instr).forEach((operator, number) => {
+      const at = inside[number];
       if (at) { add(byLine, at, operator); add(byOperator, operator, at); }
       add(byLine, own, operator);
       add(byOperator, operator, own);
-    }
+    });
   }));
   return { byLine, byOperator };
 }

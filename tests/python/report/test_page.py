@@ -338,6 +338,48 @@ def test_lines_of_the_model_stand_above_their_operators(small: Path) -> None:
         assert browser.errors == []
 
 
+MASKED = """
+import torch
+
+
+class Masked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(4))
+
+    def forward(self, x):
+        mask = torch.ones(64, 64).tril()
+        for layer in self.layers:
+            x = layer(x) * mask
+        return x.sum()
+
+
+def masked():
+    return Masked(), (torch.ones(64, 64),)
+"""
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_a_call_is_linked_with_operators_that_do_not_follow_each_other(tmp_path: Path) -> None:
+    (tmp_path / "masked.py").write_text(MASKED)
+    model, page = f"{tmp_path / 'masked.py'}:masked", tmp_path / "page.html"
+    assert main(["report", model, "--plan", "stages:2", "--cluster", "h200:2", "-o", str(page)]) == 0
+    with Browser(*SIZES[0]) as browser:
+        browser.open(page)
+        show(browser, "program")
+        links = browser.ask(
+            "[...linksOf(1).byOperator].map(([operator, lines]) => [operatorOf(operator).name,"
+            " lines.map((line) => DATA.program.roles[1].text.split('\\n')[line - 1].trim())])"
+        )
+        assert browser.errors == []
+    # The second stage makes the mask, too, and has none of the first two layers.
+    lines = {name: [line for line in own if "run." not in line] for name, own in links}
+    assert set(lines) == {"ones", "mask", "mul_1", "linear_2", "mul_2", "linear_3", "x_1", "sum"}
+    for name, word in {"mask": "torch.tril", "linear_3": "F.linear", "x_1": "*", "sum": ".sum()"}.items():
+        assert len(lines[name]) == 1 and word in lines[name][0], lines
+
+
 def pick_linear(browser: Browser) -> None:
     """The operator of a module, which is opened before if it is folded."""
     show(browser, "model")
@@ -395,6 +437,27 @@ def test_it_has_room_in_windows_of_all_sizes_and_at_night(browser: Browser) -> N
             assert wide <= size[0], f"{view} is {wide} wide in {size}"
     browser.dark()
     assert browser.ask("getComputedStyle(document.body).backgroundColor") != light
+
+
+@pytest.mark.slow
+@in_a_browser
+@pytest.mark.parametrize(("view", "chart"), [("memory", "memory-chart"), ("compare", "scatter")])
+def test_charts_are_drawn_for_narrow_windows(browser: Browser, view: str, chart: str) -> None:
+    browser.resize(400, 800)
+    show(browser, view)
+    browser.drawn()
+    wide, scale, outside = browser.ask(
+        f"(() => {{ const it = document.getElementById('{chart}'), box = it.getBoundingClientRect();"
+        " const outside = [...it.querySelectorAll('text')].filter((text) => {"
+        " const own = text.getBoundingClientRect();"
+        " return own.left < box.left - 1 || own.right > box.right + 1; });"
+        " return [box.right, box.width / it.viewBox.baseVal.width, outside.map((it) => it.textContent)]; })()"
+    )
+    assert wide <= 400 and outside == []
+    assert scale == pytest.approx(1, abs=0.01), "words are as large as in a wide window"
+    browser.resize(*SIZES[0])
+    browser.drawn()
+    assert browser.ask(f"document.getElementById('{chart}').viewBox.baseVal.width") > 700
 
 
 @pytest.mark.slow

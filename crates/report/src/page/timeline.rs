@@ -55,42 +55,51 @@ fn moved(subject: &Subject<'_>, tracks: &Tracks) -> Moved {
     moved
 }
 
-/// Of a role: block, pass, of each instruction its kind, its first operator or -1, and how many it has; and of those that
-/// communicate by their numbers the bytes and the share of the link.
+/// Of a role: block, pass, of each instruction its kind, its first operator or -1, and how many it has. By their numbers,
+/// of instructions whose operators do not follow each other, all of them; of those that communicate, the bytes and the
+/// share of the link.
 fn codes(program: &Program, rewritten: &Graph, role: usize, moved: &Moved) -> Vec<Value> {
     let body = &program.roles[role].body;
-    let calls: BTreeMap<CallId, (OpId, usize)> =
-        body.calls().filter_map(|call| Some((call.id, (call.ops.first()?.op, call.ops.len())))).collect();
+    let calls: BTreeMap<CallId, Vec<OpId>> =
+        body.calls().map(|call| (call.id, call.ops.iter().map(|op| op.op).collect())).collect();
     let json = |(at, code): (usize, &program::Code)| {
         let instr = |(number, instr): (usize, &Instr)| {
-            let known = || Some((moved.get(&(role, at as i64, number))?.op?, 1));
-            let named = operators(rewritten, body, &calls, instr).or_else(known);
-            let (first, count) = named.map_or((-1, 0), |(op, count)| (i64::from(op.0), count as i64));
-            [instr.kind() as i64, first, count]
+            let mut ops = operators(rewritten, body, &calls, instr);
+            if ops.is_empty() {
+                ops.extend(moved.get(&(role, at as i64, number)).and_then(|sent| sent.op));
+            }
+            (instr.kind() as i64, ops)
         };
-        let instrs: Vec<i64> = code.instrs.iter().enumerate().flat_map(instr).collect();
+        let instrs: Vec<(i64, Vec<OpId>)> = code.instrs.iter().enumerate().map(instr).collect();
+        let apart: serde_json::Map<String, Value> = (instrs.iter().enumerate())
+            .filter(|(_, (_, ops))| ops.windows(2).any(|pair| pair[1].0 != pair[0].0 + 1))
+            .map(|(number, (_, ops))| (number.to_string(), ops.iter().map(|op| op.0).collect()))
+            .collect();
+        let first = |ops: &[OpId]| ops.first().map_or(-1, |op| i64::from(op.0));
+        let instrs: Vec<i64> =
+            instrs.iter().flat_map(|(kind, ops)| [*kind, first(ops), ops.len() as i64]).collect();
         let of_code = moved.range((role, at as i64, 0)..(role, at as i64 + 1, 0));
         let sent: serde_json::Map<String, Value> =
             of_code.map(|((_, _, number), it)| (number.to_string(), json!([it.bytes, it.share]))).collect();
-        json!({ "block": code.block, "pass": code.pass.name(), "instrs": instrs, "sent": sent })
+        json!({ "block": code.block, "pass": code.pass.name(), "instrs": instrs, "apart": apart, "sent": sent })
     };
     body.codes.iter().enumerate().map(json).collect()
 }
 
-/// The first operator of what an instruction computes or copies, and how many it computes.
+/// The operators that an instruction computes, or of which it copies the result.
 fn operators(
     rewritten: &Graph,
     body: &Body,
-    calls: &BTreeMap<CallId, (OpId, usize)>,
+    calls: &BTreeMap<CallId, Vec<OpId>>,
     instr: &Instr,
-) -> Option<(OpId, usize)> {
+) -> Vec<OpId> {
     match instr {
-        Instr::Call(call) => calls.get(&call.id).copied(),
-        Instr::Grad(grad) => calls.get(&grad.call).copied(),
+        Instr::Call(call) => calls.get(&call.id).cloned().unwrap_or_default(),
+        Instr::Grad(grad) => calls.get(&grad.call).cloned().unwrap_or_default(),
         Instr::Slice(_) | Instr::Add { .. } => {
-            let written = instr.writes().next()?;
-            Some((rewritten.producer(body.buf(written).tensor)?.0, 1))
+            let producer = |written| Some(rewritten.producer(body.buf(written).tensor)?.0);
+            instr.writes().next().and_then(producer).into_iter().collect()
         }
-        _ => None,
+        _ => vec![],
     }
 }
