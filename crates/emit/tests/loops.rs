@@ -97,6 +97,151 @@ fn two_layers_are_a_loop_too() {
     assert_eq!(loops, ["    for n in range(1, 3):", "    for n in reversed(range(1, 3)):"], "{text}");
 }
 
+/// Layers with what is added and activated between them in one call.
+fn between(count: usize) -> (Graph, Program) {
+    between_of(count, false)
+}
+
+/// Of which that call also reads a value of before them all, or not.
+fn between_of(count: usize, is_masked: bool) -> (Graph, Program) {
+    let mut text = String::from("model \"Net\"\n");
+    for layer in 0..count {
+        text += &format!(
+            "module \"h.{layer}\" \"Layer\"\nmodule \"h.{layer}.up\" \"Linear\"\nmodule \"h.{layer}.down\" \"Linear\"\n"
+        );
+    }
+    text += "input %x f64[8,8] 0\n";
+    for layer in 0..count {
+        text += &format!(
+            "param %u{layer} f64[8,8] \"h.{layer}.up.weight\"\nparam %d{layer} f64[8,8] \"h.{layer}.down.weight\"\n"
+        );
+    }
+    if is_masked {
+        text += "op %m f64[8,8] = aten.neg.default(%x) in \"\" at \"net.py:1\"\n";
+    }
+    text += "op %e f64[8,8] = aten.mul.Tensor(%x, 2) in \"\" at \"net.py:1\"\n\
+             op %r0 f64[8,8] = aten.relu.default(%e) in \"h.0\" at \"net.py:2\"\n";
+    for layer in 0..count {
+        let from = layer.checked_sub(1).map_or("e".to_owned(), |before| format!("s{before}"));
+        text += &format!(
+            "op %a{layer} f64[8,8] = aten.linear.default(%r{layer}, %u{layer}) in \"h.{layer}.up\" at \"net.py:3\"\n\
+             op %b{layer} f64[8,8] = aten.linear.default(%a{layer}, %d{layer}) in \"h.{layer}.down\" at \"net.py:4\"\n\
+             op %s{layer} f64[8,8] = aten.add.Tensor(%{from}, %b{layer}) in \"h.{layer}\" at \"net.py:5\"\n"
+        );
+        if layer + 1 < count {
+            let activated = if is_masked {
+                format!("aten.mul.Tensor(%s{layer}, %m)")
+            } else {
+                format!("aten.relu.default(%s{layer})")
+            };
+            text += &format!("op %r{0} f64[8,8] = {activated} in \"h.{0}\" at \"net.py:2\"\n", layer + 1);
+        }
+    }
+    text += &format!(
+        "op %loss f64[] = aten.sum.default(%s{}) in \"\" at \"net.py:6\"\noutput %loss\n",
+        count - 1
+    );
+    let graph = graph(&text);
+    let mut b = Builder::new(&graph);
+    let mut next = 0;
+    let mut call = |b: &mut Builder<'_>, length: u32, outputs: &[&str]| {
+        b.call(next..next + length, outputs, |_| {});
+        next += length;
+    };
+    if is_masked {
+        call(&mut b, 3, &["m", "e", "r0"]);
+    } else {
+        call(&mut b, 2, &["e", "r0"]);
+    }
+    for layer in 0..count {
+        for name in ["a", "b"] {
+            let name = format!("{name}{layer}");
+            call(&mut b, 1, &[&name]);
+            let (from, to) = (b.named(&name), b.buf(b.id(&name)));
+            let how = How::AllReduce(Reduction::Sum);
+            let (from, to) = (vec![from], vec![to]);
+            b.forward(Instr::Collective(Collective { how, group: GroupingId(0), from, to, overlaps: false }));
+        }
+        if layer + 1 < count {
+            call(&mut b, 2, &[&format!("s{layer}"), &format!("r{}", layer + 1)]);
+        }
+    }
+    call(&mut b, 2, &["loss"]);
+    b.outputs();
+    let role = b.role(0..2);
+    let mut made = program(&graph, 2);
+    made.groupings = vec![vec![vec![RankId(0), RankId(1)]]];
+    made.roles.push(role);
+    (graph, made)
+}
+
+#[test]
+fn what_stands_between_layers_is_below_a_condition_in_their_loop() {
+    for count in [2, 3, 7] {
+        let (graph, made) = between(count);
+        let text = stable(&graph, &made).remove(0).text;
+        let first = format!("    for n in range({count}):\n        up_part = run.call(up, p.h[n].up, ");
+        let condition = format!("        if n < {}:\n            # h\n", count - 1);
+        assert!(text.contains(&first) && text.contains(&condition), "{text}");
+        assert_eq!(text.matches("run.all_reduce(").count(), 2, "{text}");
+    }
+    insta::assert_snapshot!(stable(&between(2).0, &between(2).1)[0].text);
+}
+
+#[test]
+fn what_would_be_kept_through_the_last_layer_is_in_no_loop() {
+    let text = |count| {
+        let (graph, made) = between_of(count, true);
+        stable(&graph, &made).remove(0).text
+    };
+    assert!(!text(2).contains("for n in"), "{}", text(2));
+    let peeled = text(4);
+    assert!(peeled.contains("for n in range(3):") && !peeled.contains("if n <"), "{peeled}");
+}
+
+#[test]
+fn a_call_with_all_of_a_layer_and_a_part_of_the_next_is_given_both() {
+    let (graph, _) = between(2);
+    let mut b = Builder::new(&graph);
+    b.call(0..1, &["e"], |_| {});
+    b.call(1..7, &["s0", "a1"], |_| {});
+    b.call(7..10, &["loss"], |_| {});
+    b.outputs();
+    let mut made = program(&graph, 1);
+    made.roles.push(b.role(0..1));
+    let text = stable(&graph, &made).remove(0).text;
+    for line in ["def net_h(p, e):", "= layer(p.h[0], e)", ", p.h[1].up.weight)", "run.call(net_h, p, e)"] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+}
+
+#[test]
+fn refused_conditions_in_loops() {
+    let edits = [
+        ("if n < 2:", "if n < 3:"),
+        ("if n < 2:", "if n < 1:"),
+        ("if n < 2:", "if n > 0:"),
+        ("if n < 2:", "if n:"),
+        ("if n < 2:", "if n + 1:"),
+        ("if n < 2:", "if m < 2:"),
+        ("if n < 2:", "if x < 2:"),
+        ("if n < 2:", "if n <= 2:"),
+    ];
+    let (graph, made) = between(3);
+    for (from, to) in edits {
+        let mut files = stable(&graph, &made);
+        assert!(files[0].text.contains(from), "{from}: {}", files[0].text);
+        files[0].text = files[0].text.replacen(from, to, 1);
+        if let Ok(read) = read(&graph, &files) {
+            assert_ne!(emit::canonical(&read), emit::canonical(&made), "{to}");
+        }
+    }
+    let mut files = stable(&graph, &made);
+    files[0].text =
+        files[0].text.replacen("    loss = run.call(", "    if 0 < 1:\n        loss = run.call(", 1);
+    assert!(read(&graph, &files).is_err(), "outside of a loop");
+}
+
 /// All of a graph in one call.
 fn one_call(graph: &Graph) -> Program {
     let mut b = Builder::new(graph);

@@ -288,6 +288,12 @@ impl<'a> Reader<'a> {
                         instrs.push(self.instr(scope, stmt, sizes, true)?);
                     }
                 }
+                // Of a loop, by its counter.
+                StmtKind::If(Expr::Bool(goes_on), inner) if self.in_loop => {
+                    if *goes_on {
+                        instrs.extend(self.instrs(scope, inner, sizes)?);
+                    }
+                }
                 StmtKind::For { target, values, body } => {
                     let outside = std::mem::replace(&mut self.in_loop, true);
                     let is_known = scope.contains_key(target);

@@ -107,6 +107,11 @@ fn counted<'a>(expr: &Expr<'a>, counter: &str, value: i64) -> Expr<'a> {
 
 fn computed<'a>(operator: &'static str, a: Expr<'a>, b: Expr<'a>) -> Expr<'a> {
     if let (Expr::Int(x), Expr::Int(y)) = (&a, &b) {
+        match operator {
+            "<" => return Expr::Bool(x < y),
+            ">" => return Expr::Bool(x > y),
+            _ => {}
+        }
         let result = match operator {
             "+" => x.checked_add(*y),
             "-" => x.checked_sub(*y),

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use program::Kind;
 
@@ -12,6 +13,8 @@ use crate::python::{Expr, Stmt, StmtKind};
 const WORTH: usize = 6;
 /// A line that moves data, by itself, is worth a loop where there are so many: two or three of them read better.
 const MESSAGES: usize = 4;
+/// One line may stand between iterations of so many lines, and not after the last one.
+const AROUND: usize = 3;
 /// So many places are tried for one loop.
 const TRIES: usize = 400;
 
@@ -27,8 +30,10 @@ pub(super) enum Slot<'s, 'a> {
 /// What a number is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Number {
-    /// An index of `p`, `p.h[3]`, or which of a function's calls it is.
+    /// An index of `p`, `p.h[3]`.
     Index,
+    /// Which of a function's calls it is.
+    At,
     /// An argument of a call, of a method of `run` or of a function.
     Given,
     Other,
@@ -76,7 +81,7 @@ fn in_expr<'a>(expr: &mut Expr<'a>, number: Number, see: &mut dyn FnMut(Slot<'_,
             in_expr(&mut call.function, number, see);
             call.args.iter_mut().for_each(|arg| in_expr(arg, kind_of(arg), see));
             for (name, arg) in &mut call.kwargs {
-                let kind = if *name == AT && given == Number::Given { Number::Index } else { kind_of(arg) };
+                let kind = if *name == AT && given == Number::Given { Number::At } else { kind_of(arg) };
                 in_expr(arg, kind, see);
             }
         }
@@ -100,6 +105,15 @@ fn moves(stmt: &Stmt<'_>) -> bool {
     }
 }
 
+/// The function that `run.call` or `run.grad` is given.
+fn called(stmt: &Stmt<'_>) -> Option<String> {
+    let (StmtKind::Assign { value, .. } | StmtKind::Expr(value)) = &stmt.kind else { return None };
+    match value {
+        Expr::Call(call) => call.args.first().and_then(Expr::root).map(str::to_owned),
+        _ => None,
+    }
+}
+
 /// Whether it is a function of the file, or a method of `run`.
 fn is_named(function: &Expr<'_>) -> bool {
     matches!(function, Expr::Name(_)) || function.root() == Some("run")
@@ -110,6 +124,8 @@ pub(super) struct RepeatedLines {
     pub(super) start: usize,
     pub(super) length: usize,
     pub(super) count: usize,
+    /// So many lines at the end of an iteration are not in the last one: they stand between two.
+    pub(super) between: usize,
     /// For each number of a turn's lines how much it grows from turn to turn.
     pub(super) steps: Vec<i64>,
     /// The names of one value in all turns, with that which it has before them.
@@ -124,7 +140,17 @@ pub(super) struct RepeatedLines {
 
 impl RepeatedLines {
     pub(super) fn saves(&self) -> usize {
-        (self.count - 1) * self.length
+        self.total() - self.length
+    }
+
+    /// How many lines there are, written out.
+    pub(super) fn total(&self) -> usize {
+        self.count * self.length - self.between
+    }
+
+    /// The counter in the last iteration.
+    pub(super) fn last(&self) -> i64 {
+        self.first + self.sign() * (i64::try_from(self.count).unwrap_or(0) - 1)
     }
 
     pub(super) fn sign(&self) -> i64 {
@@ -176,6 +202,10 @@ pub(super) struct Lines {
     made: HashMap<String, usize>,
     /// Which lines move data, and compute nothing.
     moves: Vec<bool>,
+    /// Which lines say something, and do nothing.
+    comment_only: Vec<bool>,
+    /// The functions that lines call.
+    called: Vec<Option<String>>,
     of: LinesOf,
 }
 
@@ -202,7 +232,10 @@ impl Lines {
         }
         let mut known: HashMap<String, usize> = HashMap::new();
         let moves = stmts.iter().map(moves).collect();
-        let mut lines = Lines { shapes: vec![], items: vec![], comments: vec![], made, moves, of };
+        let called = stmts.iter().map(called).collect();
+        let comment_only = stmts.iter().map(|stmt| stmt.kind == StmtKind::Comment).collect();
+        let (shapes, items, comments) = (vec![], vec![], vec![]);
+        let mut lines = Lines { shapes, items, comments, made, moves, comment_only, called, of };
         for stmt in stmts {
             let mut blank = stmt.clone();
             let mut items = vec![];
@@ -249,7 +282,7 @@ impl Lines {
 
     fn search(&self, low: usize, high: usize, loops: &mut Vec<RepeatedLines>) {
         let Some(best) = self.best(low, high) else { return };
-        let (start, end) = (best.start, best.start + best.length * best.count);
+        let (start, end) = (best.start, best.start + best.total());
         loops.push(best);
         self.search(low, start, loops);
         self.search(end, high, loops);
@@ -258,13 +291,13 @@ impl Lines {
     /// The loop that saves most; of several that save the same, the one whose turns are one layer each.
     fn best(&self, low: usize, high: usize) -> Option<RepeatedLines> {
         let mut places = self.places(low, high);
-        places.sort_by_key(|(start, length, count)| (Reverse((count - 1) * length), *start));
+        places.sort_by_key(|place| (Reverse(place.saves()), place.start));
         let mut best: Option<RepeatedLines> = None;
-        for (start, length, count) in places.into_iter().take(TRIES) {
-            if best.as_ref().is_some_and(|best| (count - 1) * length < best.saves()) {
+        for place in places.into_iter().take(TRIES) {
+            if best.as_ref().is_some_and(|best| place.saves() < best.saves()) {
                 break;
             }
-            let candidate = self.as_loop(start, length, count);
+            let candidate = self.as_loop(place);
             if candidate.as_ref().is_some_and(|new| best.as_ref().is_none_or(|best| new.mixed < best.mixed)) {
                 best = candidate;
             }
@@ -272,8 +305,8 @@ impl Lines {
         best
     }
 
-    /// Where lines of the same shapes follow each other: start, length and count of turns.
-    fn places(&self, low: usize, high: usize) -> Vec<(usize, usize, usize)> {
+    /// Where lines of the same shapes follow each other.
+    fn places(&self, low: usize, high: usize) -> Vec<Place> {
         let mut places = vec![];
         for length in 1..=(high - low) / 2 {
             let mut at = low;
@@ -284,8 +317,11 @@ impl Lines {
                 for count in [most, most.saturating_sub(1)] {
                     if count >= 2 {
                         let last = at + run + length - count * length;
-                        places.extend((at..=last).map(|start| (start, length, count)));
+                        places.extend((at..=last).map(|start| Place { start, length, count, between: 0 }));
                     }
+                }
+                if self.of == LinesOf::Code {
+                    self.places_with_between(at..at + run + length, length, &mut places);
                 }
                 at += run + 1;
             }
@@ -293,19 +329,44 @@ impl Lines {
         places
     }
 
+    /// Iterations of which the last one ends before what stands between them: one line, and what it is about.
+    fn places_with_between(&self, run: Range<usize>, length: usize, places: &mut Vec<Place>) {
+        for start in run.clone() {
+            let count = (run.end - start).div_ceil(length);
+            let mut between = count * length - (run.end - start);
+            if count < 2 || between >= length {
+                break;
+            }
+            while between > 0 && between < length && self.comment_only[start + length - between - 1] {
+                between += 1;
+            }
+            let lines = self.comment_only[start + length - between..start + length].iter();
+            if lines.filter(|is_comment| !**is_comment).count() == 1 && between + AROUND <= length {
+                places.push(Place { start, length, count, between });
+            }
+        }
+    }
+
     /// Whether lines of the same shapes are turns of a loop: numbers grow evenly, and each name is of the same
     /// turn, of the one before, or of before them all, in all turns.
     ///
     /// Operators, and lines that are few, are only looped over where they count layers and nothing else differs.
-    fn as_loop(&self, start: usize, length: usize, count: usize) -> Option<RepeatedLines> {
+    fn as_loop(&self, place: Place) -> Option<RepeatedLines> {
+        let Place { start, length, count, between } = place;
         if length == 1 && count < MESSAGES && self.moves[start] {
             return None;
         }
-        let strict = self.of == LinesOf::Called || (count - 1) * length < WORTH;
+        let strict = self.of == LinesOf::Called || place.saves() < WORTH;
         let rounds: Vec<Vec<&Item>> = (0..count)
-            .map(|iteration| self.items[start + iteration * length..][..length].iter().flatten().collect())
+            .map(|iteration| self.items[place.lines_of(iteration)].iter().flatten().collect())
             .collect();
-        are_of_one_kind(&rounds)?;
+        let same_kinds = |iteration: usize| {
+            let lines = place.lines_of(0).zip(place.lines_of(iteration));
+            lines.into_iter().all(|(a, b)| are_of_one_kind(&self.items[a], &self.items[b]))
+        };
+        if !(1..count).all(same_kinds) {
+            return None;
+        }
         let mut made: HashMap<&str, (usize, usize)> = HashMap::new();
         let mut values: Vec<Vec<String>> = vec![];
         for (iteration, items) in rounds.iter().enumerate() {
@@ -321,7 +382,7 @@ impl Lines {
         }
         let (mut steps, mut indices) = (vec![], vec![]);
         for (at, first) in rounds[0].iter().enumerate() {
-            let of_rounds: Vec<&Item> = rounds.iter().map(|items| items[at]).collect();
+            let of_rounds: Vec<&Item> = rounds.iter().filter_map(|items| items.get(at).copied()).collect();
             match first {
                 Item::Def(_) => {}
                 Item::Int(value, number) => {
@@ -330,20 +391,25 @@ impl Lines {
                         return None;
                     }
                     steps.push(step);
-                    let counts = *number == Number::Index && step.abs() == 1;
+                    let counts = matches!(number, Number::Index | Number::At) && step.abs() == 1;
                     indices.extend(counts.then_some((*value, step)));
                 }
                 Item::Use(name) => {
                     if let Some(carried) = source(&of_rounds, &made)? {
+                        if self.is_used_from(start + length, name) {
+                            return None;
+                        }
                         values[carried].push(name.clone());
                     }
                 }
             }
         }
+        self.lives_as_long(place, &made, &mut values)?;
         let mut repeated = RepeatedLines {
             start,
             length,
             count,
+            between,
             steps,
             values,
             first: 0,
@@ -351,25 +417,128 @@ impl Lines {
             of: self.of,
             mixed: 0,
         };
-        let numbered = self.numbered(start, length, count)?;
+        let numbered = self.numbered(place)?;
         let layers = !indices.is_empty() || (self.of == LinesOf::Code && !numbered.is_empty());
         if strict && !layers {
             return None;
         }
         indices.extend(numbered);
         repeated.count_by(&indices);
+        if count == 2 && between > 0 {
+            self.count_between(&mut repeated);
+        }
         Some(repeated)
+    }
+
+    /// `None` if what is read between two iterations would be kept through the last one, and is free there without a
+    /// loop. What an iteration makes is read behind the loop, too. What was before is read by each iteration, or has
+    /// the name of what is made in its place.
+    fn lives_as_long(
+        &self,
+        place: Place,
+        made: &HashMap<&str, (usize, usize)>,
+        values: &mut [Vec<String>],
+    ) -> Option<()> {
+        let between = place.between_lines();
+        let end = place.start + place.total();
+        let names = |lines: Range<usize>, is_made: bool| {
+            self.items[lines].iter().flatten().filter_map(move |item| match item {
+                Item::Use(name) if !is_made => Some(name),
+                Item::Def(name) if is_made => Some(name),
+                _ => None,
+            })
+        };
+        for name in names(between.clone(), false) {
+            let last = match made.get(name.as_str()) {
+                Some((0, number)) => values[*number].get(place.count - 1),
+                _ => values
+                    .iter()
+                    .find(|all| all[place.count - 1..].contains(name))
+                    .map(|all| &all[place.count - 2]),
+            };
+            if let Some(last) = last {
+                if !self.is_used_from(end, last) {
+                    return None;
+                }
+            } else if names(place.start..between.start, false).all(|other| other != name)
+                && !self.is_used_from(end, name)
+            {
+                if place.count > 2 {
+                    return None;
+                }
+                let mut free = names(between.clone(), true).filter_map(|new| made.get(new.as_str()));
+                let (_, number) = free.find(|(_, number)| {
+                    values[*number].len() == 1 && self.is_used_from(end, &values[*number][0])
+                })?;
+                values[*number].push(name.clone());
+            }
+        }
+        Some(())
+    }
+
+    /// What stands between two iterations is there once, so that its numbers may count at will: they do as those of
+    /// the iterations do.
+    fn count_between(&self, repeated: &mut RepeatedLines) {
+        let (first, sign) = (repeated.first, repeated.sign());
+        let end = repeated.start + repeated.length;
+        let mut paths: Vec<Vec<(i64, i64)>> = vec![];
+        let mut calls: Vec<(&str, i64)> = vec![];
+        let mut at = 0;
+        for line in repeated.start..end {
+            let is_between = line >= end - repeated.between;
+            let function = self.called[line].as_deref().unwrap_or_default();
+            let items = &self.items[line];
+            for path in items.chunk_by(|a, b| is_step(a) && is_step(b)) {
+                let numbers: Vec<(i64, Number)> = path.iter().filter_map(number_of).collect();
+                let steps = &mut repeated.steps[at..at + numbers.len()];
+                at += numbers.len();
+                match numbers[..] {
+                    [] => {}
+                    [(_, Number::At)] if is_between => {
+                        let same = calls.iter().find(|(known, _)| *known == function);
+                        steps[0] = same.map_or(0, |(_, step)| *step);
+                    }
+                    [(_, Number::At)] => calls.push((function, steps[0])),
+                    [(_, Number::Index), ..] if is_between => {
+                        let counts = |(own, known): (&(i64, Number), &(i64, i64))| match known.1 {
+                            0 => own.0 == known.0,
+                            step => step == sign && [first, first + sign].contains(&own.0),
+                        };
+                        let known = paths.iter().find(|known| {
+                            known.len() == numbers.len() && numbers.iter().zip(*known).all(counts)
+                        });
+                        steps
+                            .iter_mut()
+                            .zip(known.into_iter().flatten())
+                            .for_each(|(step, known)| *step = known.1);
+                    }
+                    [(_, Number::Index), ..] => {
+                        paths.push(
+                            numbers.iter().zip(&*steps).map(|((value, _), step)| (*value, *step)).collect(),
+                        );
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Whether a value is read in a line, or after it.
+    fn is_used_from(&self, line: usize, name: &str) -> bool {
+        let mut items = self.items.iter().skip(line).flatten();
+        items.any(|item| matches!(item, Item::Use(used) if used == name))
     }
 
     /// The numbers in comments of the first turn that grow or fall by one. `None` if some grow unevenly: one comment
     /// would not do for all turns.
-    fn numbered(&self, start: usize, length: usize, count: usize) -> Option<Vec<(i64, i64)>> {
+    fn numbered(&self, place: Place) -> Option<Vec<(i64, i64)>> {
         let mut all = vec![];
-        for at in start..start + length {
-            let iterations: Vec<&[i64]> =
-                (0..count).map(|iteration| &self.comments[at + iteration * length][..]).collect();
+        for at in 0..place.length {
+            let lines = (0..place.count).filter_map(|iteration| place.lines_of(iteration).nth(at));
+            let iterations: Vec<&[i64]> = lines.map(|line| &self.comments[line][..]).collect();
+            let Some(second) = iterations.get(1) else { continue };
             for (place, first) in iterations[0].iter().enumerate() {
-                let step = iterations[1][place] - first;
+                let step = second[place] - first;
                 let evenly = iterations.windows(2).all(|pair| pair[1][place] - pair[0][place] == step);
                 all.push(evenly.then_some((*first, step))?);
             }
@@ -379,7 +548,7 @@ impl Lines {
 
     /// What the lines of a loop make, in all turns.
     pub(super) fn made_in(&self, repeated: &RepeatedLines) -> impl Iterator<Item = &str> {
-        let lines = &self.items[repeated.start..repeated.start + repeated.length * repeated.count];
+        let lines = &self.items[repeated.start..][..repeated.total()];
         lines
             .iter()
             .flatten()
@@ -411,21 +580,61 @@ impl Lines {
     }
 }
 
-fn is_index(item: &Item) -> bool {
+/// Lines that may be a loop.
+#[derive(Clone, Copy)]
+struct Place {
+    start: usize,
+    length: usize,
+    count: usize,
+    between: usize,
+}
+
+impl Place {
+    fn saves(self) -> usize {
+        (self.count - 1) * self.length - self.between
+    }
+
+    fn total(self) -> usize {
+        self.count * self.length - self.between
+    }
+
+    /// What stands between the first two iterations.
+    fn between_lines(self) -> Range<usize> {
+        self.start + self.length - self.between..self.start + self.length
+    }
+
+    /// The lines of an iteration.
+    fn lines_of(self, iteration: usize) -> Range<usize> {
+        let start = self.start + iteration * self.length;
+        let missing = if iteration + 1 == self.count { self.between } else { 0 };
+        start..start + self.length - missing
+    }
+}
+
+fn number_of(item: &Item) -> Option<(i64, Number)> {
+    if let Item::Int(value, number) = item { Some((*value, *number)) } else { None }
+}
+
+/// Whether it is a number of a leaf's path.
+fn is_step(item: &Item) -> bool {
     matches!(item, Item::Int(_, Number::Index))
 }
 
+fn is_index(item: &Item) -> bool {
+    matches!(item, Item::Int(_, Number::Index | Number::At))
+}
+
 /// Whether lines have the same places. A gradient that is not taken has no name, and its line has a place less.
-fn are_of_one_kind(lines: &[Vec<&Item>]) -> Option<()> {
-    let kinds = |items: &[&Item]| items.iter().map(|item| std::mem::discriminant(*item)).collect::<Vec<_>>();
-    lines.iter().all(|items| kinds(items) == kinds(&lines[0])).then_some(())
+fn are_of_one_kind(a: &[Item], b: &[Item]) -> bool {
+    let same = |(a, b): (&Item, &Item)| std::mem::discriminant(a) == std::mem::discriminant(b);
+    a.len() == b.len() && a.iter().zip(b).all(same)
 }
 
 /// How much a number grows, if evenly.
 fn step(of_rounds: &[&Item]) -> Option<i64> {
     let values: Vec<i64> =
         of_rounds.iter().filter_map(|i| if let Item::Int(v, _) = i { Some(*v) } else { None }).collect();
-    let step = values[1] - values[0];
+    let step = values.get(1).map_or(0, |second| second - values[0]);
     values.windows(2).all(|pair| pair[1] - pair[0] == step).then_some(step)
 }
 
@@ -434,7 +643,7 @@ fn step(of_rounds: &[&Item]) -> Option<i64> {
 fn source(of_rounds: &[&Item], made: &HashMap<&str, (usize, usize)>) -> Option<Option<usize>> {
     let names: Vec<&str> =
         of_rounds.iter().filter_map(|i| if let Item::Use(n) = i { Some(n.as_str()) } else { None }).collect();
-    let made_at = |iteration: usize| made.get(names[iteration]).copied();
+    let made_at = |iteration: usize| made.get(*names.get(iteration)?).copied();
     match (made_at(0), made_at(1)) {
         (Some((0, number)), _) => {
             (0..names.len()).all(|iteration| made_at(iteration) == Some((iteration, number))).then_some(None)

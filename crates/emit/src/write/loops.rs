@@ -72,7 +72,7 @@ pub(super) fn apply<'n>(mut stmts: Vec<Stmt<'n>>, loops: &'n FoundLoops) -> Vec<
     let (mut out, mut at) = (vec![], 0);
     for repeated in &loops.loops {
         out.extend(rest.by_ref().take(repeated.start - at));
-        let all: Vec<Stmt<'n>> = rest.by_ref().take(repeated.length * repeated.count).collect();
+        let all: Vec<Stmt<'n>> = rest.by_ref().take(repeated.total()).collect();
         at = repeated.start + all.len();
         out.push(written(repeated, all, &loops.counter));
     }
@@ -111,7 +111,8 @@ fn renamed(
     classes.extend(lines.made().filter(|name| !in_loops.contains(name)).map(|name| vec![name]));
     classes.sort_by_key(|class| class.iter().filter_map(|name| lines.made_at(name)).min());
     let mut free = scope.without(lines.made());
-    let titles = titles(&classes, wanted);
+    let made_in_loops: HashSet<&str> = loops.iter().flat_map(|repeated| lines.made_in(repeated)).collect();
+    let titles = titles(&classes, &made_in_loops, wanted);
     let mut new = HashMap::new();
     for (class, title) in classes.iter().zip(&titles) {
         let name = free.fresh(title);
@@ -120,7 +121,6 @@ fn renamed(
     if !lines.mean_the_same(params, &new) {
         return None;
     }
-    let made_in_loops: HashSet<&str> = loops.iter().flat_map(|repeated| lines.made_in(repeated)).collect();
     for (class, title) in classes.iter().zip(&titles).filter(|(class, _)| class.len() > 1) {
         reuse(lines, &made_in_loops, params, class, title, &mut new);
     }
@@ -128,15 +128,21 @@ fn renamed(
 }
 
 /// What values would like to be called; what is not one thing in all turns has a letter.
-fn titles(classes: &[Vec<&str>], wanted: &HashMap<&str, &str>) -> Vec<String> {
+fn titles(classes: &[Vec<&str>], made_in_loops: &HashSet<&str>, wanted: &HashMap<&str, &str>) -> Vec<String> {
     let mut letters = UNNAMED.iter().filter(|letter| !wanted.values().any(|name| name == *letter));
     let mut title = |class: &Vec<&str>| {
-        let names: Vec<&str> = class.iter().map(|name| wanted.get(name).copied().unwrap_or(name)).collect();
-        if names.iter().all(|name| *name == names[0]) {
-            return names[0].to_owned();
+        let called = |name: &str| wanted.get(name).map_or_else(|| name.to_owned(), |name| (*name).to_owned());
+        let names: Vec<String> = class.iter().map(|name| called(name)).collect();
+        // What it is before the loop says less.
+        let mut inside = class.iter().filter(|name| made_in_loops.contains(**name)).map(|name| called(name));
+        if let Some(name) = inside.next().filter(|first| inside.all(|name| name == *first)) {
+            return name;
         }
-        if let Some(short) = names.iter().find(|name| UNNAMED.contains(name)) {
-            return (*short).to_owned();
+        if names.iter().all(|name| *name == names[0]) {
+            return names[0].clone();
+        }
+        if let Some(short) = names.iter().find(|name| UNNAMED.contains(&name.as_str())) {
+            return short.clone();
         }
         let all = |has: &dyn Fn(&str) -> bool| names.iter().all(|name| has(name));
         let before = if all(&|name| name.starts_with("g_")) { "g_" } else { "" };
@@ -192,7 +198,7 @@ fn reuse(
 fn written<'n>(repeated: &RepeatedLines, mut all: Vec<Stmt<'n>>, counter: &'n str) -> Stmt<'n> {
     let others: Vec<Stmt<'n>> = all.split_off(repeated.length);
     let mut steps = repeated.steps.iter();
-    let mut body = vec![];
+    let (mut body, mut between) = (vec![], vec![]);
     for (at, mut stmt) in all.into_iter().enumerate() {
         visit(&mut stmt, &mut |slot| {
             let Slot::Int(expr, _) = slot else { return };
@@ -201,12 +207,21 @@ fn written<'n>(repeated: &RepeatedLines, mut all: Vec<Stmt<'n>>, counter: &'n st
                 *expr = number(repeated, *value, step, counter);
             }
         });
-        stmt.comment = comment(repeated, stmt.comment.as_deref(), others[at].comment.as_deref(), counter);
+        // What is there once says what it says.
+        if let Some(other) = others.get(at) {
+            stmt.comment = comment(repeated, stmt.comment.as_deref(), other.comment.as_deref(), counter);
+        }
         if stmt.comment.is_some() || stmt.kind != StmtKind::Comment {
-            body.push(stmt);
+            let lines = if at < repeated.length - repeated.between { &mut body } else { &mut between };
+            lines.push(stmt);
         }
     }
-    let last = repeated.first + repeated.sign() * (i64::try_from(repeated.count).unwrap_or(0) - 1);
+    let last = repeated.last();
+    if !between.is_empty() {
+        let sides = (Expr::Name(counter), Expr::Int(last));
+        let goes_on = Expr::Binary(if repeated.falls { ">" } else { "<" }, Box::new(sides));
+        body.push(Stmt::new(StmtKind::If(goes_on, between)));
+    }
     let (low, high) = (repeated.first.min(last), repeated.first.max(last) + 1);
     let ends = if low == 0 { vec![Expr::Int(high)] } else { vec![Expr::Int(low), Expr::Int(high)] };
     let rising = Expr::Name("range").call(ends);

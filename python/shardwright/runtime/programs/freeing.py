@@ -7,6 +7,7 @@ turn, and a step would need far more memory than the same code with reused names
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -38,9 +39,19 @@ def _with_deletions(
         if isinstance(statement, ast.For):
             # What a turn starts with, the one before must leave; what none reads is freed behind the loop.
             start = _before(statement, still, names)
+            each, between = _iteration(statement)
+            if between and bound - start:
+                # The loop surely binds what is read behind it.
+                yield _deletion(sorted(bound - start), statement)
+                bound &= start
             inside = bound & start
             bound -= inside
-            statement.body = list(_with_deletions(statement.body, inside, start, kept, names))
+            needed = _after_iteration(between, start, still, names)
+            statement.body = [*_with_deletions(each, inside, needed, kept, names), *between]
+            for condition in between:
+                done = sorted((inside | _bound_by(condition, names)) - kept - start)
+                if done:
+                    condition.body.append(_deletion(done, condition))
             bound |= inside
         else:
             bound |= names.stored(statement) - kept
@@ -66,14 +77,48 @@ def _before(statement: ast.stmt, needed: set[str], names: _Names) -> set[str]:
     """The names that are read from this statement on, if those are needed after it."""
     if not isinstance(statement, ast.For):
         return (needed - names.stored(statement)) | names.read(statement)
+    each, between = _iteration(statement)
+    # Without a condition on the counter it may be that there is no iteration.
+    known: set[str] = set() if between else needed
     while True:
-        start = needed
-        for inner in reversed(statement.body):
+        start = _after_iteration(between, known, needed, names)
+        for inner in reversed(each):
             start = _before(inner, start, names)
-        start = start | needed | names.read(statement.iter)
-        if start == needed:
+        start = start | known | names.read(statement.iter)
+        if start == known:
             return start
-        needed = start
+        known = start
+
+
+def _iteration(loop: ast.For) -> tuple[list[ast.stmt], list[ast.If]]:
+    """What each iteration does, and what stands between two: below `if n < 3:`, at the end."""
+    *each, last = loop.body
+    return (each, [last]) if isinstance(last, ast.If) and _goes_on(loop, last.test) else (loop.body, [])
+
+
+def _goes_on(loop: ast.For, condition: ast.expr) -> bool:
+    """Whether a condition holds in all iterations of a loop but the last."""
+    bounds = re.fullmatch(r"(reversed\()?range\((?:(\d+), )?(\d+)\)\)?", ast.unparse(loop.iter))
+    if bounds is None:
+        return False
+    falls, low, high = bounds.groups()
+    counter = ast.unparse(loop.target)
+    last = f"{counter} > {int(low or 0)}" if falls else f"{counter} < {int(high) - 1}"
+    return ast.unparse(condition) == last
+
+
+def _after_iteration(between: list[ast.If], start: set[str], behind: set[str], names: _Names) -> set[str]:
+    """The names that are read after an iteration, if each starts with these, and those are read after all.
+
+    What stands between two iterations binds names for the next one; after the last there is none.
+    """
+    for condition in between:
+        start = (start - _bound_by(condition, names)) | names.read(condition)
+    return start | behind
+
+
+def _bound_by(condition: ast.If, names: _Names) -> set[str]:
+    return {name for inner in condition.body for name in names.stored(inner)}
 
 
 def _deletion(names: Sequence[str], statement: ast.stmt) -> ast.Delete:
