@@ -132,7 +132,8 @@ impl<'p> Layers<'p> {
             plan.recompute.extend(Some(&layer[choice.degree]).filter(|span| !span.is_empty()).cloned());
             plan.offload.extend(layer.last().filter(|_| choice.is_offloaded).cloned());
         }
-        plan.recompute.sort();
+        // As a plan has them: outer ones before those inside of them.
+        plan.recompute.sort_by(|a, b| (a[0], b.len()).cmp(&(b[0], a.len())));
         plan.offload.sort();
         plan
     }
