@@ -149,7 +149,8 @@ GRAPH_GUARD: dict[str, tuple[tuple[str, int], list[Change], str]] = {
         ("data:2 x megatron:2", 4),
         [
             ("    down = run.all_reduce(down_part, 0)", "    #"),
-            ("p.layers[1].norm_1, x, down,", "p.layers[1].norm_1, x, down_part,"),
+            ("p.layers[n + 1].norm_1, x, down,", "p.layers[n + 1].norm_1, x, down_part,"),
+            ("p.norm, x, down)", "p.norm, x, down_part)"),
         ],
         "SW0505",
     ),

@@ -94,6 +94,7 @@ NO_TENSORS = {
     "optimizers/groups.py resolve bool()",
     "optimizers/wholes.py Wholes.__bool__ bool()",
     "optimizers/wholes.py Wholes._fetch_gradients int()",
+    "programs/freeing.py _goes_on int()",
     "programs/program.py Program.blocks int()",
     "programs/program.py _role int()",
     "programs/program.py _rank int()",
