@@ -24,7 +24,10 @@ pub(crate) fn rows(
     best: f64,
     watch: &mut dyn FnMut(&str),
 ) -> Result<Vec<Evaluated>> {
-    let may_be_best = |candidate: &&Evaluated| is_open(candidate) && offload::once(candidate) < best;
+    // Of plans with names that do not fit, which ones are evaluated depends on how many are wanted.
+    let may_fit = |candidate: &Evaluated| candidate.fits() || candidate.reason.is_some();
+    let may_be_best =
+        |candidate: &&Evaluated| may_fit(candidate) && is_open(candidate) && offload::once(candidate) < best;
     let mut open: Vec<&Evaluated> = rows.iter().filter(may_be_best).collect();
     open.sort_by(|a, b| offload::once(a).total_cmp(&offload::once(b)));
     open.truncate(FEW);

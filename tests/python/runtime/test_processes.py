@@ -189,7 +189,8 @@ def _executed(body: Sequence[ast.stmt], turns: dict[str, int]) -> Iterator[tuple
             for value in eval(ast.unparse(statement.iter), dict(turns)):
                 yield from _executed(statement.body, {**turns, ast.unparse(statement.target): value})
         elif isinstance(statement, ast.If):
-            yield from _executed(statement.body, turns)
+            if eval(ast.unparse(statement.test), {"last": True, **turns}):
+                yield from _executed(statement.body, turns)
         else:
             yield from ((node, turns) for node in ast.walk(statement))
 
