@@ -10,13 +10,13 @@
 
 use std::collections::BTreeSet;
 
-use check::{Masters, Memory, held_as};
-use compiler::{Costs, with_optimizer};
+use check::{Memory, held_as};
+use compiler::with_optimizer;
 use diag::Result;
-use graph::{Source, Tensor, TensorId};
+use graph::{Source, TensorId};
 use rules::Cost;
 
-use super::{arriving, can_be_replaced};
+use super::can_be_replaced;
 use crate::Question;
 use crate::spmd::lies_in;
 
@@ -28,7 +28,7 @@ const NEAR: f64 = 1.02;
 const BISECTIONS: usize = 60;
 
 /// What backward needs of forward: of each operator in the graph's order.
-struct Needs {
+pub(super) struct Needs {
     ops: Vec<Need>,
     /// Bytes that backward needs of each value, by its memory; and of a value as a whole.
     needed: Vec<f64>,
@@ -51,15 +51,17 @@ struct States {
     optimizer: f64,
 }
 
-/// Seconds of a step, if it computes for so many with all that it needs at hand; `once_more` are those to run each operator once more
-/// with each micro-batch.
-pub(super) fn with_memory(question: &Question<'_>, computes: f64, once_more: &[f64]) -> Result<f64> {
+/// Seconds of a step, if it computes for so many with all that it needs at hand. So many bytes of parameters are trained.
+pub(super) fn with_memory(
+    question: &Question<'_>,
+    computes: f64,
+    needs: &Needs,
+    trained: u64,
+) -> Result<f64> {
     let devices = || (0..question.devices).map(|rank| question.cluster.device(rank));
     let memory: f64 = (0..question.devices).map(|rank| question.there(rank) as f64).sum();
     let link: f64 = devices().map(|device| device.host).sum();
-    let arriving = arriving(question);
-    let states = States::new(question, &arriving)?;
-    let needs = Needs::new(question, &arriving, once_more);
+    let states = States::new(question, trained)?;
     let all = needs.all();
     if states.params + states.optimizer + all <= memory {
         return Ok(computes);
@@ -74,7 +76,8 @@ pub(super) fn with_memory(question: &Question<'_>, computes: f64, once_more: &[f
         let over = (states.params + states.optimizer + kept - memory).max(0.0);
         let of_state = over.min(states.optimizer);
         let of_params = (over - of_state).min(states.params);
-        (2.0 * of_state + batches * of_params + 2.0 * batches * (over - of_state - of_params)) / link
+        let bytes = 2.0 * of_state + batches * of_params + 2.0 * batches * (over - of_state - of_params);
+        if bytes > 0.0 { bytes / link } else { 0.0 }
     };
     // The more is kept the less is recomputed, and the more offloaded.
     let (mut less, mut more) = (0.0, all);
@@ -86,16 +89,15 @@ pub(super) fn with_memory(question: &Question<'_>, computes: f64, once_more: &[f
 }
 
 impl States {
-    fn new(question: &Question<'_>, arriving: &[bool]) -> Result<Self> {
-        let graph = question.graph;
-        let (mut params, mut trained) = (0, 0);
-        let uses = graph.uses();
-        for tensor in graph.tensor_ids().filter(|id| !uses[id.index()].is_empty()) {
-            let Source::Param { frozen, .. } = graph.tensor(tensor).source else { continue };
-            let bytes = bytes_held(graph.tensor(tensor), question.masters);
-            params += bytes;
-            trained += if frozen || !arriving[tensor.index()] { 0 } else { bytes };
-        }
+    fn new(question: &Question<'_>, trained: u64) -> Result<Self> {
+        let (graph, uses) = (question.graph, question.graph.uses());
+        let held = |id: TensorId| {
+            let tensor = graph.tensor(id);
+            let is_held = matches!(tensor.source, Source::Param { .. }) && !uses[id.index()].is_empty();
+            let bytes = || tensor.numel().unsigned_abs() * held_as(tensor, question.masters).bytes() as u64;
+            if is_held { bytes() } else { 0 }
+        };
+        let params: u64 = graph.tensor_ids().map(held).sum();
         let memory = Memory { trained: (0, trained), ..Memory::default() };
         let optimizer = with_optimizer(&[memory], question.optimizer)?[0].total();
         Ok(Self { params: params as f64, optimizer: optimizer as f64 })
@@ -103,12 +105,11 @@ impl States {
 }
 
 impl Needs {
-    fn new(question: &Question<'_>, arriving: &[bool], once_more: &[f64]) -> Self {
-        let (graph, analysis) = (question.graph, question.analysis);
+    /// Of what operators cost as wholes, and seconds of a step to run each once more with each micro-batch.
+    pub(super) fn new(question: &Question<'_>, costs: &[Cost], once_more: &[f64]) -> Self {
+        let graph = question.graph;
         let wanted = compiler::wanted(graph, question.boundary);
-        let cost = |op| Costs::new(graph, analysis, op, arriving).whole().cost.clone();
-        let costs: Vec<Cost> = graph.op_ids().map(cost).collect();
-        let lies_in = lies_in(graph, &costs);
+        let lies_in = lies_in(graph, costs);
         let bytes = |tensor: TensorId| {
             (graph.tensor(tensor).numel().unsigned_abs() * graph.tensor(tensor).dtype.bytes() as u64) as f64
         };
@@ -135,15 +136,12 @@ impl Needs {
                     *needed = f64::max(*needed, whole[tensor.index()].min(whole[root.index()]));
                 }
             }
-            let roots = |all: &mut dyn Iterator<Item = TensorId>| {
-                let roots: BTreeSet<TensorId> = all.map(|tensor| lies_in[tensor.index()]).collect();
-                roots.into_iter().filter(is_made).collect::<Vec<_>>()
-            };
+            let roots: BTreeSet<TensorId> = read.iter().map(|tensor| lies_in[tensor.index()]).collect();
             let made = it.outputs.iter().flatten().filter(|tensor| lies_in[tensor.index()] == **tensor);
             ops.push(Need {
                 seconds: once_more[op.index()],
                 more: if is_known { cost.kept.more as f64 } else { 0.0 },
-                inputs: roots(&mut read.iter().copied()),
+                inputs: roots.into_iter().filter(is_made).collect(),
                 outputs: made.copied().collect(),
             });
         }
@@ -152,19 +150,21 @@ impl Needs {
 
     /// Bytes of all that backward needs.
     fn all(&self) -> f64 {
-        let outputs = self.ops.iter().flat_map(|op| &op.outputs).map(|tensor| self.needed[tensor.index()]);
-        outputs.sum::<f64>() + self.ops.iter().map(|op| op.more).sum::<f64>()
+        self.ops.iter().map(|op| self.bytes(op)).sum()
+    }
+
+    /// Bytes that backward needs of what an operator makes.
+    fn bytes(&self, op: &Need) -> f64 {
+        op.more + op.outputs.iter().map(|tensor| self.needed[tensor.index()]).sum::<f64>()
     }
 
     /// For each price of a byte seconds that kept bytes and what is recomputed cost together at least.
     fn lines(&self) -> Vec<(f64, f64)> {
         // At the price at which an operator's bytes cost as much as to run it, it may be one or the other.
-        let bytes =
-            |op: &Need| op.more + op.outputs.iter().map(|tensor| self.needed[tensor.index()]).sum::<f64>();
         let all = self
             .ops
             .iter()
-            .map(|op| (op.seconds, bytes(op)))
+            .map(|op| (op.seconds, self.bytes(op)))
             .filter(|(seconds, bytes)| *seconds > 0.0 && *bytes > 0.0);
         let mut prices: Vec<f64> = all.map(|(seconds, bytes)| seconds / bytes).collect();
         prices.sort_by(f64::total_cmp);
@@ -192,8 +192,4 @@ impl Needs {
         }
         flow
     }
-}
-
-fn bytes_held(tensor: &Tensor, masters: &Masters) -> u64 {
-    tensor.numel().unsigned_abs() * held_as(tensor, masters).bytes() as u64
 }

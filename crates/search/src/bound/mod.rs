@@ -16,8 +16,8 @@ use compiler::{Costs, Kinds, updated};
 use diag::Result;
 use graph::{Dtype, Graph, OpId, Source, TensorId};
 use plan::{On, OpPlan, Split};
-use rules::Kind;
 use rules::families::exchanged;
+use rules::{Cost, Kind};
 
 use crate::Question;
 
@@ -26,7 +26,10 @@ pub fn bound(question: &Question<'_>) -> Result<f64> {
     let devices: Vec<&Device> = (0..question.devices).map(|at| question.cluster.device(at)).collect();
     let kinds: Vec<&Device> = kinds(question.cluster, question.devices);
     let operators = Kinds::new(question.graph);
-    let work = work(question, &operators)?;
+    let needs_grad = arriving(question);
+    let costs_of = |op| Costs::new(question.graph, question.analysis, op, &needs_grad);
+    let mut costs: Vec<Costs<'_>> = question.graph.op_ids().map(costs_of).collect();
+    let work = work(question, &operators, &needs_grad, &mut costs)?;
     // For each kind how long it takes for each piece of work.
     let seconds: Vec<Vec<f64>> =
         kinds.iter().map(|kind| work.iter().map(|it| it.on(kind)).collect()).collect();
@@ -47,7 +50,10 @@ pub fn bound(question: &Question<'_>) -> Result<f64> {
             once_more[op.index()] = least(at);
         }
     }
-    memory::with_memory(question, total, &once_more)
+    let costs: Vec<Cost> = costs.iter_mut().map(|costs| costs.whole().cost.clone()).collect();
+    let needs = memory::Needs::new(question, &costs, &once_more);
+    let trained = trained(question.graph, question.masters, &needs_grad);
+    memory::with_memory(question, total, &needs, trained)
 }
 
 /// The different ones among the first devices.
@@ -87,14 +93,18 @@ impl RepeatedWork<'_> {
     }
 }
 
-fn work<'k>(question: &Question<'_>, operators: &'k Kinds) -> Result<Vec<RepeatedWork<'k>>> {
+fn work<'k>(
+    question: &Question<'_>,
+    operators: &'k Kinds,
+    needs_grad: &[bool],
+    costs: &mut [Costs<'_>],
+) -> Result<Vec<RepeatedWork<'k>>> {
     let graph = question.graph;
-    let needs_grad = arriving(question);
     let wanted = compiler::wanted(graph, question.boundary);
     let mut pieces = vec![];
     for op in graph.op_ids().filter(|op| wanted[op.index()]) {
-        let mut costs = Costs::new(graph, question.analysis, op, &needs_grad);
-        let share = if is_triangle(question, op, &mut costs) { 0.5 } else { 1.0 };
+        let costs = &mut costs[op.index()];
+        let share = if is_triangle(question, op, costs) { 0.5 } else { 1.0 };
         let cost = &costs.whole().cost;
         let dtype = graph.computes_in(op).unwrap_or(Dtype::F32);
         let has_own = can_be_replaced(question, op);
@@ -113,7 +123,7 @@ fn work<'k>(question: &Question<'_>, operators: &'k Kinds) -> Result<Vec<Repeate
         add(cost.flops, cost.forward, Direction::Forward);
         add(cost.gradients.iter().sum(), cost.backward, Direction::Backward);
     }
-    let bytes = updated(trained(graph, question.masters, &needs_grad), question.optimizer)? as f64;
+    let bytes = updated(trained(graph, question.masters, needs_grad), question.optimizer)? as f64;
     let op_cost = OpCost { operations: 0.0, bytes };
     let (dtype, sort) = (Dtype::F32, Some(Sort::UPDATE));
     pieces.push(RepeatedWork { op_cost, dtype, sort, times: 1.0, forward: None, may_be_offloaded: true });
