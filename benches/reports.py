@@ -41,7 +41,13 @@ CASES = [
         8192,
         ("--batch", "2048", "--micro-batches", "32"),
     ),
-    Case("alphafold2-3.2b", "zero3:32 x recompute", "dgx-v100:16x2", 32, ("--batch", "32", "--batches", "8")),
+    Case(
+        "alphafold2-3.2b",
+        "stages:4 x megatron:8 x 1f1b x recompute",
+        "dgx-v100:16x2",
+        32,
+        ("--batch", "2", "--batches", "128"),
+    ),
 ]
 
 

@@ -87,7 +87,10 @@ class Browser:
 
     def open(self, path: Path) -> None:
         self._call("Page.navigate", url=path.as_uri())
-        while self.ask("document.readyState") != "complete":
+        # Of a large page the data is unpacked after the page is there.
+        while self.ask(
+            "document.readyState !== 'complete' || document.querySelector('#tabs:empty') !== null"
+        ):
             pass
 
     def ask(self, script: str) -> Any:

@@ -14,6 +14,7 @@ use graph::{Graph, OpId};
 use schedule::Schedule;
 
 use crate::nearby::nearby;
+use crate::op_index::OpIndex;
 use crate::select::{clip, one_or_run};
 use crate::{Plan, place, timetables, title};
 
@@ -42,10 +43,10 @@ impl Plan {
 }
 
 /// The operators that a line names.
-pub(crate) fn read(line: &str, graph: &Graph) -> Result<Vec<OpId>> {
+pub(crate) fn read(line: &str, index: &OpIndex<'_>) -> Result<Vec<OpId>> {
     let mut ops = vec![];
     for who in words(line) {
-        ops.extend(one_or_run(who, graph)?);
+        ops.extend(one_or_run(who, index)?);
     }
     if ops.is_empty() {
         return Err(

@@ -5,6 +5,7 @@ use graph::{Graph, OpId};
 use rules::Analysis;
 
 use crate::dim_names::DimNames;
+use crate::op_index::OpIndex;
 use crate::ranges::ranges;
 use crate::select::{Selector, folded_path, with_numbers_as};
 use crate::{On, OpPlan, Plan, dim_names, text};
@@ -25,12 +26,13 @@ impl FoldedGroup {
 }
 
 pub fn print_folded(plan: &Plan, graph: &Graph, analysis: &Analysis) -> String {
-    let printer = Printer { plan, graph, analysis, names: DimNames::new(graph, analysis) };
+    let printer =
+        Printer { plan, graph, analysis, index: OpIndex::new(graph), names: DimNames::new(graph, analysis) };
     let groups = groups(graph);
     let lines: String = groups.iter().map(|group| printer.lines(group, is_alone(group, &groups))).collect();
     let dims = dim_names::of_inputs(graph, analysis, &printer.names);
     let dims = if dims.is_empty() { dims } else { format!("# dims of the model: {dims}\n") };
-    let printed = text::header(plan) + &dims + &lines + &text::rest(plan, graph);
+    let printed = text::header(plan) + &dims + &lines + &text::rest(plan, &printer.index);
     match text::parse(&printed, graph, analysis, None) {
         Ok(same) if same == *plan => printed,
         // A path that is a glob itself, say.
@@ -66,6 +68,7 @@ struct Printer<'g> {
     plan: &'g Plan,
     graph: &'g Graph,
     analysis: &'g Analysis,
+    index: OpIndex<'g>,
     names: DimNames,
 }
 
@@ -75,7 +78,7 @@ impl Printer<'_> {
     fn lines(&self, group: &FoldedGroup, alone: bool) -> String {
         let nth = (!alone).then_some(group.nth);
         let numbers = with_numbers_as("?", &self.graph.op(group.ops[0]).module);
-        let means = |path: &str, ops: &[OpId]| group.named(path, nth).select(self.graph) == ops;
+        let means = |path: &str, ops: &[OpId]| group.named(path, nth).select(&self.index) == ops;
         let folded = [&group.path[..], &numbers].into_iter().find(|path| means(path, &group.ops));
         let ways = self.ways(&group.ops);
         let most = ways.iter().rev().max_by_key(|ops| ops.len()).filter(|_| group.ops.len() > 1);

@@ -19,6 +19,7 @@ pub mod micro_batches;
 mod model_dims;
 mod nearby;
 mod offload;
+mod op_index;
 mod order;
 mod overlap;
 pub mod param_sharding;

@@ -20,17 +20,18 @@ use std::collections::BTreeSet;
 use diag::{Error, Result};
 use graph::{Graph, OpId};
 
+use crate::op_index::OpIndex;
 use crate::select::clip;
 use crate::{Plan, param_sharding, recompute};
 
 /// The operators that a line of a plan file names; an empty one for `none`.
-pub(crate) fn read(line: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
+pub(crate) fn read(line: &str, index: &OpIndex<'_>) -> Result<Vec<Vec<OpId>>> {
     match line {
         "none" => Ok(vec![vec![]]),
         "model" => Err(Error::new("SW0301", "`model` is not a part of the model")
             .why("`model` means what the model itself recomputes, and models do not say what to offload")
             .fix("name modules, such as `offload \"h.*\"`")),
-        _ => recompute::read(line, graph),
+        _ => recompute::read(line, index),
     }
 }
 

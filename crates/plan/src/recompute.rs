@@ -20,24 +20,26 @@ use diag::{Error, Result};
 use graph::{Graph, OpId};
 use rules::families;
 
+use crate::op_index::OpIndex;
 use crate::ranges::ranges;
-use crate::select::{clip, folded_path, glob, near, one_or_run, parse, select};
+use crate::select::{clip, folded_path, near, one_or_run, parse, select};
 use crate::{Plan, place, title};
 
 /// The spans that a line of a plan file names.
-pub(crate) fn read(line: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
+pub(crate) fn read(line: &str, index: &OpIndex<'_>) -> Result<Vec<Vec<OpId>>> {
+    let graph = index.graph;
     match line {
         "model" => return Ok(of_model(graph)),
         "none" => return Ok(vec![]),
         _ => {}
     }
     let mut sides = line.split(" but ").map(str::trim);
-    let spans = named(sides.next().unwrap_or_default(), graph)?;
+    let spans = named(sides.next().unwrap_or_default(), index)?;
     let mut without: Vec<OpId> = vec![];
     for side in sides {
         match side {
             "dear" => without.extend(graph.op_ids().filter(|op| is_dear(graph, *op))),
-            _ => without.extend(named(side, graph)?.into_iter().flatten()),
+            _ => without.extend(named(side, index)?.into_iter().flatten()),
         }
     }
     let rest = |span: Vec<OpId>| span.into_iter().filter(|op| !without.contains(op)).collect::<Vec<_>>();
@@ -71,40 +73,26 @@ pub fn teaching(graph: &Graph, needs_grad: &[bool]) -> Vec<bool> {
     teaches
 }
 
-fn named(who: &str, graph: &Graph) -> Result<Vec<Vec<OpId>>> {
+fn named(who: &str, index: &OpIndex<'_>) -> Result<Vec<Vec<OpId>>> {
     if who.starts_with('%') {
         let mut span = vec![];
         for name in who.split_whitespace() {
-            span.extend(one_or_run(name, graph)?);
+            span.extend(one_or_run(name, index)?);
         }
         return Ok(vec![span]);
     }
     let selector = parse(who)?;
     if !selector.target.is_empty() || selector.nth.is_some() {
-        return Ok(select(who, graph)?.into_iter().map(|op| vec![op]).collect());
+        return Ok(select(who, index)?.into_iter().map(|op| vec![op]).collect());
     }
-    let spans = below(selector.path, graph);
+    let mut spans = index.below(selector.path);
+    spans.sort();
     if spans.is_empty() {
         return Err(Error::new("SW0302", format!("no module is named {}", clip(who)))
-            .why(near(who, graph))
+            .why(near(who, index.graph))
             .fix("paths are those of the model's modules; `*` stands for any text"));
     }
     Ok(spans)
-}
-
-/// The operators in each module that fits, whatever is deeper inside of it.
-fn below(pattern: &str, graph: &Graph) -> Vec<Vec<OpId>> {
-    let mut modules: BTreeMap<&str, Vec<OpId>> = BTreeMap::new();
-    for op in graph.op_ids() {
-        let path = &graph.op(op).module[..];
-        let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
-        if let Some(module) = ends.map(|end| &path[..end]).find(|module| glob(pattern, module)) {
-            modules.entry(module).or_default().push(op);
-        }
-    }
-    let mut spans: Vec<Vec<OpId>> = modules.into_values().collect();
-    spans.sort();
-    spans
 }
 
 /// Outer spans before those inside of them, each once.
@@ -146,24 +134,24 @@ pub(crate) fn validate(plan: &Plan, graph: &Graph) -> Result<()> {
 
 /// Lines that name these spans: modules by their paths, those that are alike by one, other spans by
 /// their operators.
-pub(crate) fn print(plan: &Plan, graph: &Graph, handle: impl Fn(OpId) -> String) -> String {
-    let models = of_model(graph);
+pub(crate) fn print(plan: &Plan, index: &OpIndex<'_>, handle: impl Fn(OpId) -> String) -> String {
+    let models = of_model(index.graph);
     if !models.is_empty() && (plan.recompute.is_empty() || plan.recompute == models) {
         return format!("recompute {}\n", if plan.recompute.is_empty() { "none" } else { "model" });
     }
-    lines("recompute", &plan.recompute, graph, handle)
+    lines("recompute", &plan.recompute, index, handle)
 }
 
 /// Lines of a word that name spans.
 pub(crate) fn lines(
     word: &str,
     spans: &[Vec<OpId>],
-    graph: &Graph,
+    index: &OpIndex<'_>,
     handle: impl Fn(OpId) -> String,
 ) -> String {
     let mut same: Vec<(String, Vec<Named<'_>>)> = vec![];
     for span in spans {
-        let named = Named::new(span, graph);
+        let named = Named::new(span, index);
         let by_ops = || ops(span, &handle);
         let key = named.module.map_or_else(by_ops, |module| named.line(&folded_path(module)));
         match same.iter_mut().find(|(known, _)| *known == key) {
@@ -173,7 +161,7 @@ pub(crate) fn lines(
     }
     let means = |line: &str, members: &[Named<'_>]| {
         line.starts_with('%')
-            || read(line, graph).is_ok_and(|read| read.iter().eq(members.iter().map(|it| it.span)))
+            || read(line, index).is_ok_and(|read| read.iter().eq(members.iter().map(|it| it.span)))
     };
     let mut text = String::new();
     for (line, members) in same {
@@ -215,13 +203,14 @@ struct Named<'s> {
 
 impl<'s> Named<'s> {
     /// The outermost module whose operators are all in a span, or all that are not dear, if there are no others in it.
-    fn new(span: &'s Vec<OpId>, graph: &'s Graph) -> Self {
+    fn new<'g: 's>(span: &'s Vec<OpId>, index: &OpIndex<'g>) -> Self {
+        let graph = index.graph;
         let none = Named { span, module: None, but: "" };
         let Some(first) = span.first() else { return none };
         let path = &graph.op(*first).module[..];
         let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
         let named = |module: &'s str| {
-            let [all] = &below(module, graph)[..] else { return None };
+            let [all] = &index.below(module)[..] else { return None };
             let cheap = all.iter().filter(|op| !is_dear(graph, **op));
             let but = if all == span { Some("") } else { cheap.eq(span).then_some(" but dear") };
             but.map(|but| Named { span, module: Some(module), but })

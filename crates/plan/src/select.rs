@@ -1,12 +1,12 @@
 //! How a plan file names operators: `"path"`, `"path" target`, `"path" target[1]` or `%name`.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use diag::{Error, Result};
 use graph::{Graph, OpId};
 
 use crate::nearby::nearby;
+use crate::op_index::OpIndex;
 
 /// Operators by path and target, globs both; `nth` counts those that fit at each path, from zero.
 pub(crate) struct Selector<'t> {
@@ -16,19 +16,21 @@ pub(crate) struct Selector<'t> {
 }
 
 impl Selector<'_> {
-    pub(crate) fn select(&self, graph: &Graph) -> Vec<OpId> {
-        let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut counted = |op: &OpId| {
-            let count = seen.entry(&graph.op(*op).module).or_default();
-            *count += 1;
-            self.nth.is_none_or(|nth| nth + 1 == *count)
-        };
-        graph.op_ids().filter(|op| self.fits(graph, *op)).filter(|op| counted(op)).collect()
+    pub(crate) fn select(&self, index: &OpIndex<'_>) -> Vec<OpId> {
+        let mut selected: Vec<OpId> = vec![];
+        for ops in index.in_modules(self.path) {
+            let mut fitting = ops.iter().copied().filter(|op| self.has_target(index.graph, *op));
+            match self.nth {
+                Some(nth) => selected.extend(fitting.nth(nth)),
+                None => selected.extend(fitting),
+            }
+        }
+        selected.sort_unstable();
+        selected
     }
 
-    fn fits(&self, graph: &Graph, op: OpId) -> bool {
-        let it = graph.op(op);
-        glob(self.path, &it.module) && (self.target.is_empty() || glob(self.target, &it.target))
+    fn has_target(&self, graph: &Graph, op: OpId) -> bool {
+        self.target.is_empty() || glob(self.target, &graph.op(op).target)
     }
 }
 
@@ -40,25 +42,25 @@ impl fmt::Display for Selector<'_> {
 }
 
 /// The operators that a line of a plan file names, at least one.
-pub(crate) fn select(who: &str, graph: &Graph) -> Result<Vec<OpId>> {
+pub(crate) fn select(who: &str, index: &OpIndex<'_>) -> Result<Vec<OpId>> {
     let ops = match who.strip_prefix('%') {
-        Some(name) => graph.op_ids().filter(|op| writes(graph, *op, name)).collect(),
-        None => parse(who)?.select(graph),
+        Some(name) => index.makers(name).to_vec(),
+        None => parse(who)?.select(index),
     };
     if ops.is_empty() {
         return Err(Error::new("SW0302", format!("no operator is named {}", clip(who)))
-            .why(near(who, graph))
+            .why(near(who, index.graph))
             .fix("paths are those of the model's modules; `*` stands for any text"));
     }
     Ok(ops)
 }
 
 /// The same, or all operators from one to another in the graph's order: `%linear_8..%add_12`.
-pub(crate) fn one_or_run(who: &str, graph: &Graph) -> Result<Vec<OpId>> {
+pub(crate) fn one_or_run(who: &str, index: &OpIndex<'_>) -> Result<Vec<OpId>> {
     let Some((first, last)) = who.split_once("..").filter(|(first, _)| first.starts_with('%')) else {
-        return select(who, graph);
+        return select(who, index);
     };
-    let (from, to) = (select(first, graph)?[0].index(), select(last, graph)?[0].index());
+    let (from, to) = (select(first, index)?[0].index(), select(last, index)?[0].index());
     if from > to {
         return Err(Error::new("SW0301", format!("{} names no operators", clip(who)))
             .why(format!("{} comes after {}", clip(first), clip(last)))
@@ -78,10 +80,6 @@ pub(crate) fn parse(who: &str) -> Result<Selector<'_>> {
         None => (target.trim(), None),
     };
     Ok(Selector { path, target, nth })
-}
-
-fn writes(graph: &Graph, op: OpId, name: &str) -> bool {
-    graph.op(op).outputs.iter().flatten().any(|t| graph.tensor(*t).name == name)
 }
 
 /// What there is that is written nearly so, else some of what the model has.

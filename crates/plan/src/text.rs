@@ -33,6 +33,7 @@ use graph::{Graph, OpId};
 use rules::Analysis;
 
 use crate::device_list::{device_list, devices_text, spread};
+use crate::op_index::OpIndex;
 use crate::select::{clip, select};
 use crate::{
     Draft, MOST, On, Plan, blocks, no_device, offload, overlap, param_sharding, recompute, sets, timetables,
@@ -57,7 +58,7 @@ pub fn parse(text: &str, graph: &Graph, analysis: &Analysis, devices: Option<u32
     };
     let count = devices.map_or_else(|| stated_devices(rest), Ok)?;
     let mut reader = PlanReader {
-        graph,
+        index: OpIndex::new(graph),
         analysis,
         draft: Draft::new(graph, analysis, stated_name(rest), count),
         devices: count,
@@ -86,7 +87,7 @@ pub fn print(plan: &Plan, graph: &Graph, analysis: &Analysis) -> String {
             it.module.escape_default()
         )
     };
-    header(plan) + &graph.op_ids().map(line).collect::<String>() + &rest(plan, graph)
+    header(plan) + &graph.op_ids().map(line).collect::<String>() + &rest(plan, &OpIndex::new(graph))
 }
 
 pub(crate) fn header(plan: &Plan) -> String {
@@ -106,12 +107,13 @@ pub(crate) fn decision(plan: &Plan, analysis: &Analysis, op: OpId) -> String {
 }
 
 /// What a plan says of more than one operator.
-pub(crate) fn rest(plan: &Plan, graph: &Graph) -> String {
+pub(crate) fn rest(plan: &Plan, index: &OpIndex<'_>) -> String {
+    let graph = index.graph;
     let line = |(a, b): &(OpId, OpId)| format!("order %{} < %{}\n", handle(graph, *a), handle(graph, *b));
     let orders: String = plan.order.iter().map(line).collect();
     let handle = |op| format!("%{}", handle(graph, op));
-    let recompute = recompute::print(plan, graph, handle);
-    let offload = recompute::lines("offload", &plan.offload, graph, handle);
+    let recompute = recompute::print(plan, index, handle);
+    let offload = recompute::lines("offload", &plan.offload, index, handle);
     let offloaded = offload::print_parameters(plan, graph);
     let timetables = timetables::print(&plan.before, &plan.timetables);
     let param_shardings = param_sharding::print(plan, graph);
@@ -151,7 +153,7 @@ fn stated_name<'t>(lines: &[(usize, &'t str)]) -> &'t str {
 }
 
 struct PlanReader<'g> {
-    graph: &'g Graph,
+    index: OpIndex<'g>,
     analysis: &'g Analysis,
     draft: Draft<'g>,
     devices: u32,
@@ -169,7 +171,7 @@ impl PlanReader<'_> {
             "param" => self.draft.param(rest),
             "timetable" => self.timetable(rest),
             "block" => {
-                self.draft.block(&blocks::read(rest, self.graph)?);
+                self.draft.block(&blocks::read(rest, &self.index)?);
                 Ok(())
             }
             "schedule" => {
@@ -185,7 +187,7 @@ impl PlanReader<'_> {
                 Ok(())
             }
             "recompute" => {
-                let spans = recompute::read(rest.trim(), self.graph)?;
+                let spans = recompute::read(rest.trim(), &self.index)?;
                 // None is said, too.
                 self.draft.recompute(vec![]);
                 spans.into_iter().for_each(|span| self.draft.recompute(span));
@@ -200,7 +202,7 @@ impl PlanReader<'_> {
     }
 
     fn use_set(&mut self, set: &str) -> Result<()> {
-        let set = sets::drafted(set, self.graph, self.analysis, self.devices)?;
+        let set = sets::drafted(set, self.index.graph, self.analysis, self.devices)?;
         self.draft.follow(set.pause());
         Ok(())
     }
@@ -209,7 +211,7 @@ impl PlanReader<'_> {
         if let Some((kind, names)) = offload::of_parameters(what) {
             return self.draft.offload_of(kind, names);
         }
-        offload::read(what, self.graph)?.into_iter().for_each(|span| self.draft.offload(span));
+        offload::read(what, &self.index)?.into_iter().for_each(|span| self.draft.offload(span));
         Ok(())
     }
 
@@ -217,7 +219,7 @@ impl PlanReader<'_> {
         let Some((who, what)) = rest.rsplit_once(": ").or_else(|| rest.rsplit_once(':')) else {
             return Err(Error::new("SW0301", "`:` is missing").fix("write `op \"path\": split b 2`"));
         };
-        let ops = select(who.trim(), self.graph)?;
+        let ops = select(who.trim(), &self.index)?;
         let (trans, devices) = match what.split_once(" on ") {
             Some((trans, devices)) => (trans, Some(device_list(devices)?)),
             None => (what, None),
@@ -287,7 +289,7 @@ impl PlanReader<'_> {
             self.draft.order_tasks(first, then);
             return Ok(());
         }
-        let (before, after) = (select(a.trim(), self.graph)?, select(b.trim(), self.graph)?);
+        let (before, after) = (select(a.trim(), &self.index)?, select(b.trim(), &self.index)?);
         for &a in &before {
             after.iter().for_each(|&b| self.draft.order(a, b));
         }

@@ -3,11 +3,15 @@
 mod made;
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use flate2::read::GzDecoder;
 use graph::Graph;
 use made::{page, page_of};
 use report::page::html;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn numbers(value: &Value) -> Vec<i64> {
     value.as_array().expect("a list").iter().map(|it| it.as_i64().expect("a number")).collect()
@@ -37,6 +41,19 @@ const PLANS: [(&str, u32); 5] = [
     ("stages:4 x zb-h1", 8),
     ("data x recompute", 1),
 ];
+
+#[test]
+fn long_data_is_packed() {
+    let data = json!({ "overview": { "model": "m", "plan": "p" }, "rest": "<b>".repeat(1_000_000) });
+    let page = html(&data);
+    assert!(page.len() < 500_000, "{}", page.len());
+    let (_, behind) =
+        page.split_once("<script type=\"application/gzip\" id=\"data\">").expect("it is packed");
+    let packed = STANDARD.decode(behind.split_once("</script>").expect("it ends").0).expect("base64");
+    let mut json = String::new();
+    GzDecoder::new(&packed[..]).read_to_string(&mut json).expect("it is gzip");
+    assert!(json == data.to_string());
+}
 
 #[test]
 fn slices_are_the_time_of_each_device() {

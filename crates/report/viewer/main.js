@@ -63,4 +63,8 @@ function main() {
   show(named());
 }
 
-main();
+read().then((data) => {
+  DATA = data;
+  TICK = 1 / data.timeline.ticks_per_second;
+  main();
+});

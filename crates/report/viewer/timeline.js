@@ -36,6 +36,46 @@ function coarse(pattern) {
   return found.flat();
 }
 
+/* Boxes side by side, of which those that nobody can see apart are one: there may be a million. */
+function boxes() {
+  const found = [];
+  return {
+    add(from, to) {
+      const last = found[found.length - 1];
+      if (last && from >= last[0] && from - last[1] < 0.5) last[1] = Math.max(last[1], to);
+      else found.push([from, to]);
+    },
+    fill(pen, style, top, high) {
+      pen.fillStyle = style;
+      found.forEach(([from, to]) => pen.fillRect(from, top, Math.max(0.7, to - from), high));
+    },
+  };
+}
+
+/* Of slices that are thinner than pixels what takes most of each column of pixels, as runs of columns. */
+function columns(slices, place) {
+  const found = [];
+  let [column, takes] = [null, {}];
+  const close = () => {
+    const most = Object.keys(takes).reduce((a, b) => (takes[b] > takes[a] ? b : a));
+    const last = found[found.length - 1];
+    if (last && last[1] === column && last[2] === Number(most)) last[1] += 1;
+    else found.push([column, column + 1, Number(most)]);
+  };
+  for (let at = 0; at < slices.length; at += SLICE) {
+    const [from, to] = [place(slices[at]), place(slices[at] + slices[at + 1])];
+    for (let pixel = Math.floor(from); pixel < to; pixel += 1) {
+      if (pixel !== column) {
+        if (column !== null) close();
+        [column, takes] = [pixel, {}];
+      }
+      takes[slices[at + 2]] = (takes[slices[at + 2]] ?? 0) + Math.min(to, pixel + 1) - Math.max(from, pixel);
+    }
+  }
+  if (column !== null) close();
+  return found;
+}
+
 function timeline() {
   const measured = DATA.recorded?.ranks ?? [];
   const whole = Math.max(DATA.timeline.seconds, ...measured.map((rank) => rank.seconds)) / TICK;
@@ -120,10 +160,14 @@ function timeline() {
     const { x, width } = scale();
     pen.fillStyle = paint.track;
     pen.fillRect(x(Math.max(0, view.from)), y + LINE.compute, Math.max(0, x(Math.min(predicted, view.to)) - x(Math.max(0, view.from))), LINE.thick);
+    const [talk, exposed] = [boxes(), boxes()];
     for (const turn of turns[row]) {
       if (turn.end < view.from || turn.start > view.to) continue;
       drawTurn(paint, turn, row, y, x, LINE.left + width);
+      addParts(turn, x, LINE.left + width, talk, exposed);
     }
+    talk.fill(pen, paint.talk, y + LINE.talk, LINE.thin);
+    exposed.fill(pen, paint.exposed, y + LINE.talk + LINE.thin - 4, 4);
   }
 
   /* What a rank communicated when; what of that it did nothing else for is red. */
@@ -145,11 +189,25 @@ function timeline() {
   }
 
   function drawTurn(paint, turn, row, y, x, right) {
-    const { pen } = paint;
     let slices = DATA.timeline.slices[turn.slices];
     const long = x(turn.end) - x(turn.start);
     const isSmall = slices.length > SLICE && long / (slices.length / SLICE) < 2;
     if (isSmall) slices = small[turn.slices];
+    if (slices.length / SLICE > long) drawColumns(paint, turn, slices, y, x, right);
+    else drawSlices(paint, turn, slices, row, y, x, right);
+    if (isSmall && long > 20 && DATA.overview.micro_batches > 1) label(paint, `${turn.batch + 1}`, x(turn.start), x(turn.end), y);
+  }
+
+  function drawColumns(paint, turn, slices, y, x, right) {
+    for (const [from, to, sort] of columns(slices, (at) => x(turn.start + at))) {
+      if (to < LINE.left || from > right) continue;
+      paint.pen.fillStyle = styleOf(paint, turn, sort);
+      paint.pen.fillRect(from, y + LINE.compute, to - from, LINE.thick);
+    }
+  }
+
+  function drawSlices(paint, turn, slices, row, y, x, right) {
+    const { pen } = paint;
     for (let at = 0; at < slices.length; at += SLICE) {
       const [from, to] = [x(turn.start + slices[at]), x(turn.start + slices[at] + slices[at + 1])];
       if (to < LINE.left || from > right) continue;
@@ -162,18 +220,17 @@ function timeline() {
       }
       if (to - from > 46 && slices[at + 3] >= 0) label(paint, wordOf(row, turn, slices[at + 3]), from, to, y);
     }
-    if (isSmall && long > 20 && DATA.overview.micro_batches > 1) label(paint, `${turn.batch + 1}`, x(turn.start), x(turn.end), y);
+  }
+
+  /* What a turn communicates, and what of that its device waits for. */
+  function addParts(turn, x, right, talk, exposed) {
     const parts = DATA.timeline.parts[turn.parts];
     for (let at = 0; at < parts.length; at += PART) {
       const [from, to] = [x(turn.start + parts[at + 1]), x(turn.start + parts[at + 1] + parts[at + 2])];
       if (to < LINE.left || from > right) continue;
-      pen.fillStyle = paint.talk;
-      pen.fillRect(from, y + LINE.talk, Math.max(0.7, to - from - (to - from > 4 ? 0.8 : 0)), LINE.thin);
-      const exposed = parts[at + 3] / Math.max(1, parts[at + 2]);
-      if (exposed > 0.01) {
-        pen.fillStyle = paint.exposed;
-        pen.fillRect(to - (to - from) * Math.min(1, exposed), y + LINE.talk + LINE.thin - 4, Math.max(0.7, (to - from) * Math.min(1, exposed)), 4);
-      }
+      talk.add(from, to - (to - from > 4 ? 0.8 : 0));
+      const waited = parts[at + 3] / Math.max(1, parts[at + 2]);
+      if (waited > 0.01) exposed.add(to - (to - from) * Math.min(1, waited), to);
     }
   }
 

@@ -1,8 +1,16 @@
 /* What is in the page, and how its numbers are said. */
 
-const DATA = JSON.parse(document.getElementById("data").textContent);
+let DATA = null;
 /* Seconds of a tick, in which times on the timeline are. */
-const TICK = 1 / DATA.timeline.ticks_per_second;
+let TICK = null;
+
+/* Of a large model the JSON is packed. */
+async function read() {
+  const element = document.getElementById("data");
+  if (element.type === "application/json") return JSON.parse(element.textContent);
+  const bytes = Uint8Array.from(atob(element.textContent), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+}
 
 /* 12.3 ms, as the commands say it. */
 function timeOf(seconds) {

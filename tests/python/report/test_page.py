@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 import shlex
@@ -31,9 +33,11 @@ def answer_of(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 
 def data_of(page: Path) -> Any:
-    match = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
+    match = re.search(
+        r'"application/(\w+)" id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL
+    )
     assert match
-    return json.loads(match[1])
+    return json.loads(gzip.decompress(base64.b64decode(match[2])) if match[1] == "gzip" else match[2])
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +123,24 @@ def test_each_view_opens(browser: Browser) -> None:
         assert shown == [view]
         assert browser.ask(f"document.querySelector('#{view} .card').getBoundingClientRect().height") > 40
     assert browser.ask("performance.getEntriesByType('resource').length") == 0
+
+
+@in_a_browser
+def test_packed_data_is_read(page: Path, data: Any, tmp_path: Path) -> None:
+    packed = base64.b64encode(gzip.compress(json.dumps(data).encode())).decode()
+    large = re.sub(
+        r'"application/json" id="data">.*?</script>',
+        lambda _: f'"application/gzip" id="data">{packed}</script>',
+        page.read_text(encoding="utf-8"),
+        flags=re.DOTALL,
+    )
+    (tmp_path / "large.html").write_text(large, encoding="utf-8")
+    with Browser(*SIZES[0]) as browser:
+        browser.open(tmp_path / "large.html")
+        assert browser.ask("document.getElementById('data').type") == "application/gzip"
+        assert browser.ask("DATA.overview.plan") == data["overview"]["plan"]
+        show(browser, "timeline")
+        assert browser.errors == []
 
 
 @pytest.mark.slow

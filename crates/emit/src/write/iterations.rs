@@ -309,9 +309,16 @@ impl Lines {
     fn places(&self, low: usize, high: usize) -> Vec<Place> {
         let mut places = vec![];
         for length in 1..=(high - low) / 2 {
-            let mut at = low;
-            while at + length < high {
+            // What repeats is as long as an iteration, but for what stands between: no line in between is looked at.
+            let stride = (length / 4).max(1);
+            let (mut behind, mut probe) = (low, low);
+            while probe + length < high {
                 let same = |i: &usize| self.shapes[*i] == self.shapes[i + length];
+                if !same(&probe) {
+                    probe += stride;
+                    continue;
+                }
+                let at = probe - (behind..probe).rev().take_while(same).count();
                 let run = (at..high - length).take_while(same).count();
                 let most = (run + length) / length;
                 for count in [most, most.saturating_sub(1)] {
@@ -323,7 +330,8 @@ impl Lines {
                 if self.of == LinesOf::Code {
                     self.places_with_between(at..at + run + length, length, &mut places);
                 }
-                at += run + 1;
+                behind = at + run;
+                probe = behind + stride;
             }
         }
         places

@@ -9,6 +9,7 @@ use rules::Analysis;
 use super::dims::Dims;
 use super::{Along, Constraint, Demand, Level, Says};
 use crate::device_list::device_list;
+use crate::op_index::OpIndex;
 use crate::select::{clip, folded_path, glob, select};
 
 const HEADER: &str = "shardwright-constraints 1";
@@ -32,7 +33,8 @@ pub fn read(
             .why(begins)
             .fix(format!("the first line must be `{HEADER}`, or `{PLAN}` for a partial plan")));
     };
-    let reader = ConstraintReader { graph, dims: Dims::new(graph, analysis), devices };
+    let reader =
+        ConstraintReader { index: OpIndex::new(graph), graph, dims: Dims::new(graph, analysis), devices };
     let mut constraints = vec![];
     for (number, line, said) in lines {
         let place = format!("{called}, line {number}");
@@ -66,6 +68,7 @@ fn bad(what: impl Into<String>) -> Error {
 }
 
 struct ConstraintReader<'g> {
+    index: OpIndex<'g>,
     graph: &'g Graph,
     dims: Dims<'g>,
     devices: u32,
@@ -106,8 +109,8 @@ impl ConstraintReader<'_> {
     fn select(&self, who: &str) -> Result<Vec<OpId>> {
         let who = who.trim();
         match who.chars().next() {
-            Some('"' | '%') => select(who, self.graph),
-            Some(_) if who.contains('.') => select(&format!("\"*\" {who}"), self.graph),
+            Some('"' | '%') => select(who, &self.index),
+            Some(_) if who.contains('.') => select(&format!("\"*\" {who}"), &self.index),
             Some(_) => self.of_class(who),
             None => Err(bad("the line does not say which operators it is for").fix(
                 "name a path in quotes, a kind such as `aten.linear.*`, a class of modules, or `%name`",

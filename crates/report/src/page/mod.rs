@@ -23,10 +23,15 @@ mod tree;
 pub(crate) mod words;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use cluster::Cluster;
 use compiler::{Compiled, SimulatedStep};
 use diag::Result;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use graph::Graph;
 use plan::Plan;
 use rules::Analysis;
@@ -170,6 +175,20 @@ const SCRIPTS: [&str; 11] = [
     include_str!("../../viewer/main.js"),
 ];
 
+/// Data that is longer is packed: a page of tens of megabytes cannot be sent to others.
+const LONGEST_PLAIN: usize = 1 << 20;
+
+/// What a script element holds data as, and what is in it.
+fn embedded(json: &str) -> (&'static str, String) {
+    if json.len() <= LONGEST_PLAIN {
+        // Inside of a script element no `<` may begin a tag.
+        return ("application/json", json.replace('<', "\\u003c"));
+    }
+    let mut packed = GzEncoder::new(vec![], Compression::default());
+    let packed = packed.write_all(json.as_bytes()).and_then(|()| packed.finish());
+    ("application/gzip", STANDARD.encode(packed.expect("memory takes all that is written")))
+}
+
 /// One file with all of it, which needs no network.
 pub fn html(data: &Value) -> String {
     let title = format!(
@@ -178,8 +197,7 @@ pub fn html(data: &Value) -> String {
         data["overview"]["plan"].as_str().unwrap_or_default()
     );
     let scripts: String = SCRIPTS.concat();
-    // Inside of a script element no `<` may begin a tag.
-    let text = data.to_string().replace('<', "\\u003c");
+    let (kind, text) = embedded(&data.to_string());
     let title = title.replace('&', "&amp;").replace('<', "&lt;");
     let mut page = String::with_capacity(text.len() + scripts.len() + STYLE.len() + SHELL.len());
     for piece in SHELL.split_inclusive("-->") {
@@ -187,7 +205,7 @@ pub fn html(data: &Value) -> String {
             Some((before, "title-->")) => page.extend([before, &title]),
             Some((before, "style-->")) => page.extend([before, "<style>\n", STYLE, "</style>"]),
             Some((before, "data-->")) => {
-                page.extend([before, "<script type=\"application/json\" id=\"data\">", &text, "</script>"]);
+                page.extend([before, "<script type=\"", kind, "\" id=\"data\">", &text, "</script>"]);
             }
             Some((before, "scripts-->")) => {
                 page.extend([before, "<script>\n\"use strict\";\n", &scripts, "</script>"]);

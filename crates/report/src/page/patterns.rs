@@ -142,19 +142,57 @@ fn part(simulation: &Simulation, part: &TakesPart, clock: Clock, from: i64) -> [
     [part.instr as i64, start - from, end - start, clock.ticks(part.exposed)]
 }
 
+/// Patterns of which those that are nearly the same share a number: rounding makes many of what is one.
+struct NearTable<'t> {
+    /// By what takes part, without its times.
+    known: BTreeMap<Vec<i64>, Vec<usize>>,
+    all: Vec<Vec<i64>>,
+    /// Of a slice or a part the numbers that are times: when it begins comes first, and how long it is second.
+    times: &'t [usize],
+    /// Of a slice or a part, so many numbers.
+    width: usize,
+}
+
+impl<'t> NearTable<'t> {
+    fn new(times: &'t [usize], width: usize) -> Self {
+        Self { known: BTreeMap::new(), all: vec![], times, width }
+    }
+
+    fn number(&mut self, pattern: Vec<i64>) -> i64 {
+        let is_time = |at: usize| self.times.contains(&(at % self.width));
+        let rest = pattern.iter().enumerate().filter(|(at, _)| !is_time(*at)).map(|(_, number)| *number);
+        let ends = pattern.chunks_exact(self.width).map(|it| it[self.times[0]] + it[self.times[1]]);
+        let little = ends.max().unwrap_or(0) / 1000;
+        let is_near = |(a, b): (&i64, &i64)| (a - b).abs() <= little;
+        let known = self.known.entry(rest.collect()).or_default();
+        let near = known.iter().copied().find(|at| self.all[*at].iter().zip(&pattern).all(is_near));
+        let number = near.unwrap_or_else(|| {
+            known.push(self.all.len());
+            self.all.push(pattern);
+            self.all.len() - 1
+        });
+        number as i64
+    }
+}
+
 impl Patterns {
-    /// Where too much would have to be told, slices of one sort that follow each other become one.
+    /// Where too much would have to be told, slices of one sort that follow each other become one, and what differs by
+    /// less than a thousandth of its task is told once.
     pub(super) fn shorten<'t>(&mut self, all: impl Iterator<Item = &'t mut Tasks>) {
         self.is_short = self.slices.size() + self.parts.size() > MOST;
         if !self.is_short {
             return;
         }
-        let mut slices = PatternTable::default();
-        let numbers: Vec<i64> = self.slices.all.iter().map(|it| slices.number(joined(it))).collect();
-        for tasks in all {
-            tasks.iter_mut().for_each(|task| task[3] = numbers[task[3] as usize]);
+        let mut slices = NearTable::new(&[0, 1], SLICE);
+        let of_slices: Vec<i64> = self.slices.all.iter().map(|it| slices.number(joined(it))).collect();
+        let mut parts = NearTable::new(&[1, 2, 3], PART);
+        let of_parts: Vec<i64> =
+            std::mem::take(&mut self.parts.all).into_iter().map(|it| parts.number(it)).collect();
+        for task in all.flatten() {
+            task[3] = of_slices[task[3] as usize];
+            task[4] = of_parts[task[4] as usize];
         }
-        self.slices = slices;
+        (self.slices.all, self.parts.all) = (slices.all, parts.all);
     }
 }
 
