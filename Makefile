@@ -122,9 +122,10 @@ bench-real: build ## steps on this machine, beside what is predicted of them
 
 build: $(VENV)/.built ## the virtual environment with the extension, built anew when Rust changed
 
-edges: ## crates and modules depend on each other in one direction only; no count of hard words rises
+edges: ## crates and modules depend on each other in one direction only; every file of Rust is compiled; no count of hard words rises
 	$(or $(wildcard $(BIN)/python),$(PYTHON),python3) scripts/check_edges.py
 	$(or $(wildcard $(BIN)/python),$(PYTHON),python3) scripts/check_circles.py
+	$(or $(wildcard $(BIN)/python),$(PYTHON),python3) scripts/check_modules.py
 	$(or $(wildcard $(BIN)/python),$(PYTHON),python3) scripts/check_words.py
 
 rust-tests:

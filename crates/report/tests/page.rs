@@ -1,13 +1,12 @@
 //! What a page tells is what `simulate` and `manifest` print.
 
-mod made;
-
 use std::collections::BTreeMap;
 
 use graph::Graph;
-use made::{page, page_of};
 use report::page::html;
 use serde_json::Value;
+
+use crate::made::{page, page_of};
 
 fn numbers(value: &Value) -> Vec<i64> {
     value.as_array().expect("a list").iter().map(|it| it.as_i64().expect("a number")).collect()
