@@ -44,9 +44,9 @@ PORTABLE := $(if $(shell command -v zig 2>/dev/null),manylinux_2_28 --zig,pypi)
 # Crates have no Python to link to, but for `py`, which has no tests of its own.
 CRATES := --workspace --exclude shardwright-py
 ifdef NEXTEST
-CARGO_TEST := cargo nextest run $(CRATES) --no-tests pass --status-level fail
+CARGO_TEST := cargo nextest run $(CRATES) --tests --no-tests pass --status-level fail
 else
-CARGO_TEST := cargo test --quiet $(CRATES) --lib --bins --tests
+CARGO_TEST := cargo test --quiet $(CRATES) --tests
 endif
 
 # Python keeps what it has compiled, and not among the sources. To import what compiles takes nine seconds
