@@ -44,9 +44,9 @@ PORTABLE := $(if $(shell command -v zig 2>/dev/null),manylinux_2_28 --zig,pypi)
 # Crates have no Python to link to, but for `py`, which has no tests of its own.
 CRATES := --workspace --exclude shardwright-py
 ifdef NEXTEST
-CARGO_TEST := cargo nextest run $(CRATES) --no-tests pass --status-level fail
+CARGO_TEST := cargo nextest run $(CRATES) --tests --no-tests pass --status-level fail
 else
-CARGO_TEST := cargo test --quiet $(CRATES) --lib --bins --tests
+CARGO_TEST := cargo test --quiet $(CRATES) --tests
 endif
 
 # Python keeps what it has compiled, and not among the sources. To import what compiles takes nine seconds
@@ -122,9 +122,10 @@ bench-real: build ## steps on this machine, beside what is predicted of them
 
 build: $(VENV)/.built ## the virtual environment with the extension, built anew when Rust changed
 
-edges: ## crates and modules depend on each other in one direction only; no count of hard words rises
+edges: ## crates and modules depend on each other in one direction only; every file of Rust is compiled; no count of hard words rises
 	$(or $(wildcard $(BIN)/python),$(PYTHON),python3) scripts/check_edges.py
 	$(or $(wildcard $(BIN)/python),$(PYTHON),python3) scripts/check_circles.py
+	$(or $(wildcard $(BIN)/python),$(PYTHON),python3) scripts/check_modules.py
 	$(or $(wildcard $(BIN)/python),$(PYTHON),python3) scripts/check_words.py
 
 rust-tests:

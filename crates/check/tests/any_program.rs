@@ -1,11 +1,10 @@
 //! The check has an answer to any program, however wrong: it reads nothing that it has not seen to be there.
 
-mod support;
-
 use graph::TensorId;
 use program::{Exchange, Of, Piece, Program, RankId, Steps};
 use rules::{Interval, Reduction, Region};
-use support::{faults, graph, program};
+
+use crate::support::{faults, graph, program};
 
 const MLP: &str = include_str!("programs/mlp.graph");
 const MEGATRON: &str = include_str!("programs/megatron.txt");

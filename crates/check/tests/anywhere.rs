@@ -1,8 +1,6 @@
 //! Values that are the same everywhere, of which a part may lie anywhere: what is done with such a part says where it lies.
 
-mod support;
-
-use support::{faults, graph, proof};
+use crate::support::{faults, graph, proof};
 
 fn breaks(model: &str, text: &str, old: &str, new: &str, code: &str) {
     assert!(text.contains(old), "{old}");

@@ -1,8 +1,6 @@
 //! An operator of a program is the model's only if all its arguments are, whatever their kind.
 
-mod support;
-
-use support::{faults, graph, proof};
+use crate::support::{faults, graph, proof};
 
 /// Each operator reads the same input, and has arguments of another kind.
 const MODEL: &str = "input %x f64[4,8] 0

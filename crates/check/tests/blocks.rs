@@ -1,12 +1,11 @@
 //! Codes of one rank that run for many micro-batches: what one of them writes, keeps or waits for, and another needs.
 
-mod support;
-
 use check::Fault;
 use graph::Graph;
 use program::*;
-use support::texts::{ALONE, KEPT, MEAN, RELU, UPDATED};
-use support::{LINEARS, graph, program};
+
+use crate::support::texts::{ALONE, KEPT, MEAN, RELU, UPDATED};
+use crate::support::{LINEARS, graph, program};
 
 fn found(model: &Graph, text: &str, plant: impl Fn(&mut Program)) -> Vec<Fault> {
     let mut made = program(model, text);

@@ -1,12 +1,11 @@
 //! Ranks that do not do the same where they meet: one thing wrong on one of them, and what is said of it.
 
-mod support;
-
 use graph::TensorId;
 use program::*;
 use rules::{Interval, Reduction, Region};
-use support::texts::DIVIDED;
-use support::{LINEARS, graph, program};
+
+use crate::support::texts::DIVIDED;
+use crate::support::{self, LINEARS, graph, program};
 
 const MLP: &str = include_str!("programs/mlp.graph");
 const DATA: &str = include_str!("programs/data.txt");

@@ -1,8 +1,6 @@
 //! What arrives by an exchange: pieces that are alike or not, cover their target or not, and are shares of some kind.
 
-mod support;
-
-use support::{faults, graph, proof};
+use crate::support::{faults, graph, proof};
 
 const RELU: &str = "input %x f64[6] 0
 op %y f64[6] = aten.relu.default(%x) in \"\" at \"m.py:1\"

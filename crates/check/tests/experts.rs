@@ -1,8 +1,6 @@
 //! Experts that exchange rows: proved, and faults planted into that.
 
-mod support;
-
-use support::{faults, graph, program, proof};
+use crate::support::{faults, graph, program, proof};
 
 const GRAPH: &str = include_str!("programs/experts.graph");
 const PROGRAM: &str = include_str!("programs/experts.txt");

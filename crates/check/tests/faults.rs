@@ -1,9 +1,8 @@
 //! Faults planted into programs that are right; every one is found, and named.
 
-mod support;
-
 use program::{BufId, Instr, Pass, Program};
-use support::{faults, graph, program};
+
+use crate::support::{faults, graph, program};
 
 const MLP: &str = include_str!("programs/mlp.graph");
 const LAYER: &str = include_str!("programs/layer.graph");

@@ -1,11 +1,10 @@
 //! What a program must compute of a model and what it need not: values that are drawn, gradients that do not flow or are
 //! nothing, and what is told of it.
 
-mod support;
-
 use program::{Output, PerRank};
 use rules::{Interval, Region};
-use support::{LINEARS, faults, graph, program, proof};
+
+use crate::support::{LINEARS, faults, graph, program, proof};
 
 fn codes(model: &str, text: &str) -> Vec<&'static str> {
     faults(&graph(model), text).iter().map(|fault| fault.code).collect()

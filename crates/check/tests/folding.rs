@@ -1,10 +1,9 @@
 //! Ranks that are alike, of which a few stand for all: what is wrong with one that is not followed is found.
 
-mod support;
-
 use graph::Graph;
 use program::{Loop, Pass, PerRank, Program, RankId, Task};
-use support::{graph, program};
+
+use crate::support::{graph, program};
 
 /// Axes of so many ranks and more are folded here.
 const LEAST: u32 = 5;

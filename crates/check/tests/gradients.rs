@@ -1,9 +1,8 @@
 //! Where gradients go: to the caller, to parts of parameters, and nowhere.
 
-mod support;
-
 use program::*;
-use support::{LINEARS, graph, program, proof};
+
+use crate::support::{LINEARS, graph, program, proof};
 
 /// Once something is planted, a fault that has this code and says this is found.
 fn refused(model: &str, text: &str, code: &str, words: &str, plant: impl Fn(&mut Program)) {

@@ -1,10 +1,9 @@
 //! Backwards in two halves, and faults planted into them.
 
-mod support;
-
 use check::Fault;
 use program::*;
-use support::{graph, program};
+
+use crate::support::{graph, program};
 
 const MLP: &str = include_str!("programs/mlp.graph");
 const DATA: &str = include_str!("programs/data.txt");

@@ -1,10 +1,9 @@
 //! Parameters that ranks divide among them: what is gathered of them, and how gradients reach their parts.
 
-mod support;
-
 use graph::TensorId;
 use program::{Code, Grad, Instr, Loop, Pass, Program, RankId, Task, Update, When, Which};
-use support::{LINEARS, faults, graph, program, proof};
+
+use crate::support::{LINEARS, faults, graph, program, proof};
 
 /// `old` becomes `new`, which must be refused.
 fn breaks(program: &str, old: &str, new: &str, code: &str) {

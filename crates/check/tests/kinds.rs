@@ -1,8 +1,6 @@
 //! Shares of maxima, minima and the like: what passes them, and by what they are put together.
 
-mod support;
-
-use support::{faults, graph, proof};
+use crate::support::{faults, graph, proof};
 
 /// Something without a gradient is reduced over the columns and goes on, through one operator or none.
 fn model(reduce: &str, then: &str) -> graph::Graph {

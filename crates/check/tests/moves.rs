@@ -1,8 +1,6 @@
 //! Slices, additions and collectives: what is cut and joined fits together, on each rank.
 
-mod support;
-
-use support::{LINEARS, faults, graph, proof};
+use crate::support::{LINEARS, faults, graph, proof};
 
 fn breaks(model: &str, text: &str, changes: &[(&str, &str)], code: &str) {
     let mut other = text.to_owned();

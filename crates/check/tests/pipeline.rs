@@ -1,11 +1,10 @@
 //! Blocks on different ranks, for many micro-batches: what goes between them, and in which order they run.
 
-mod support;
-
 use check::Fault;
 use program::*;
-use support::texts::{ROWS, STAGES};
-use support::{LINEARS, graph, program};
+
+use crate::support::texts::{ROWS, STAGES};
+use crate::support::{LINEARS, graph, program};
 
 const LATER: usize = 0;
 const FIRST: usize = 1;

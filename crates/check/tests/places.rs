@@ -1,9 +1,7 @@
 //! Parts of values that are the same everywhere: one that was cut lies where it was cut, and one that was not lies where
 //! others do. What only seems to be the same is not.
 
-mod support;
-
-use support::{faults, graph, proof};
+use crate::support::{faults, graph, proof};
 
 fn breaks(model: &str, text: &str, changes: &[(&str, &str)], code: &str) {
     let mut other = text.to_owned();

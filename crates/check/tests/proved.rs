@@ -1,8 +1,6 @@
 //! Programs that compute what their graph computes.
 
-mod support;
-
-use support::{graph, proof};
+use crate::support::{graph, proof};
 
 const MLP: &str = include_str!("programs/mlp.graph");
 const LAYER: &str = include_str!("programs/layer.graph");

@@ -1,8 +1,6 @@
 //! Small models, each with a program that is right, and what the check says of it once one thing in it is wrong.
 
-mod support;
-
-use support::{LINEARS, faults, graph, proof};
+use crate::support::{LINEARS, faults, graph, proof};
 
 /// Right as it is; once `old` becomes `new` something is found that has this code and says this.
 fn refused(model: &str, text: &str, (old, new): (&str, &str), code: &str, words: &str) {

@@ -1,11 +1,10 @@
 //! The proof is about the model's graph: what a program rewrites, the check rewrites itself.
 
-mod support;
-
 use graph::{Graph, OpId};
 use program::Program;
 use rules::Rewriting;
-use support::{graph, program, proof};
+
+use crate::support::{graph, program, proof};
 
 const LOSS: &str = include_str!("programs/loss.graph");
 const ROWS: &str = include_str!("programs/loss_rows.txt");

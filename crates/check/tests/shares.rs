@@ -1,8 +1,6 @@
 //! What ranks hold of sums: which shares are one whole, what passes them on, and what is in them twice.
 
-mod support;
-
-use support::{faults, graph, proof};
+use crate::support::{faults, graph, proof};
 
 fn code(model: &str, text: &str) -> Option<&'static str> {
     faults(&graph(model), text).first().map(|fault| fault.code)

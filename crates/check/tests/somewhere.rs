@@ -1,8 +1,6 @@
 //! Shares that lie in some of a region only: where they do, they stay, and neither get lost nor count elsewhere.
 
-mod support;
-
-use support::{faults, graph, proof};
+use crate::support::{faults, graph, proof};
 
 fn refused(model: &str, text: &str, code: &str, words: &str) {
     let found = faults(&graph(model), text);

@@ -1,10 +1,8 @@
 //! How long a proof takes: `cargo test -p shardwright-check --release -- --ignored --nocapture`.
 
-mod support;
-
 use std::fmt::Write;
 
-use support::{graph, program};
+use crate::support::{self, graph, program};
 
 /// `layers` times eight operators, split by the batch over all ranks.
 fn deep(layers: usize, ranks: usize) -> (String, String) {

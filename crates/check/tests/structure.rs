@@ -1,11 +1,10 @@
 //! What must hold of a program before it can be followed: one thing wrong at a time, and what is said of it.
 
-mod support;
-
 use graph::{OpId, TensorId};
 use program::*;
 use rules::{Interval, Region};
-use support::{graph, program};
+
+use crate::support::{self, graph, program};
 
 const MLP: &str = include_str!("programs/mlp.graph");
 const DATA: &str = include_str!("programs/data.txt");

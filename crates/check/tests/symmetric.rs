@@ -1,11 +1,10 @@
 //! Ranks that stand for others: that they are alike is seen from the tables and numbers of all of them.
 
-mod support;
-
 use graph::Graph;
 use program::*;
 use rules::Reduction;
-use support::{graph, program};
+
+use crate::support::{graph, program};
 
 /// Axes of so many ranks and more are folded here.
 const LEAST: u32 = 5;

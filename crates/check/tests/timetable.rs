@@ -1,11 +1,10 @@
 //! Faults planted into the timetable of a program that is right: what makes a step of several micro-batches
 //! another one than the sum of theirs.
 
-mod support;
-
 use check::Fault;
 use program::{Code, Instr, Loop, Pass, Program, Task, When, Which};
-use support::{faults, graph, program, proof};
+
+use crate::support::{faults, graph, program, proof};
 
 const MLP: &str = include_str!("programs/mlp.graph");
 const DATA: &str = include_str!("programs/data.txt");

@@ -1,14 +1,13 @@
 //! Timetables that are unusual and right, and some that seem right and are not: of loops for the first micro-batches, of
 //! loops that advance by several, and of ranks that do not go through their tasks together.
 
-mod support;
-
 use check::Fault;
 use graph::Graph;
 use program::*;
 use rules::Region;
-use support::texts::{ALONE, DIVIDED, MEAN, ROWS, STAGES, UPDATED};
-use support::{LINEARS, graph, program};
+
+use crate::support::texts::{ALONE, DIVIDED, MEAN, ROWS, STAGES, UPDATED};
+use crate::support::{LINEARS, graph, program};
 
 const LATER: usize = 0;
 const FIRST: usize = 1;

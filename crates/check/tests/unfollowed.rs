@@ -1,10 +1,9 @@
 //! Faults that only ranks have which are not followed, while a few stand for all: those few are right, and so is what they
 //! do together. Rank by rank each is found.
 
-mod support;
-
 use graph::Graph;
-use support::{graph, program};
+
+use crate::support::{graph, program};
 
 /// Axes of so many ranks and more are folded here.
 const LEAST: u32 = 5;

@@ -1,9 +1,8 @@
 //! Faults planted into loops that run the first micro-batches of a pipeline.
 
-mod planted;
-
-use planted::{apart, found, graph, made, refused_of};
 use program::{Instr, Loop, Pass, Program, Task, When};
+
+use crate::planted::{apart, found, graph, made, refused_of};
 
 /// Their first micro-batches run in loops of their own.
 const EARLY: &[(&str, u32)] =

@@ -1,9 +1,8 @@
 //! Faults planted into pipelines whose steps follow each other without a pause.
 
-mod planted;
-
-use planted::{apart, found, graph, made, refused_of};
 use program::{Does, Pass, Program, Steps, Task, Timetable, When};
+
+use crate::planted::{apart, found, graph, made, refused_of};
 
 const PLANS: &[(&str, u32)] = &[("stages:2 x 2bw", 2), ("stages:4 x 2bw", 4), ("stages:2 x data:2 x 2bw", 4)];
 

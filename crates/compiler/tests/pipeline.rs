@@ -1,9 +1,8 @@
 //! Faults planted into pipelines that are right: what sends, who receives, and in which order codes run.
 
-mod planted;
-
-use planted::{apart, found, graph, made, refused_of};
 use program::{Instr, Loop, Pass, Program, RankId, Task, When};
+
+use crate::planted::{apart, found, graph, made, refused_of};
 
 const PLANS: &[(&str, u32)] =
     &[("stages:2", 2), ("stages:4", 4), ("stages:2 x data:2", 4), ("stages:3 x gpipe", 3)];

@@ -1,10 +1,9 @@
 //! Faults planted into programs whose sequence is divided: queries that are taken for others, keys that are missing.
 
-mod planted;
-
 use graph::Graph;
-use planted::{found, made};
 use program::{Arg, Instr, LocalOp, PerRank, Program};
+
+use crate::planted::{found, made};
 
 const PLANS: &[(&str, u32)] = &[
     ("sequence", 2),

@@ -1,10 +1,9 @@
 //! A parameter that several stages read: its gradients are summed in each stage, and go to the other stage once.
 
-mod planted;
-
 use graph::Graph;
-use planted::{found, made};
 use program::{Instr, Pass, Program};
+
+use crate::planted::{found, made};
 
 /// The first and the last layer are one parameter.
 const TIED: &str = "shardwright-graph 1\nmodel \"Tied\"\nin_spec \"\"\nout_spec \"\"\nmodule \"\" \"Tied\"\n\

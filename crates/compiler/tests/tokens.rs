@@ -1,12 +1,11 @@
 //! Faults planted into models whose sequence is in slices: slices out of order, keys that are missing, masks that are
 //! off, other slices than those that the code has.
 
-mod planted;
-
 use graph::Graph;
-use planted::{found, made};
 use program::{Arg, Body, Instr, LocalOp, Program, Task};
 use rules::Slices;
+
+use crate::planted::{found, made};
 
 const PLANS: &[(&str, u32)] = &[
     ("stages:2 x tokens:2", 2),

@@ -1,12 +1,11 @@
 //! Nothing that a model, a path or a plan says can run as code, and no text makes reading panic.
 
-mod common;
-
-use common::{Builder, graph, program, roundtrip, single, text};
 use emit::{File, emit, read};
 use graph::{Dtype, Graph, Op, OpId, Source, Tensor, TensorId};
 use program::{GroupingId, Instr, LeafId, RankId};
 use proptest::prelude::*;
+
+use crate::common::{Builder, graph, program, roundtrip, single, text};
 
 const MLP: &str = include_str!("mlp.graph");
 

@@ -1,13 +1,12 @@
 //! Layers that are alike are written as a loop, and read back as if they were written out.
 
-mod common;
-
-use common::{Builder, graph, program, stable};
 use emit::{File, emit, read};
 use graph::Graph;
 use program::{Collective, Gathered, GroupingId, How, Instr, LeafId, Of, Program, RankId};
 use proptest::prelude::*;
 use rules::Reduction;
+
+use crate::common::{Builder, graph, program, stable};
 
 /// A row of layers; those in `skips` are added up at the end.
 fn layers(count: usize, skips: &[usize]) -> Graph {

@@ -1,8 +1,5 @@
 //! Programs made by hand: their text, and reading it back.
 
-mod common;
-
-use common::{Builder, graph, program, roundtrip, single, stable, text};
 use emit::{File, emit, read};
 use graph::Graph;
 use program::{
@@ -12,6 +9,8 @@ use program::{
 };
 use rules::{Interval, Reduction, Region};
 use serde_json::Value;
+
+use crate::common::{Builder, graph, program, roundtrip, single, stable, text};
 
 const GPT: &str = include_str!("gpt.graph");
 

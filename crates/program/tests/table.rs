@@ -6,7 +6,7 @@ use std::fmt::Write;
 use program::Kind;
 
 const BEGIN: &str =
-    "<!-- instructions: `UPDATE=1 cargo test -p shardwright-program --test table` writes them -->\n";
+    "<!-- instructions: `UPDATE=1 cargo test -p shardwright-program table::` writes them -->\n";
 const END: &str = "<!-- end of instructions -->\n";
 
 #[test]
@@ -22,7 +22,7 @@ fn the_documentation_is_up_to_date() {
     }
     assert!(
         table == instructions(),
-        "docs/reference/emitted-program.md is stale: UPDATE=1 cargo test -p shardwright-program --test table"
+        "docs/reference/emitted-program.md is stale: UPDATE=1 cargo test -p shardwright-program table::"
     );
 }
 

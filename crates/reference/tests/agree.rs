@@ -1,11 +1,10 @@
 //! Right programs are equal to their models, number by number.
 
-mod support;
-
 use plan::sets;
 use reference::Verdict;
 use rules::Analysis;
-use support::{ATTENTION, IMAGES, LARGER, MODELS, ROTARY, boundaries, compiled, drawn, graph, named};
+
+use crate::support::{ATTENTION, IMAGES, LARGER, MODELS, ROTARY, boundaries, compiled, drawn, graph, named};
 
 /// Beside the examples of each set.
 const PLANS: &[(&str, u32)] = &[

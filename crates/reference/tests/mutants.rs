@@ -1,10 +1,9 @@
 //! Faults of many kinds at random places: what the reference calls different, the check refuses.
 
-mod support;
-
 use rules::Analysis;
-use support::harness::{Many, Subject, all, mutate, table};
-use support::{boundaries, compiled, graph, named};
+
+use crate::support::harness::{Many, Subject, all, mutate, table};
+use crate::support::{boundaries, compiled, graph, named};
 
 const PROGRAMS: &[(&str, &str, u32)] = &[
     ("tests/python/golden/mlp", "data", 2),

@@ -1,7 +1,5 @@
 //! What a page tells is what `simulate` and `manifest` print.
 
-mod made;
-
 use std::collections::BTreeMap;
 use std::io::Read as _;
 
@@ -9,9 +7,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::GzDecoder;
 use graph::Graph;
-use made::{page, page_of};
 use report::page::html;
 use serde_json::{Value, json};
+
+use crate::made::{page, page_of};
 
 fn numbers(value: &Value) -> Vec<i64> {
     value.as_array().expect("a list").iter().map(|it| it.as_i64().expect("a number")).collect()

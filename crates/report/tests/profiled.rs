@@ -1,17 +1,16 @@
 //! Where a step that was measured takes longer than predicted is said, and a cluster like it is written.
 
-mod made;
-
 use cluster::{Contention, Origin};
 use compiler::{Compiled, Masters, Setting};
 use diag::Result;
 use graph::Graph;
-use made::GPT;
 use program::{Instr, Pass};
 use report::page::RecordedFile;
 use report::{ProfiledStep, profiled};
 use rules::Analysis;
 use serde_json::{Value, json};
+
+use crate::made::GPT;
 
 const CLUSTER: &str = "h200:4";
 

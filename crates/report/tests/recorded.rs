@@ -1,9 +1,8 @@
 //! What was measured stands beside what was predicted of the same communication, and of no other.
 
-mod made;
-
-use made::{page, recorded};
 use serde_json::{Value, json};
+
+use crate::made::{page, recorded};
 
 /// The manifest of a plan as a recording of three steps: each communication takes `times(entry)` of what is expected.
 fn recording(plan: &str, batches: u32, times: impl Fn(&Value) -> f64) -> Value {

@@ -1,9 +1,8 @@
 //! What a step would take on a changed cluster, and what holds it back.
 
-mod made;
-
-use made::{GPT, page, page_of};
 use serde_json::Value;
+
+use crate::made::{GPT, page, page_of};
 
 fn seconds(data: &Value) -> Vec<f64> {
     let rows = data["sensitivity"]["rows"].as_array().expect("rows");

@@ -1,10 +1,9 @@
 //! What one part of an operator costs: FLOPs, bytes, and what is kept.
 
-mod support;
-
 use rules::Cost;
 use rules::families::{cost_of, local_of};
-use support::{graph, part, rule, view};
+
+use crate::support::{graph, part, rule, view};
 
 /// The cost of a part; an operator without a rule is whole.
 fn cost(inputs: &str, op: &str, split: &str) -> Cost {

@@ -1,8 +1,7 @@
 //! The rule of each kind of call, family by family.
 
-mod support;
-
-use support::check;
+use crate::support;
+use crate::support::check;
 
 #[test]
 fn pointwise_maps_every_dim() {

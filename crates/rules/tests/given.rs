@@ -1,12 +1,10 @@
 //! Rules that are put among the arguments of a call.
 
-mod support;
-
 use graph::OpId;
 use rules::families::registered::with_sizes;
 use rules::given::{Given, give};
 
-use support::graph;
+use crate::support::graph;
 
 const FUNCTION: &str = "%y f32[2,12], %z f32[2] = shardwright.function.default(\"m:f\", [%x], \"(T0, 4) -> float32[2,12], float32[2]\")";
 const MODULE: &str = "%y f32[2,12] = shardwright.module.default(\"m\", [\"w\"], [%w], [%x], \

@@ -1,8 +1,6 @@
 //! What one part of an operator executes, family by family.
 
-mod support;
-
-use support::check_local;
+use crate::support::check_local;
 
 #[test]
 fn views_name_the_shape_of_the_part() {

@@ -1,8 +1,6 @@
 //! What operators make of shares of maxima and minima.
 
-mod support;
-
-use support::passes;
+use crate::support::passes;
 
 #[test]
 fn what_moves_elements_passes_them() {

@@ -1,8 +1,6 @@
 //! The rules of rarer operators, and what their parts execute.
 
-mod support;
-
-use support::{check, check_local};
+use crate::support::{check, check_local};
 
 #[test]
 fn transforms_keep_their_dims_whole() {

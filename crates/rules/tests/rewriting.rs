@@ -1,13 +1,13 @@
 //! Operators with their own algorithm, rewritten: the whole new graph and what its dims mean.
 
-mod support;
-
 use std::fmt::Write;
 
 use graph::{Graph, OpId};
 use rules::families::rule_text;
 use rules::rewriting::describe;
 use rules::{Analysis, Kind, Rewriting, Rule, View, rewrite};
+
+use crate::support;
 
 /// The rewriting of a one-operator graph for all dims that have it. Every piece must have a valid rule whose
 /// terms are those of its label.

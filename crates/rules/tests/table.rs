@@ -13,7 +13,7 @@ fn the_documentation_is_up_to_date() {
     let found = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         found == table(),
-        "docs/reference/operators.md is stale: UPDATE=1 cargo test -p shardwright-rules --test table"
+        "docs/reference/operators.md is stale: UPDATE=1 cargo test -p shardwright-rules table::"
     );
 }
 

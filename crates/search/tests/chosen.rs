@@ -1,13 +1,11 @@
 //! What is chosen, on clusters whose answer is known.
 
-mod model;
-
 use cluster::{Cluster, named, read};
 use compiler::{Setting, estimate};
 use diag::Result;
 use search::{Constraints, Evaluated, Found, LowerBounds, Question, Wanted, best, bound, compare, quickest};
 
-use model::Model;
+use crate::model::Model;
 
 /// Devices that are slow beside their links, or links that are slow beside their devices.
 fn devices(count: u32, peak: &str, link: &str) -> Cluster {

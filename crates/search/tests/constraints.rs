@@ -1,14 +1,12 @@
 //! What constraints leave, beside all plans that there are; and which of them clash.
 
-mod model;
-
 use cluster::{Cluster, named};
 use diag::{Error, Result};
 use plan::{On, Plan, Split, sets};
 use search::spmd::{Count, find, member, tables};
 use search::{Constraints, Evaluated, Question, best, compare};
 
-use model::Model;
+use crate::model::Model;
 
 /// Two linears, of which all plans can be looked at.
 fn mlp() -> Model {

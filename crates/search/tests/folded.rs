@@ -1,7 +1,5 @@
 //! What few ranks tell of a step, beside what all of them tell: the same, to the last bit.
 
-mod model;
-
 use check::Folding;
 use cluster::{Cluster, named, read};
 use compiler::{Estimate, Setting, estimate, estimate_one_by_one, estimate_unproved};
@@ -10,7 +8,7 @@ use search::Question;
 use search::spmd::{Count, find, member};
 use simulate::Lane;
 
-use model::Model;
+use crate::model::Model;
 
 fn models() -> Vec<Model> {
     let others = [

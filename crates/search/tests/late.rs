@@ -1,13 +1,11 @@
 //! A search that is stopped, wherever that is: it always has a plan, and what it says of it holds.
 
-mod model;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cluster::{Cluster, named};
 use search::{Constraints, Found, Question, Stop, best, compare, spmd};
 
-use model::Model;
+use crate::model::Model;
 
 /// Runs a search that is stopped at one of its looks; gives how often it looked, too.
 fn stopped<T>(question: &Question<'_>, at: usize, search: impl Fn(&Question<'_>) -> T) -> (T, usize) {

@@ -1,14 +1,12 @@
 //! What layers keep is on the host, where that is quicker than to compute it again.
 
-mod model;
-
 use std::collections::BTreeSet;
 
 use cluster::{Cluster, read};
 use compiler::{Estimate, Setting, estimate};
 use search::{Constraints, Evaluated, Question, best, compare};
 
-use model::Model;
+use crate::model::Model;
 
 /// Eight layers of two products each, of so many rows.
 fn deep(rows: usize) -> Model {

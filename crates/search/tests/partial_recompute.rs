@@ -1,11 +1,9 @@
 //! Some layers that are computed again, and others not.
 
-mod model;
-
 use cluster::{Cluster, read};
 use search::{Evaluated, Question, best, compare};
 
-use model::Model;
+use crate::model::Model;
 
 /// Devices whose way to their host is too narrow for what layers keep.
 fn devices(count: u32, peak: &str) -> Cluster {

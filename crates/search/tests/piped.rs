@@ -1,16 +1,13 @@
 //! Pipelines whose stages are found, under constraints: each is walked once more, part by part.
 
-mod model;
-mod narrow;
-
 use std::collections::BTreeSet;
 
 use cluster::{Cluster, named};
 use plan::Plan;
 use search::{Constraints, Evaluated, Question, best, pipeline};
 
-use model::Model;
-use narrow::{narrow, untied};
+use crate::model::Model;
+use crate::narrow::{narrow, untied};
 
 fn constraints(model: &Model, cluster: &Cluster, lines: &str) -> Constraints {
     let header = if lines.starts_with("shardwright") { "" } else { "shardwright-constraints 1\n" };

@@ -1,8 +1,5 @@
 //! Pipelines whose stages are found, as programs.
 
-mod model;
-mod narrow;
-
 use std::collections::BTreeSet;
 
 use cluster::named;
@@ -10,8 +7,8 @@ use plan::{On, OpPlan, Schedule};
 use search::spmd::limit;
 use search::{Evaluated, Question, compare, pipeline, why};
 
-use model::Model;
-use narrow::{narrow, untied};
+use crate::model::Model;
+use crate::narrow::{narrow, untied};
 
 fn rows(question: &Question<'_>) -> Vec<Evaluated> {
     pipeline::rows(question, f64::INFINITY, &mut |_| ()).expect("pipelines").0.rows

@@ -1,14 +1,11 @@
 //! Orders of blocks that are searched for.
 
-mod model;
-mod narrow;
-
 use cluster::{named, read};
 use plan::{Plan, Schedule};
 use search::{Evaluated, Question, compare};
 
-use model::Model;
-use narrow::{narrow, untied};
+use crate::model::Model;
+use crate::narrow::{narrow, untied};
 
 const OWN: &str = ", in an order of its own";
 

@@ -1,14 +1,12 @@
 //! Plans of one block: what is claimed of them, beside what their programs take.
 
-mod model;
-
 use cluster::{Cluster, named, read};
 use compiler::{Setting, estimate};
 use plan::{Plan, sets};
 use search::Question;
 use search::spmd::{Candidate, Count, explain, find, member};
 
-use model::Model;
+use crate::model::Model;
 
 fn models() -> Vec<Model> {
     let others = [

@@ -1,8 +1,6 @@
 //! Routes beside all sequences of up to three hops between all spreads of small arrangements. What one hop
 //! can do is found here from the shards alone.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use rules::{Interval, Reduction, Region};

@@ -1,12 +1,12 @@
 //! Laws of routes, on simulated devices.
 
-mod common;
-
-use common::simulate::{apply, is_there, scatter};
 use plan::random::Random;
 use proptest::prelude::*;
 use rules::Reduction;
 use sharding::{Hop, Sharding, route};
+
+use crate::common;
+use crate::common::simulate::{apply, is_there, scatter};
 
 fn follow(random: &mut Random, from: &Sharding, to: &Sharding) -> Result<Vec<Hop>, TestCaseError> {
     let Some(hops) = route(from, to, 4) else {

@@ -1,7 +1,5 @@
 //! Laws of arrangements and spreads.
 
-mod common;
-
 use std::collections::BTreeSet;
 
 use plan::random::Random;
@@ -9,6 +7,8 @@ use proptest::prelude::*;
 use rules::{Interval, Reduction, Region};
 use sharding::mesh::{row, walk};
 use sharding::{Axis, Cut, Mesh, Pieces, Shard, Sharding};
+
+use crate::common;
 
 fn axes(text: &str) -> Vec<Axis> {
     let number = |n: &str| n.parse().unwrap();

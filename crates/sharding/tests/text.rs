@@ -1,11 +1,11 @@
 //! Spreads print and parse.
 
-mod common;
-
 use plan::random::Random;
 use proptest::prelude::*;
 use rules::Reduction;
 use sharding::{Axis, Names, Sharding, route};
+
+use crate::common;
 
 /// `b s (h d)` on eight devices: `dp` of two, `tp` of four.
 fn names() -> Names {

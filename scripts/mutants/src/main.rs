@@ -30,7 +30,7 @@ use tests::{Ended, Test};
 /// What is mutated: the check, and of the rules what says which shares an operator passes.
 const MUTATED: [&str; 3] =
     ["crates/check/src/", "crates/rules/src/algebra.rs", "crates/rules/src/families/order.rs"];
-/// Whose tests are run: all of a package, or some.
+/// Whose tests are run: all of a package, or those of some files.
 const TESTS: [Package<'_>; 3] =
     [("check", &[]), ("rules", &["algebra", "order"]), ("compiler", &["reported"])];
 /// Besides, with `--all`: they take seconds for each mutant that lives, and hours for all.

@@ -16,7 +16,7 @@ pub struct Scratch {
     pub copy: PathBuf,
 }
 
-/// A crate of the workspace, and those of its tests that are asked for; none for all.
+/// A crate of the workspace, and those files of its `tests` that are asked for; none for all, and for unit tests.
 pub type Package<'p> = (&'p str, &'p [&'p str]);
 
 /// An executable with tests, and where it runs.
@@ -25,6 +25,8 @@ pub struct Binary {
     pub package: String,
     pub path: PathBuf,
     pub folder: PathBuf,
+    /// The modules whose tests are asked for; none for all.
+    pub modules: Vec<String>,
 }
 
 impl Scratch {
@@ -88,17 +90,16 @@ impl Scratch {
 
     /// The tests of these packages, or the places where something does not compile.
     pub fn build(&self, packages: &[Package<'_>]) -> Result<Vec<Binary>, Vec<(PathBuf, usize, usize)>> {
-        let built = packages.iter().map(|(package, tests)| self.package(package, tests));
+        let built = packages.iter().map(|(package, modules)| self.package(package, modules));
         Ok(built.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 
     /// All of a package's tests, or some.
-    fn package(&self, name: &str, tests: &[&str]) -> Result<Vec<Binary>, Vec<(PathBuf, usize, usize)>> {
+    fn package(&self, name: &str, modules: &[&str]) -> Result<Vec<Binary>, Vec<(PathBuf, usize, usize)>> {
         let mut cargo = Command::new("cargo");
         cargo.args(["test", "--no-run", "--quiet", "--message-format", "json", "--package"]);
         cargo.arg(format!("shardwright-{name}"));
-        cargo.args(tests.iter().flat_map(|test| ["--test", test]));
-        cargo.args(if tests.is_empty() { &["--lib", "--tests"][..] } else { &[] });
+        cargo.args(if modules.is_empty() { ["--lib", "--tests"] } else { ["--test", "all"] });
         cargo.env("CARGO_TARGET_DIR", self.copy.join("../build")).env("CARGO_PROFILE_DEV_DEBUG", "0");
         cargo.env("RUSTFLAGS", "--cap-lints=allow").env("CARGO_INCREMENTAL", "0");
         let output = cargo.current_dir(&self.copy).stderr(Stdio::inherit()).output().expect("cargo runs");
@@ -106,7 +107,7 @@ impl Scratch {
         let messages = text.lines().map(|line| serde_json::from_str(line).expect("a message"));
         let messages: Vec<Value> = messages.collect();
         if output.status.success() {
-            return Ok(messages.iter().filter_map(binary).collect());
+            return Ok(messages.iter().filter_map(|message| binary(message, modules)).collect());
         }
         let errors = messages.iter().filter(|message| message["message"]["level"] == "error");
         let errors: Vec<&Value> = errors.collect();
@@ -127,11 +128,13 @@ impl Scratch {
     }
 }
 
-fn binary(message: &Value) -> Option<Binary> {
+fn binary(message: &Value, modules: &[&str]) -> Option<Binary> {
     let path = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
     let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_path_buf();
     let package = folder.file_name()?.to_string_lossy().into_owned();
-    Some(Binary { name: message["target"]["name"].as_str()?.into(), package, path: path.into(), folder })
+    let name = message["target"]["name"].as_str()?.into();
+    let modules = modules.iter().map(ToString::to_string).collect();
+    Some(Binary { name, package, path: path.into(), folder, modules })
 }
 
 /// The mutants nearest to what does not compile: those that start on its lines, or the last one before them.

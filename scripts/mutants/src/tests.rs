@@ -27,7 +27,7 @@ pub enum Ended {
 }
 
 impl<'b> Test<'b> {
-    /// The tests of an executable; none that are only run when asked for.
+    /// The tests of an executable that are asked for; none that are `ignored`.
     pub fn all(binary: &'b Binary) -> Vec<Test<'b>> {
         let list = |flags: &[&str]| {
             let output =
@@ -36,8 +36,16 @@ impl<'b> Test<'b> {
         };
         let (all, ignored) = (list(&[]), list(&["--ignored"]));
         let names = all.lines().filter(|line| !ignored.lines().any(|other| other == *line));
-        let names = names.filter_map(|line| line.strip_suffix(": test"));
-        names.map(|name| Test { binary, name: name.into(), seconds: 0.0, reached: BTreeSet::new() }).collect()
+        let names: Vec<&str> = names.filter_map(|line| line.strip_suffix(": test")).collect();
+        let is_in =
+            |name: &str, module: &str| name.strip_prefix(module).is_some_and(|it| it.starts_with("::"));
+        for module in &binary.modules {
+            assert!(names.iter().any(|name| is_in(name, module)), "{} has no tests {module}", binary.package);
+        }
+        let is_wanted = |name: &str| binary.modules.iter().any(|module| is_in(name, module));
+        let wanted = names.into_iter().filter(|name| binary.modules.is_empty() || is_wanted(name));
+        let test = |name: &str| Test { binary, name: name.into(), seconds: 0.0, reached: BTreeSet::new() };
+        wanted.map(test).collect()
     }
 
     pub fn title(&self) -> String {

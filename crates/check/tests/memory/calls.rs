@@ -1,7 +1,7 @@
 //! What a call keeps for its backward, and what it forgets.
 
-use super::support::*;
 use super::*;
+use crate::support::*;
 
 #[test]
 fn gradients_that_meet_are_added_in_place() {

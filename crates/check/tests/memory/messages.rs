@@ -1,7 +1,7 @@
 //! What is gathered, summed and sent.
 
-use super::support::*;
 use super::*;
+use crate::support::*;
 
 const MLP: &str = include_str!("../programs/mlp.graph");
 const MEGATRON: &str = include_str!("../programs/megatron.txt");

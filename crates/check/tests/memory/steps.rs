@@ -1,8 +1,8 @@
 //! Micro-batches, and what is there of two steps.
 
-use super::support::texts::{ALONE, KEPT, RELU};
-use super::support::*;
 use super::*;
+use crate::support::texts::{ALONE, KEPT, RELU};
+use crate::support::*;
 
 /// Three have all that more have, but for inputs: those of all micro-batches are there.
 #[test]

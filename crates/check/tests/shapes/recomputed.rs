@@ -3,6 +3,7 @@
 use program::{Body, Pass};
 
 use super::*;
+use crate::support::program;
 
 pub const AGAIN: &str = "input %x f64[4,8] 0
 param %w f64[8] \"w\"
@@ -116,7 +117,7 @@ fn what_is_sent_to_the_host_is_back_when_it_is_needed() {
     broken("fetch 0\n", "fetch_kept 0\n");
     // Where forward brings back what it sent, and where backward sends something.
     let refused = |plant: &dyn Fn(&mut Body)| {
-        let mut made = support::program(&graph(AGAIN), ON_THE_HOST);
+        let mut made = program(&graph(AGAIN), ON_THE_HOST);
         plant(&mut made.roles[0].body);
         let found = check::check(&graph(AGAIN), &made).expect_err("it is elsewhere");
         assert!(found.iter().any(|fault| fault.code == "SW0526"), "{found:?}");

@@ -38,8 +38,6 @@
 //! piece 0 0 0..2,:
 //! ```
 
-#![allow(dead_code)]
-
 pub mod texts;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,4 @@
 //! Pipelines, spoilt.
-#![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 use graph::Graph;
 use plan::sets;

@@ -1,5 +1,4 @@
 //! Graphs and programs for the tests.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::HashMap;
 

@@ -1,5 +1,4 @@
 //! Pages of small plans.
-#![allow(dead_code, reason = "each test file takes what it needs")]
 
 use compiler::{Masters, Setting, SimulatedStep};
 use diag::Result;

@@ -1,5 +1,4 @@
 //! One-operator graphs as text, and sub-operators as text.
-#![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 use graph::{Graph, OpId};
 use rules::families::rule_text;

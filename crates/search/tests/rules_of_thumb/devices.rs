@@ -1,6 +1,6 @@
 //! More devices, and the same devices in other words.
 
-use crate::{chosen, gpt, llama, mixtral, nodes, read};
+use super::{chosen, gpt, llama, mixtral, nodes, read};
 
 /// Devices that help nobody can compute the same as others, so more of them never make a step longer.
 #[test]

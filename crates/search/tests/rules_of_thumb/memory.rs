@@ -2,7 +2,7 @@
 
 use search::{Constraints, Question};
 
-use crate::{chosen, gathers_again, gpt, llama, mixtral, never, nodes, offloads, read, recomputes};
+use super::{chosen, gathers_again, gpt, llama, mixtral, never, nodes, offloads, read, recomputes};
 
 /// Recompute is one more forward: of forward and backward, which is twice as long, a third is added to the step.
 /// It saves bytes that nobody asks for.

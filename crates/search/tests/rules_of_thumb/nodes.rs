@@ -2,7 +2,7 @@
 
 use cluster::named as cluster_named;
 
-use crate::{chosen, differ_between_nodes, gpt, llama, mixtral, never, nodes};
+use super::{chosen, differ_between_nodes, gpt, llama, mixtral, never, nodes};
 
 /// Of a layer of Llama, values of 16 * 4,096 tokens are 16 * 4,096 * 4,096 * 2 bytes, half a GB.
 /// Tensor parallelism moves as much four times in forward and four times in backward, and is waited for.

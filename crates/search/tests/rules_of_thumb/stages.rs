@@ -1,7 +1,7 @@
 //! What is in several stages, and what in none.
 
+use super::{chosen, gpt, has_stages, llama, mixtral, never, nodes, offloads, recomputes};
 use crate::model::Model;
-use crate::{chosen, gpt, has_stages, llama, mixtral, never, nodes, offloads, recomputes};
 
 /// Where parameters fit on each device, stages save nothing that is needed.
 /// Two stages wait for (2 - 1) of 4 micro-batches, a fifth of the step, or for less in other orders.

@@ -1,5 +1,4 @@
 //! Random spreads.
-#![allow(dead_code)]
 
 pub mod simulate;
 

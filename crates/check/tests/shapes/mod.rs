@@ -7,8 +7,6 @@ mod moved;
 mod partial;
 mod random;
 mod recomputed;
-#[path = "../support/mod.rs"]
-mod support;
 mod updates;
 
 use everywhere::{POSITIONS, SPREAD};
@@ -17,8 +15,9 @@ use moved::{PIPELINE, STAGES, SWAP, SWAPPED};
 use partial::{PARTIAL, SUM, TIED, VOCABULARY};
 use random::{DROPOUT, DROPPED};
 use recomputed::{AGAIN, RECOMPUTED};
-use support::{faults, graph, proof};
 use updates::{NORM, TRACKED};
+
+use crate::support::{faults, graph, proof};
 
 fn refused(graph_text: &str, program: &str, code: &str) {
     let found = faults(&graph(graph_text), program);

@@ -5,15 +5,14 @@ mod calls;
 mod halves;
 mod messages;
 mod steps;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::collections::BTreeMap;
 
 use check::{Folding, Masters, Memory, Purpose};
 use graph::{Dtype, Graph};
 use program::*;
-use support::{graph, program};
+
+use crate::support::{graph, program};
 
 fn told(model: &Graph, made: &Program, masters: &Masters) -> Vec<Memory> {
     match check::check_held(model, made, masters) {

@@ -3,9 +3,6 @@
 //! The models are as wide as the real ones and have few layers. Each rule has a plan that breaks it, which shows that the
 //! test would see one.
 
-#[path = "../model/mod.rs"]
-mod model;
-
 mod devices;
 mod memory;
 mod nodes;
@@ -18,7 +15,7 @@ use plan::{Gather, On, Plan};
 use rules::Region;
 use search::{Evaluated, Question, best};
 
-use model::Model;
+use crate::model::Model;
 
 /// Four layers of a GPT that is 1,024 wide, with 16 sequences of 1,024: 170M parameters.
 fn gpt() -> Model {

@@ -1,0 +1,33 @@
+//! All tests of the crate that are no unit tests, in one binary: each file is a module of this list.
+
+mod any_program;
+mod anywhere;
+mod arguments;
+mod blocks;
+mod communications;
+mod exchanges;
+mod experts;
+mod faults;
+mod flows;
+mod folding;
+mod gradients;
+mod halves;
+mod homes;
+mod kinds;
+mod memory;
+mod moves;
+mod pipeline;
+mod places;
+mod proved;
+mod refusals;
+mod rewritings;
+mod shapes;
+mod shares;
+mod somewhere;
+mod speed;
+mod structure;
+mod support;
+mod symmetric;
+mod timetable;
+mod turns;
+mod unfollowed;

@@ -1,0 +1,7 @@
+//! All tests of the crate that are no unit tests, in one binary: each file is a module of this list.
+
+mod exhaustive;
+mod faults;
+mod loops;
+mod shapes;
+mod text;

@@ -1,0 +1,6 @@
+//! All tests of the crate that are no unit tests, in one binary: each file is a module of this list.
+
+mod agree;
+mod mutants;
+mod stored;
+mod support;

@@ -1,0 +1,9 @@
+//! All tests of the crate that are no unit tests, in one binary: each file is a module of this list.
+
+mod cheapest;
+mod common;
+mod greedy;
+mod operands;
+mod routes;
+mod shardings;
+mod text;
