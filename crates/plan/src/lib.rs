@@ -15,6 +15,7 @@ pub mod dim_names;
 mod exchange;
 mod fit;
 mod folded;
+mod glob;
 pub mod micro_batches;
 mod model_dims;
 mod nearby;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use graph::{Graph, OpId};
 
-use crate::select::glob;
+use crate::glob::glob;
 
 pub(crate) struct OpIndex<'g> {
     pub(crate) graph: &'g Graph,
@@ -41,18 +41,18 @@ impl<'g> OpIndex<'g> {
 
     /// The operators of each module whose path is as a pattern says.
     pub(crate) fn in_modules(&self, pattern: &str) -> Vec<&[OpId]> {
-        let mut found = vec![];
+        let mut fitting = vec![];
         if pattern.contains('*') {
             self.root.visit(&mut |module| {
                 let fits = !module.ops.is_empty() && glob(pattern, module.path);
-                found.extend(fits.then_some(&module.ops[..]));
+                fitting.extend(fits.then_some(&module.ops[..]));
                 true
             });
         } else {
             let words: Vec<&str> = pattern.split('.').collect();
-            self.root.at(&words, &mut |module| found.push(&module.ops[..]));
+            self.root.at(&words, &mut |module| fitting.push(&module.ops[..]));
         }
-        found
+        fitting
     }
 
     /// The operators of each outermost module whose path is as a pattern says, with all that is deeper inside of it.

@@ -21,9 +21,10 @@ use graph::{Graph, Source, TensorId};
 use rules::{Analysis, Region};
 
 use crate::device_list::{device_list, devices_text};
+use crate::glob::glob;
 use crate::nearby::nearby;
 use crate::ranges::ranges;
-use crate::select::{clip, folded_path, glob, numbers_of};
+use crate::select::{clip, folded_path, numbers_of};
 use crate::{MOST, OpPlan, Plan, no_device};
 
 /// The devices of each group in the order of their parts.

@@ -9,8 +9,9 @@ use rules::Analysis;
 use super::dims::Dims;
 use super::{Along, Constraint, Demand, Level, Says};
 use crate::device_list::device_list;
+use crate::glob::glob;
 use crate::op_index::OpIndex;
-use crate::select::{clip, folded_path, glob, select};
+use crate::select::{clip, folded_path, select};
 
 const HEADER: &str = "shardwright-constraints 1";
 const PLAN: &str = "shardwright-plan 1";
