@@ -96,3 +96,12 @@ def starts() -> Iterator[None]:
         if sys.platform == "linux":
             patch.setattr(launch, "FRESH", Forking())
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def captures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Once each, where captures are not what a file tests."""
+    from capturing import captured_once
+
+    with captured_once(request.path):
+        yield
