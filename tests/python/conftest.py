@@ -26,7 +26,7 @@ os.environ.setdefault("SHARDWRIGHT_PROGRESS", "off")
 os.environ.setdefault("SHARDWRIGHT_DEADLINE", "inf")
 
 # Each collection looks at all that torch and the models of other tests have made, for a third of a second.
-gc.set_threshold(50_000, 20, 10)
+gc.set_threshold(300_000, 20, 10)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -117,5 +117,5 @@ def captures(request: pytest.FixtureRequest) -> Iterator[None]:
     """Once each, where captures are not what a file tests."""
     from capturing import captured_once
 
-    with captured_once(request.path):
+    with captured_once(request.module):
         yield
