@@ -1,6 +1,7 @@
 """Models that tests capture again and again: once each, as a start from the cache knows them.
 
-What most tests are of is what becomes of a capture. Folders whose tests are of capturing itself do without.
+What most tests are of is what becomes of a capture. Folders whose tests are of capturing itself do without,
+and so do files that say `CAPTURES_ANEW = True`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from torch import nn
+from torch.overrides import _get_current_function_mode_stack
 
 from shardwright.cache import Unknown, key_of
 from shardwright.capture import Captured
@@ -52,8 +55,10 @@ class CapturedOnce:
 def _key(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, asked: Mapping[str, Any]
 ) -> str | None:
+    # Such as `zoo.widened` has.
+    modes = [type(mode) for mode in _get_current_function_mode_stack()]
     try:
-        return key_of(module, args, kwargs, "", asked)
+        return key_of(module, args, kwargs, "", {**asked, "modes": modes})
     except (Unknown, RecursionError, AttributeError):
         return None
 
@@ -61,15 +66,15 @@ def _key(
 def _copy(captured: Captured) -> Captured:
     """That may be changed: what is not frozen is another."""
     values = {field.name: getattr(captured, field.name) for field in fields(captured)}
-    own = {name: value.copy() for name, value in values.items() if isinstance(value, (dict, list))}
-    own["constants"] = {name: value.clone() for name, value in captured.constants.items()}
-    return replace(captured, **own)
+    changing = {name: value.copy() for name, value in values.items() if isinstance(value, (dict, list))}
+    changing["constants"] = {name: value.clone() for name, value in captured.constants.items()}
+    return replace(captured, **changing)
 
 
 @contextmanager
-def captured_once(file: Path) -> Iterator[None]:
+def captured_once(tests: ModuleType) -> Iterator[None]:
     """For the tests of a file."""
-    if file.parent.name in ANEW:
+    if Path(str(tests.__file__)).parent.name in ANEW or getattr(tests, "CAPTURES_ANEW", False):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:

@@ -26,6 +26,9 @@ from shardwright.start import starter
 
 torch.set_num_threads(1)
 
+# Only the cache keeps what it has seen before.
+CAPTURES_ANEW = True
+
 MODEL = """
 import torch
 from torch import nn
