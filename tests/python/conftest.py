@@ -26,7 +26,7 @@ os.environ.setdefault("SHARDWRIGHT_PROGRESS", "off")
 os.environ.setdefault("SHARDWRIGHT_DEADLINE", "inf")
 
 # Each collection looks at all that torch and the models of other tests have made, for a third of a second.
-gc.set_threshold(50_000, 20, 10)
+gc.set_threshold(300_000, 20, 10)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,6 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = set(chosen)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = chosen
+    items[:] = case_by_case(items)
 
 
 def first_cases(items: list[pytest.Item], number: int) -> list[pytest.Item]:
@@ -52,6 +53,19 @@ def first_cases(items: list[pytest.Item], number: int) -> list[pytest.Item]:
         if seen[test] <= number:
             chosen.append(item)
     return chosen
+
+
+def case_by_case(items: list[pytest.Item]) -> list[pytest.Item]:
+    """All tests of a `case` of a file one after another: what they share of it, one worker makes."""
+    places: dict[object, int] = {}
+    for at, item in enumerate(items):
+        places.setdefault(_case_of(item), at)
+    return sorted(items, key=lambda item: places[_case_of(item)])
+
+
+def _case_of(item: pytest.Item) -> object:
+    asked = getattr(item, "callspec", None)
+    return (item.path, id(asked.params["case"])) if asked and "case" in asked.params else item
 
 
 def pytest_collection_finish() -> None:
@@ -95,4 +109,13 @@ def starts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if sys.platform == "linux":
             patch.setattr(launch, "FRESH", Forking())
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def captures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Once each, where captures are not what a file tests."""
+    from capturing import captured_once
+
+    with captured_once(request.module):
         yield

@@ -125,7 +125,7 @@ class Describer:
     def _dict(self, values: Any) -> None:
         self.put("dict", str(len(values)))
         for key, value in values.items():
-            if key in _OF_THE_PROCESS:
+            if isinstance(key, str) and key in _OF_THE_PROCESS:
                 continue
             self.value(key)
             self.path.append(f"[{key!r}]"[:80])

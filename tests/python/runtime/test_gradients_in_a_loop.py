@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import shardwright as sw
 from a_loop import BATCHES, PLANS, Net, assert_equal_training, on_ranks, refused, train
-from capturing import captured_once  # noqa: F401
 from shardwright.runtime import ParallelModule
 from shardwright.runtime.programs.regions import cut
 

@@ -26,6 +26,9 @@ from shardwright.start import starter
 
 torch.set_num_threads(1)
 
+# Only the cache keeps what it has seen before.
+CAPTURES_ANEW = True
+
 MODEL = """
 import torch
 from torch import nn
@@ -244,6 +247,18 @@ def test_a_plan_file_is_its_text(load: Load, tmp_path: Path) -> None:
     before = key(load(), plan=file)
     file.write_text('shardwright-plan 1\ndevices 1\nop "*": replicate 1\n')
     assert key(load(), plan=file) != before
+
+
+def test_an_operator_that_the_model_reads_of_another_module_is_described(load: Load) -> None:
+    """Its keys refuse to be compared with names. That it has run changes nothing."""
+    read = MODEL.replace("from their_helper import scaled", "import their_helper")
+    read = read.replace("scaled(", "their_helper.scaled(0.5 * ").replace(").sum()", ", self.table).sum()")
+    helper = "import torch\nscaled = torch.ops.aten.mul.Tensor\n"
+    model = load(read, helper)
+    before = key(model)
+    model(*EXAMPLE)
+    assert key(model) == before == key(load(read, helper))
+    assert key(load(read, helper.replace("mul", "div"))) != before
 
 
 def test_what_cannot_be_described_is_not_cached(load: Load) -> None:

@@ -26,6 +26,9 @@ from shardwright.start.compiling import sources
 
 torch.set_num_threads(1)
 
+# A summary says how long a capture takes.
+CAPTURES_ANEW = True
+
 
 @pytest.mark.parametrize("name", ["gpt", "resnet", "two_losses"])
 @pytest.mark.parametrize("plan", ["data", "megatron", 3, 4, 5])

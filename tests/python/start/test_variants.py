@@ -15,7 +15,6 @@ from torch import Tensor, nn
 import equality
 import models
 import shardwright as sw
-from capturing import captured_once  # noqa: F401
 from shardwright.runtime import ParallelModule, run_local
 from shardwright.start.further_programs import compiler_of
 from shardwright.start.planning import PlanLike
