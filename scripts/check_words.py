@@ -69,6 +69,8 @@ WORDS = {
     "turns": "iteration",
     "way": "route",
 }
+NOT_OURS = ("is_ascii_digit", "is_ascii_hexdigit")
+"""Names of the standard library."""
 EMPTY = ("of", "own", "found", "told")
 CRATES = 2
 """So many crates may define a type of one name."""
@@ -164,8 +166,8 @@ def python() -> list[Path]:
 
 def identifiers() -> Iterator[tuple[Path, str]]:
     for path in rust():
-        for match in re.finditer(r"\b[A-Za-z_]\w*\b", RUST_NOISE.sub("", path.read_text())):
-            yield path, match[0]
+        names = re.findall(r"\b[A-Za-z_]\w*\b", RUST_NOISE.sub("", path.read_text()))
+        yield from ((path, name) for name in names if name not in NOT_OURS)
     for path in python():
         for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
             if token.type == tokenize.NAME:

@@ -71,10 +71,10 @@ fn fits_signs(pattern: &str, text: &str) -> bool {
 
 /// The number that begins at a place, if one does, and where it ends.
 fn number(text: &[u8], at: usize) -> Option<(u32, usize)> {
-    if at > 0 && matches!(text[at - 1], b'0'..=b'9') {
+    if at > 0 && text[at - 1].is_ascii_digit() {
         return None;
     }
-    let end = at + text[at..].iter().take_while(|byte| matches!(byte, b'0'..=b'9')).count();
+    let end = at + text[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     Some((std::str::from_utf8(&text[at..end]).ok()?.parse().ok()?, end))
 }
 
