@@ -181,7 +181,7 @@ impl<'s> Engine<'s> {
                 let host = self.price(at, tick).host;
                 self.ranks[at].brings(host, copies);
                 if let Some(key) = self.goes_on(at, tick, instr) {
-                    self.ranks[at].coming.push((key, copies.clone()));
+                    self.ranks[at].coming.push(key, copies.clone());
                 }
                 true
             }

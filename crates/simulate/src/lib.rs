@@ -14,6 +14,7 @@
 //! Of ranks that are [`symmetric()`] those are followed that the proof followed.
 
 mod bursts;
+mod coming;
 mod engine;
 mod fused;
 mod held;

@@ -8,6 +8,7 @@ use program::{
     Body, BufId, COPIES_IN_FLIGHT, Call, CallId, ExchangeId, GroupingId, Instr, Of, Offloaded, Pass, Role,
 };
 
+use crate::coming::Coming;
 use crate::rendezvous::Key;
 use crate::spent::Spent;
 use crate::{Lane, TakesPart};
@@ -98,7 +99,7 @@ pub(crate) struct SimulatedRank<'s> {
     /// Copies that come from there, and when they are here.
     pub(crate) brought: Vec<(f64, Vec<usize>)>,
     /// What was sent ahead, and the copies that it brings.
-    pub(crate) coming: Vec<(Key, Vec<usize>)>,
+    pub(crate) coming: Coming,
     /// What ends with the code, and by which of its instructions it began.
     pub(crate) settling: Vec<(Key, usize)>,
     /// The message that runs beside the second half of a backward, and whether that has computed.
@@ -135,7 +136,7 @@ impl<'s> SimulatedRank<'s> {
             offloaded: 0.0,
             sums: 0.0,
             brought: vec![],
-            coming: vec![],
+            coming: Coming::default(),
             settling: vec![],
             in_flight: None,
             is_computed: false,

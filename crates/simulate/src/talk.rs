@@ -23,13 +23,11 @@ impl<'s> Engine<'s> {
         let (reads, number) = (rank.reads(), rank.number(tick, rank.at.1));
         let read = &reads[number];
         rank.has_from_host(read);
-        while let Some(place) =
-            self.ranks[at].coming.iter().position(|(_, brings)| brings.iter().any(|copy| read.contains(copy)))
-        {
-            if !self.awaits(at, self.ranks[at].coming[place].0) {
+        while let Some((first, key)) = self.ranks[at].coming.first(read) {
+            if !self.awaits(at, key) {
                 return false;
             }
-            self.ranks[at].coming.remove(place);
+            self.ranks[at].coming.remove(first);
         }
         true
     }
