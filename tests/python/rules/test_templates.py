@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-SNAPSHOT = Path(__file__).parents[3] / "crates/emit/tests/snapshots/templates__table.snap"
+SNAPSHOT = Path(__file__).parents[3] / "crates/emit/tests/snapshots/all__templates__table.snap"
 
 
 def rows() -> list[tuple[str, str]]:
