@@ -27,8 +27,8 @@ pub use memory::{Limit, bytes, fits, fits_alone, size, uses, with_optimizer};
 pub use rules::Bytes;
 pub use simulate::{Kinds, SUM};
 pub use step::{
-    Estimate, FollowedStep, Setting, SimulatedStep, brief, communications, estimate, estimate_one_by_one,
-    estimate_unproved, followed, require_batches, states, step, updated,
+    Estimate, FollowedStep, Setting, SimulatedStep, brief, brief_on, communications, estimate,
+    estimate_one_by_one, estimate_unproved, followed, require_batches, states, step, updated,
 };
 pub use summary::{Communication, DividedCounts, Division, Summary, division_of};
 pub use work::{Repeated, Work, operations_of_each, work};

@@ -1,5 +1,6 @@
 //! A step of a program on a cluster: how long it takes, and what of that is work on the model.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use check::{Folding, LONG, Masters, Purpose, RankTrace};
@@ -215,7 +216,9 @@ pub fn estimate_unproved(
         lower::lowered(graph, analysis, plan, boundary)?;
     let folding = Folding { least: SHORT, may: &|axis| symmetric(&program, setting.cluster, axis) };
     match check::measured((&rewritten, &of_rewritten), &program, setting.masters, folding, setting.batches) {
-        Some(known) => briefly((graph, analysis, plan), (&program, &rewritten), known, setting),
+        Some((memory, rank_traces)) => {
+            briefly((graph, analysis, plan), (&program, &rewritten), (&memory, &rank_traces), setting)
+        }
         None => estimated(graph, analysis, plan, &program, SHORT, setting),
     }
 }
@@ -244,6 +247,24 @@ pub fn brief(
     estimated(graph, analysis, plan, &compiled.program, SHORT, setting)
 }
 
+/// The same on clusters that differ in how fast their parts are: what ranks do is followed once.
+pub fn brief_on(
+    clusters: &[Cluster],
+    graph: &Graph,
+    analysis: &Analysis,
+    plan: &Plan,
+    compiled: &Compiled,
+    setting: &Setting<'_>,
+) -> Result<Vec<Estimate>> {
+    let program = &compiled.program;
+    let (rewritten, memory, rank_traces) = proved(graph, analysis, program, SHORT, setting)?;
+    let on = |cluster| {
+        let setting = Setting { cluster, ..*setting };
+        briefly((graph, analysis, plan), (program, &rewritten), (&memory, &rank_traces), &setting)
+    };
+    clusters.iter().map(on).collect()
+}
+
 /// The same, following all ranks: what few of them tell is exactly that.
 pub fn estimate_one_by_one(
     graph: &Graph,
@@ -261,29 +282,40 @@ fn estimated(
     analysis: &Analysis,
     plan: &Plan,
     program: &Program,
-    least: u32,
+    short: u32,
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
+    let (rewritten, memory, rank_traces) = proved(graph, analysis, program, short, setting)?;
+    briefly((graph, analysis, plan), (program, &rewritten), (&memory, &rank_traces), setting)
+}
+
+/// The graph that a program's numbers refer to, and what its ranks need and do.
+fn proved<'g>(
+    graph: &'g Graph,
+    analysis: &Analysis,
+    program: &Program,
+    short: u32,
+    setting: &Setting<'_>,
+) -> Result<(Cow<'g, Graph>, Vec<Memory>, Vec<RankTrace>)> {
     require_batches(setting.batches)?;
-    let folding = Folding { least, may: &|axis| symmetric(program, setting.cluster, axis) };
+    let folding = Folding { least: short, may: &|axis| symmetric(program, setting.cluster, axis) };
     let (proof, rank_traces) =
         check::courses_of_analysed((graph, analysis), program, setting.masters, folding, setting.batches)
             .map_err(|faults| first_of(&faults, &|fault| Error::from(fault)))?;
-    let rewritten = program.rewritten(graph)?.graph;
-    briefly((graph, analysis, plan), (program, &rewritten), (proof.memory, rank_traces), setting)
+    Ok((program.rewritten(graph)?.graph, proof.memory, rank_traces))
 }
 
 /// What a step takes, given the graph that the program's numbers refer to, and what ranks need and do.
 fn briefly(
     (graph, analysis, plan): (&Graph, &Analysis, &Plan),
     (program, rewritten): (&Program, &Graph),
-    (memory, rank_traces): (Vec<Memory>, Vec<RankTrace>),
+    (memory, rank_traces): (&[Memory], &[RankTrace]),
     setting: &Setting<'_>,
 ) -> Result<Estimate> {
-    let updates = updates(&memory, setting.optimizer)?;
+    let updates = updates(memory, setting.optimizer)?;
     let kinds = setting.kinds(rewritten);
-    let simulation = simulate_briefly(&scene(program, &rank_traces, &kinds, setting, &updates)?)?;
-    estimate_of(graph, analysis, plan, program, simulation, &memory, setting)
+    let simulation = simulate_briefly(&scene(program, rank_traces, &kinds, setting, &updates)?)?;
+    estimate_of(graph, analysis, plan, program, simulation, memory, setting)
 }
 
 /// Bytes that an optimizer moves which steps so many bytes of parameters.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use check::Masters;
-use cluster::{Cluster, read};
+use cluster::{Cluster, Faster, read};
 use compiler::{Compiled, Estimate, Setting, SimulatedStep};
 use diag::Result;
 use graph::Graph;
@@ -368,6 +368,32 @@ fn a_compiled_plan_is_estimated_as_its_step_is_simulated() {
         let whole = model.step(name, 4, &cluster, batches).expect("a step").estimate.simulation;
         assert!((brief.seconds / whole.seconds - 1.0).abs() < 1e-9, "{name}: {}", brief.seconds);
         assert!(brief.gone_through < batches / 4, "{name}: {}", brief.gone_through);
+    }
+}
+
+#[test]
+fn on_several_clusters_it_is_estimated_as_on_each() {
+    let (model, masters) = (Model::new(), Masters::new());
+    for name in ["zero3", "stages:2 x zb-v x zero3:2"] {
+        let cluster = uneven();
+        let clusters = [Faster::Links, Faster::Devices, Faster::Hosts].map(|part| cluster.faster(part, 2.0));
+        let (plan, compiled) = model.compiled(name, 4);
+        let on = |cluster| Setting {
+            cluster,
+            batches: 16,
+            optimizer: "adamw",
+            masters: &masters,
+            compiled: false,
+        };
+        let Model { graph, analysis, .. } = &model;
+        let together = compiler::brief_on(&clusters, graph, analysis, &plan, &compiled, &on(&cluster));
+        let together = together.expect("estimates");
+        for (cluster, estimate) in clusters.iter().zip(&together) {
+            let alone =
+                compiler::brief(graph, analysis, &plan, &compiled, &on(cluster)).expect("an estimate");
+            assert!(estimate.simulation.seconds.to_bits() == alone.simulation.seconds.to_bits(), "{name}");
+            assert_eq!(estimate.memory, alone.memory, "{name}");
+        }
     }
 }
 

@@ -23,19 +23,17 @@ const PARTS: [(Faster, &str, &str); 3] = [
 pub(super) fn sensitivity(subject: &Subject<'_>) -> Result<Value> {
     let now = subject.step.estimate.simulation.seconds;
     let masters = Masters::new();
-    let with = |part: Faster| -> Result<f64> {
-        let cluster = subject.cluster.faster(part, TIMES);
-        let setting = Setting {
-            cluster: &cluster,
-            batches: subject.batches,
-            optimizer: subject.optimizer,
-            masters: &masters,
-            compiled: subject.is_compiled,
-        };
-        let Subject { graph, analysis, plan, compiled, .. } = subject;
-        Ok(compiler::brief(graph, analysis, plan, compiled, &setting)?.simulation.seconds)
+    let setting = Setting {
+        cluster: subject.cluster,
+        batches: subject.batches,
+        optimizer: subject.optimizer,
+        masters: &masters,
+        compiled: subject.is_compiled,
     };
-    let changed = PARTS.iter().map(|(part, ..)| with(*part)).collect::<Result<Vec<f64>>>()?;
+    let clusters = PARTS.map(|(part, ..)| subject.cluster.faster(part, TIMES));
+    let Subject { graph, analysis, plan, compiled, .. } = subject;
+    let estimates = compiler::brief_on(&clusters, graph, analysis, plan, compiled, &setting)?;
+    let changed: Vec<f64> = estimates.iter().map(|estimate| estimate.simulation.seconds).collect();
     let fits_half = fits_half(subject);
     let rows = PARTS.iter().zip(&changed);
     let mut rows: Vec<Value> =
