@@ -63,8 +63,14 @@ function main() {
   show(named());
 }
 
-read().then((data) => {
+function start(data) {
   DATA = data;
   TICK = 1 / data.timeline.ticks_per_second;
   main();
-});
+}
+
+function refuse(error) {
+  document.getElementById("views").append(h("p", { class: "note" }, `The data of this page cannot be read (${error}). It needs a browser of 2023 or later.`));
+}
+
+read().then(start, refuse);
