@@ -1,18 +1,13 @@
 //! Collectives that a rank has begun ahead, and which copies of leaves each brings.
 
-use std::collections::BTreeMap;
-
-use hashing::Map;
-
 use crate::rendezvous::Key;
 
 #[derive(Default)]
 pub(crate) struct Coming {
-    /// By the order in which they began.
-    begun: BTreeMap<usize, (Key, Vec<usize>)>,
-    /// Of each copy the numbers of those that bring it.
-    bringing: Map<usize, Vec<usize>>,
-    count: usize,
+    /// In the order in which they began.
+    begun: Vec<(Key, Vec<usize>)>,
+    /// How many of these bring a copy: most are looked for when they are here.
+    bringing: Vec<u32>,
 }
 
 impl Coming {
@@ -22,24 +17,24 @@ impl Coming {
 
     pub(crate) fn push(&mut self, key: Key, copies: Vec<usize>) {
         for copy in &copies {
-            self.bringing.entry(*copy).or_default().push(self.count);
+            self.bringing.resize(self.bringing.len().max(copy + 1), 0);
+            self.bringing[*copy] += 1;
         }
-        self.begun.insert(self.count, (key, copies));
-        self.count += 1;
+        self.begun.push((key, copies));
     }
 
-    /// The first that brings one of these copies.
+    /// The place of the first that brings one of these copies, and what it is.
     pub(crate) fn first(&self, copies: &[usize]) -> Option<(usize, Key)> {
-        let numbers = copies.iter().filter_map(|copy| self.bringing.get(copy)?.first());
-        numbers.min().map(|number| (*number, self.begun[number].0))
+        if copies.iter().all(|copy| self.bringing.get(*copy).is_none_or(|count| *count == 0)) {
+            return None;
+        }
+        let brings = |(_, brought): &(Key, Vec<usize>)| brought.iter().any(|copy| copies.contains(copy));
+        let place = self.begun.iter().position(brings)?;
+        Some((place, self.begun[place].0))
     }
 
-    pub(crate) fn remove(&mut self, number: usize) {
-        let Some((_, copies)) = self.begun.remove(&number) else { return };
-        for copy in copies {
-            if let Some(numbers) = self.bringing.get_mut(&copy) {
-                numbers.retain(|other| *other != number);
-            }
-        }
+    pub(crate) fn remove(&mut self, place: usize) {
+        let (_, copies) = self.begun.remove(place);
+        copies.into_iter().for_each(|copy| self.bringing[copy] -= 1);
     }
 }
