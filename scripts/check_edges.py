@@ -47,20 +47,25 @@ MAY_KNOW_PYTHON = {"py"}
 
 
 def main() -> int:
-    metadata = json.loads(
-        subprocess.run(
-            ["cargo", "metadata", "--format-version", "1"],
-            cwd=ROOT,
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        ).stdout
-    )
+    metadata = asked()
     problems = forbidden_edges(metadata) + knowing_python(metadata)
+    return ended(problems, f"{len(metadata['workspace_members'])} crates, one direction")
+
+
+def asked(*options: str) -> dict[str, Any]:
+    """What cargo knows of the workspace."""
+    command = ["cargo", "metadata", "--format-version", "1", *options]
+    text = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    metadata: dict[str, Any] = json.loads(text)
+    return metadata
+
+
+def ended(problems: list[str], fine: str) -> int:
+    """Says what is wrong, or that nothing is; gives the exit status."""
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     if not problems:
-        print(f"{len(metadata['workspace_members'])} crates, one direction")
+        print(fine)
     return 1 if problems else 0
 
 

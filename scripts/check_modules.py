@@ -8,15 +8,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from check_circles import NO_CODE
+from check_edges import asked, ended
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,22 +27,10 @@ TEST = re.compile(r"#\[\s*test\s*\]")
 
 
 def main() -> int:
-    metadata = json.loads(
-        subprocess.run(
-            ["cargo", "metadata", "--format-version", "1", "--no-deps"],
-            cwd=ROOT,
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        ).stdout
-    )
-    packages = metadata["packages"]
+    packages = asked("--no-deps")["packages"]
     problems = [problem for package in packages for problem in problems_of(package)]
-    for problem in problems:
-        print(f"error: {problem}", file=sys.stderr)
-    if not problems:
-        print(f"{sum(len(files_of(package)) for package in packages)} files of Rust, all compiled")
-    return 1 if problems else 0
+    count = sum(len(files_of(package)) for package in packages)
+    return ended(problems, f"{count} files of Rust, all compiled")
 
 
 def problems_of(package: dict[str, Any]) -> Iterator[str]:

@@ -1,4 +1,9 @@
-//! Patterns for paths of modules: `h.*.mlp`, `h.?.mlp`, `h.{2-5}.mlp`.
+//! Paths of modules, and patterns for them: `h.*.mlp`, `h.?.mlp`, `h.{2-5}.mlp`.
+
+/// The modules around a path, outermost first, and itself.
+pub(crate) fn enclosing(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('.').map(|(at, _)| at).chain([path.len()]).map(|end| &path[..end])
+}
 
 /// Whether a text is as a pattern says, where `*` is any text, `?` is one without a dot, such as a number in a path, and
 /// `{2-5}` one of these numbers.

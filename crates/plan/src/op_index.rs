@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use graph::{Graph, OpId};
 
-use crate::glob::glob;
+use crate::glob::{enclosing, glob};
 
 pub(crate) struct OpIndex<'g> {
     pub(crate) graph: &'g Graph,
@@ -29,10 +29,9 @@ impl<'g> OpIndex<'g> {
         for op in graph.op_ids() {
             let path = &graph.op(op).module[..];
             let mut module = &mut root;
-            let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
-            for (word, end) in path.split('.').zip(ends) {
+            for (word, path) in path.split('.').zip(enclosing(path)) {
                 module = module.inner.entry(word).or_default();
-                module.path = &path[..end];
+                module.path = path;
             }
             module.ops.push(op);
         }

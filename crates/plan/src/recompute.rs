@@ -20,6 +20,7 @@ use diag::{Error, Result};
 use graph::{Graph, OpId};
 use rules::families;
 
+use crate::glob::enclosing;
 use crate::op_index::OpIndex;
 use crate::ranges::ranges;
 use crate::select::{clip, folded_path, near, one_or_run, parse, select};
@@ -208,14 +209,13 @@ impl<'s> Named<'s> {
         let none = Named { span, module: None, but: "" };
         let Some(first) = span.first() else { return none };
         let path = &graph.op(*first).module[..];
-        let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
         let named = |module: &'s str| {
             let [all] = &index.below(module)[..] else { return None };
             let cheap = all.iter().filter(|op| !is_dear(graph, **op));
             let but = if all == span { Some("") } else { cheap.eq(span).then_some(" but dear") };
             but.map(|but| Named { span, module: Some(module), but })
         };
-        ends.map(|end| &path[..end]).find_map(named).unwrap_or(none)
+        enclosing(path).find_map(named).unwrap_or(none)
     }
 
     fn line(&self, pattern: &str) -> String {

@@ -10,6 +10,7 @@ use graph::OpId;
 use super::segments::{save, segments};
 use super::{Argument, Auto, AxisPlace, Model, Set};
 use crate::Draft;
+use crate::glob::enclosing;
 use crate::recompute::is_dear;
 use crate::select::folded_path;
 
@@ -106,9 +107,9 @@ fn numbered(model: &Model<'_>, ops: impl Iterator<Item = OpId>, depth: usize) ->
     let mut by_path: BTreeMap<&str, (usize, Vec<OpId>)> = BTreeMap::new();
     for op in ops {
         let path = &model.graph.op(op).module[..];
-        let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
-        if let Some((at, end)) = ends.enumerate().skip(depth).find(|(_, end)| is_number(&path[..*end])) {
-            by_path.entry(&path[..end]).or_insert_with(|| (at + 1, vec![])).1.push(op);
+        if let Some((at, module)) = enclosing(path).enumerate().skip(depth).find(|(_, path)| is_number(path))
+        {
+            by_path.entry(module).or_insert_with(|| (at + 1, vec![])).1.push(op);
         }
     }
     let is = |(path, (_, ops)): (&&str, &(usize, Vec<OpId>))| (folded_path(parent(path)), does(model, ops));

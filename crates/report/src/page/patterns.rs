@@ -192,7 +192,8 @@ impl Patterns {
             task[3] = of_slices[task[3] as usize];
             task[4] = of_parts[task[4] as usize];
         }
-        (self.slices.all, self.parts.all) = (slices.all, parts.all);
+        self.slices = PatternTable { all: slices.all, ..PatternTable::default() };
+        self.parts = PatternTable { all: parts.all, ..PatternTable::default() };
     }
 }
 
