@@ -7,6 +7,7 @@
 //! recompute "h.*"                      # each layer is a span
 //! recompute "h.*" but "h.*.attn"       # without its attention
 //! recompute "h.*" but dear             # without what is dear to compute: products, convolutions, attention
+//! recompute "h.*" but products         # without products with weights, and convolutions
 //! recompute "h.*.mlp" aten.gelu.*      # each of these operators is one
 //! recompute %linear_3 %gelu_3          # these are one
 //! recompute %conv2d..%relu_7           # all from one to another, in the graph's order, are one
@@ -40,6 +41,7 @@ pub(crate) fn read(line: &str, index: &OpIndex<'_>) -> Result<Vec<Vec<OpId>>> {
     for side in sides {
         match side {
             "dear" => without.extend(graph.op_ids().filter(|op| is_dear(graph, *op))),
+            "products" => without.extend(products(graph)),
             _ => without.extend(named(side, index)?.into_iter().flatten()),
         }
     }
@@ -50,6 +52,25 @@ pub(crate) fn read(line: &str, index: &OpIndex<'_>) -> Result<Vec<Vec<OpId>>> {
 /// Whether what an operator gives is rather kept than computed again.
 pub(crate) fn is_dear(graph: &Graph, op: OpId) -> bool {
     families::is_dear(&graph.op(op).target)
+}
+
+/// Dear operators that read weights: products with them, and convolutions. Attention is none of them, not even as products
+/// of activations with each other.
+pub(crate) fn products(graph: &Graph) -> Vec<OpId> {
+    let mut is_weight: Vec<bool> = graph.tensor_ids().map(|tensor| graph.is_parameter(tensor)).collect();
+    let mut products = vec![];
+    for op in graph.op_ids() {
+        let it = graph.op(op);
+        let inputs = it.inputs();
+        let weights = inputs.iter().filter(|tensor| is_weight[tensor.index()]).count();
+        if weights == inputs.len() {
+            it.outputs.iter().flatten().for_each(|tensor| is_weight[tensor.index()] = weights > 0);
+        }
+        if weights > 0 && is_dear(graph, op) && !families::nature_of(&it.target).attends {
+            products.push(op);
+        }
+    }
+    products
 }
 
 /// The spans in which the model itself has operators computed again.
@@ -151,8 +172,9 @@ pub(crate) fn lines(
     handle: impl Fn(OpId) -> String,
 ) -> String {
     let mut same: Vec<(String, Vec<Named<'_>>)> = vec![];
+    let products = if spans.is_empty() { vec![] } else { products(index.graph) };
     for span in spans {
-        let named = Named::new(span, index);
+        let named = Named::new(span, index, &products);
         let by_ops = || ops(span, &handle);
         let key = named.module.map_or_else(by_ops, |module| named.line(&folded_path(module)));
         match same.iter_mut().find(|(known, _)| *known == key) {
@@ -203,16 +225,22 @@ struct Named<'s> {
 }
 
 impl<'s> Named<'s> {
-    /// The outermost module whose operators are all in a span, or all that are not dear, if there are no others in it.
-    fn new<'g: 's>(span: &'s Vec<OpId>, index: &OpIndex<'g>) -> Self {
+    /// The outermost module whose operators are all in a span, or all but those that are dear, or products, if there are no others in it.
+    fn new<'g: 's>(span: &'s Vec<OpId>, index: &OpIndex<'g>, products: &[OpId]) -> Self {
         let graph = index.graph;
         let none = Named { span, module: None, but: "" };
         let Some(first) = span.first() else { return none };
         let path = &graph.op(*first).module[..];
         let named = |module: &'s str| {
             let [all] = &index.below(module)[..] else { return None };
-            let cheap = all.iter().filter(|op| !is_dear(graph, **op));
-            let but = if all == span { Some("") } else { cheap.eq(span).then_some(" but dear") };
+            let is_product = |op: &OpId| products.binary_search(op).is_ok();
+            let but = if all == span {
+                Some("")
+            } else if all.iter().filter(|op| !is_dear(graph, **op)).eq(span) {
+                Some(" but dear")
+            } else {
+                all.iter().filter(|op| !is_product(op)).eq(span).then_some(" but products")
+            };
             but.map(|but| Named { span, module: Some(module), but })
         };
         enclosing(path).find_map(named).unwrap_or(none)

@@ -16,6 +16,7 @@ const PLANS: &[(&str, u32)] = &[
     ("zero2", 3),
     ("data:2 x zero3:2 x recompute", 4),
     ("megatron:2 x recompute:selective", 2),
+    ("megatron:2 x recompute:attention", 2),
     ("stages:2 x data:2", 4),
     ("stages:3 x gpipe", 3),
     ("stages:2 x zero3:2 x zb-h1 x recompute", 4),

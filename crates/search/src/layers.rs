@@ -31,9 +31,12 @@ pub(crate) struct Degrees {
 
 impl Degrees {
     pub(crate) fn new(question: &Question<'_>) -> Self {
-        let terms = recompute().to_vec();
-        let named = |term: &Option<SetTerm>| spans(question, *term).unwrap_or_default();
-        let by_degree: Vec<Vec<Vec<OpId>>> = terms.iter().skip(1).map(named).collect();
+        let known = |term: &Option<SetTerm>| spans(question, *term).map(|spans| (*term, spans));
+        let (mut terms, mut by_degree) = (vec![None], vec![]);
+        for (term, spans) in recompute().iter().skip(1).filter_map(known) {
+            terms.push(term);
+            by_degree.push(spans);
+        }
         let whole = by_degree.last().map_or(&[][..], Vec::as_slice);
         let mut layer_of = vec![None; question.graph.ops.len()];
         for (layer, span) in whole.iter().enumerate() {
@@ -157,7 +160,7 @@ impl<'p> Layers<'p> {
             change(with(1), here.len(), RECOMPUTED);
         }
         if let Some(most) = degrees.last().filter(|_| degrees.len() > 1) {
-            change(with(*most), here.len(), IN_FULL);
+            change(with(*most), here.len(), if *most + 1 == self.terms.len() { IN_FULL } else { MORE });
         }
         title.to_string()
     }
@@ -166,6 +169,7 @@ impl<'p> Layers<'p> {
 const ON_HOST: &str = "on the host";
 const RECOMPUTED: &str = "again";
 const IN_FULL: &str = "in full";
+const MORE: &str = "with attention";
 
 /// Of so many those that lie among the others as evenly as they can, not at their end.
 pub(crate) fn between(count: usize, all: usize) -> impl Fn(usize) -> bool {

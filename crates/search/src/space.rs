@@ -101,15 +101,18 @@ mod tests {
         let all = |stages, copies, ways| joined(&Shape { stages, copies, ways }.ladders().concat());
         assert_eq!(
             all(1, 1, 1),
-            "replicate, replicate x recompute:selective, replicate x recompute, replicate x coshard x recompute"
+            "replicate, replicate x recompute:selective, replicate x recompute:attention, replicate x recompute, \
+             replicate x coshard x recompute"
         );
         assert_eq!(
             all(2, 1, 4),
             "stages:2 x megatron:4 x 1f1b, stages:2 x megatron:4 x 1f1b x recompute:selective, \
+             stages:2 x megatron:4 x 1f1b x recompute:attention, \
              stages:2 x megatron:4 x 1f1b x recompute, stages:2 x megatron:4 x 1f1b x coshard x recompute"
         );
         assert!(all(1, 8, 1).starts_with(
-            "data:8, data:8 x recompute:selective, data:8 x recompute, data:8 x coshard x recompute, zero1:8"
+            "data:8, data:8 x recompute:selective, data:8 x recompute:attention, data:8 x recompute, \
+             data:8 x coshard x recompute, zero1:8"
         ));
         assert!(all(1, 8, 1).ends_with("zero3:8 x coshard x recompute"));
     }

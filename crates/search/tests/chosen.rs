@@ -400,7 +400,7 @@ fn of_a_layer_that_is_recomputed_in_pieces_no_more_counts_than_is_there() {
         "stages:4 x zb-h1",
         "stages:2 x zero1:2 x zb-v",
     ];
-    let names: Vec<String> = ["recompute", "recompute:selective"]
+    let names: Vec<String> = ["recompute", "recompute:selective", "recompute:attention"]
         .iter()
         .flat_map(|mode| plans.map(|plan| format!("{plan} x {mode}")))
         .collect();

@@ -1,4 +1,7 @@
-"""`recompute:selective`: each layer is computed again but for what is dear to compute."""
+"""`recompute:selective`: each layer is computed again but for what is dear to compute.
+
+`recompute:attention`: but for products with weights.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,13 @@ from shardwright.capture import Captured, capture
 
 torch.set_num_threads(1)
 
-MODELS = {"gpt": lambda: (*models.gpt(), {}), "llama": zoo.llama, "vit": zoo.vit}
+MODELS = {
+    "gpt": lambda: (*models.gpt(), {}),
+    "llama": zoo.llama,
+    "vit": zoo.vit,
+    "t5": zoo.t5,
+    "swin": zoo.swin,
+}
 DEAR = ("linear", "matmul", "convolution", "scaled_dot_product_attention")
 
 
@@ -32,10 +41,12 @@ def known(name: str) -> tuple[zoo.Model, Captured, Graph, equality.Result]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plan", ["data:2 x recompute:selective", "megatron:2 x recompute:selective"])
+@pytest.mark.parametrize("word", ["selective", "attention"])
+@pytest.mark.parametrize("axis", ["data:2", "megatron:2"])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_result_is_the_same(name: str, plan: str) -> None:
+def test_the_result_is_the_same(name: str, axis: str, word: str) -> None:
     (module, args, kwargs), captured, graph, expected = known(name)
+    plan = f"{axis} x recompute:{word}"
     named = Plan.named(graph, plan, 2)
     compiled = compile(named)
     assert any("recompute=True" in text for text in compiled.files.values())
@@ -53,6 +64,17 @@ def test_what_is_dear_is_kept_and_all_else_of_a_layer_is_not(name: str) -> None:
         left = [op.target.split(".")[1] for op in layer if op.name not in {op.name for op in cheap}]
         assert set(left) <= set(DEAR) and len(left) >= 5, left
         assert not {op.target.split(".")[1] for op in cheap} & set(DEAR)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_products_with_weights_are_kept_and_attention_is_not(name: str) -> None:
+    graph = known(name)[2]
+    whole, some = (Plan.named(graph, f"data:2 x recompute{word}", 2).recompute for word in ("", ":attention"))
+    for layer, span in zip(whole, some, strict=True):
+        names = {op.name for op in span}
+        left = [op for op in layer if op.name not in names]
+        assert len(left) >= 4 and all(op.target.split(".")[1] in ("linear", "convolution") for op in left)
+        assert "scaled_dot_product_attention" in {op.target.split(".")[1] for op in span} or name == "t5"
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 //! `recompute`: each layer that repeats is computed again for backward, and only what it reads is kept; of a model without
 //! layers, [`segments`] of its operators. With `recompute:selective` also what operators give that are dear to compute; with
-//! `recompute:none` everything is kept, also where the model itself says otherwise.
+//! `recompute:attention` only what products with weights give; with `recompute:none` everything is kept, also where the model itself says otherwise.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,12 +11,12 @@ use super::segments::{save, segments};
 use super::{Argument, Auto, AxisPlace, Model, Set};
 use crate::Draft;
 use crate::glob::enclosing;
-use crate::recompute::is_dear;
+use crate::recompute::{is_dear, products};
 use crate::select::folded_path;
 
 pub(super) const SET: Set = Set {
-    besides: &[("", all), ("selective", selective), ("none", none)],
-    auto: Auto::Recompute(&[Argument::Word("selective"), Argument::None]),
+    besides: &[("", all), ("selective", selective), ("attention", attention), ("none", none)],
+    auto: Auto::Recompute(&[Argument::Word("selective"), Argument::Word("attention"), Argument::None]),
     saves: &[Argument::None],
     examples: &["data x recompute"],
     ..Set::new(
@@ -33,6 +33,15 @@ fn all(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()
 fn selective(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
     for layer in spans(model)? {
         draft.recompute(layer.iter().copied().filter(|op| !is_dear(model.graph, *op)).collect());
+    }
+    Ok(())
+}
+
+fn attention(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
+    let products = products(model.graph);
+    for layer in spans(model)? {
+        let is_product = |op: &OpId| products.binary_search(op).is_ok();
+        draft.recompute(layer.iter().copied().filter(|op| !is_product(op)).collect());
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::lower_bound::LowerBound;
 use crate::{Evaluated, Question, Shape};
 
 /// Among the plans of a ladder the place of that whose layers keep what they do on the host: after all others.
-const OFFLOADS: usize = 4;
+const OFFLOADS: usize = 5;
 
 /// What layers keep of all that is kept, at least.
 const NEARLY: f64 = 0.75;

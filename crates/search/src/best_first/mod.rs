@@ -19,11 +19,12 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use diag::Result;
-use plan::sets::auto;
+use plan::sets::{SetTerm, auto};
 use plan::{Plan, PlanName, sets};
 
 use crate::few_layers::{Extrapolated, FewLayers};
 use crate::lower_bound::{LowerBound, LowerBounds};
+use crate::spmd::idle;
 use crate::{Evaluated, Found, Question, Shape, Wanted, bound, is_refusal, least_of, shapes};
 
 /// A ladder of plans, on one of its rungs.
@@ -67,6 +68,8 @@ pub(crate) struct Search<'q, 'w> {
     extrapolated: BTreeMap<String, Option<Extrapolated>>,
     /// Names of what was evaluated and does not fit, or follows on what no less memory fits.
     never_fit: BTreeSet<String>,
+    /// Sets that recompute nothing more than others of this model.
+    idle: Vec<SetTerm>,
 }
 
 pub(crate) fn search(question: &Question<'_>, wanted: Wanted, watch: &mut dyn FnMut(&str)) -> Result<Found> {
@@ -106,6 +109,7 @@ impl<'q, 'w> Search<'q, 'w> {
             few_layers: OnceCell::new(),
             extrapolated: BTreeMap::new(),
             never_fit: BTreeSet::new(),
+            idle: idle(question),
         };
         search.usual = search.usual(&all)?;
         search.open.clone_from(&search.usual);

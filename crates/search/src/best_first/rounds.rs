@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use diag::Result;
-use plan::sets::auto;
+use plan::sets::{SetTerm, auto};
 use plan::{Plan, PlanName, Schedule};
 
 use super::{Fallback, Search};
@@ -22,7 +22,8 @@ impl Search<'_, '_> {
     pub(super) fn usual(&mut self, all: &[Shape]) -> Result<Vec<Fallback>> {
         let mut ladders: Vec<Fallback> = vec![];
         let mut known: Option<(usize, LowerBound)> = None;
-        for (shape, place, names) in ladders_of(all) {
+        let idle = self.idle.clone();
+        for (shape, place, names) in ladders_of(all, &idle) {
             known = known.filter(|(known_shape, _)| *known_shape == shape);
             if known.is_none() && self.looks_at_all() && self.is_late() && !ladders.is_empty() {
                 break;
@@ -52,7 +53,8 @@ impl Search<'_, '_> {
         let mut computes: BTreeMap<(usize, usize), f64> = BTreeMap::new();
         let one_block =
             |(shape, ..): &(usize, usize, Vec<PlanName>)| all[*shape].stages == 1 && all[*shape].ways > 1;
-        for (shape, place, usual) in ladders_of(all).filter(one_block) {
+        let idle = self.idle.clone();
+        for (shape, place, usual) in ladders_of(all, &idle).filter(one_block) {
             for (at, set) in sets.iter().enumerate() {
                 if self.is_late() {
                     break;
@@ -158,11 +160,19 @@ impl Search<'_, '_> {
     }
 }
 
-/// For each shape and way to hold parameters the shape's number, where its plans stand among all, and their names.
-fn ladders_of(all: &[Shape]) -> impl Iterator<Item = (usize, usize, Vec<PlanName>)> {
+/// For each shape and way to hold parameters the shape's number, where its plans stand among all, and their names. Names with
+/// sets that are idle are left out.
+fn ladders_of<'a>(
+    all: &'a [Shape],
+    idle: &'a [SetTerm],
+) -> impl Iterator<Item = (usize, usize, Vec<PlanName>)> + 'a {
     let numbered = |(at, shape): (usize, &Shape)| shape.ladders().into_iter().map(move |names| (at, names));
     let ladders = all.iter().enumerate().flat_map(numbered);
-    ladders.enumerate().map(|(place, (at, names))| (at, place * 100, names))
+    let is_busy = |name: &PlanName| !name.terms().iter().any(|term| idle.contains(term));
+    ladders.enumerate().map(move |(place, (at, mut names))| {
+        names.retain(is_busy);
+        (at, place * 100, names)
+    })
 }
 
 /// Whether devices keep as much at once as in the usual schedule, or more.

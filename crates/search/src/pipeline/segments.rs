@@ -24,13 +24,52 @@ impl Segments {
             let layers = sets::layers(graph, question.analysis);
             places.retain(|place| !layers.iter().any(|span| is_within(span, *place)));
         }
-        let segment_of =
+        let mut segment_of: Vec<usize> =
             (0..graph.ops.len()).map(|op| places.iter().filter(|place| **place <= op).count()).collect();
         let needs_grad = question.boundary.needs_grad(graph);
+        join_readers(graph, &needs_grad, &mut segment_of);
         let crossing = |place: usize| crossing(graph, &needs_grad, place);
         let crossing = [0].iter().chain(&places).map(|place| crossing(*place)).collect();
         Self { of: segment_of, count: places.len() + 1, crossing }
     }
+}
+
+/// What reads a parameter that an earlier segment reads as well joins that, if it waits for nothing that learns: then one
+/// stage less may hold the parameter. A decoder looks its tokens up where the encoder does.
+fn join_readers(graph: &Graph, needs_grad: &[bool], segment_of: &mut [usize]) {
+    let uses = graph.uses();
+    for tensor in graph.tensor_ids().filter(|tensor| graph.is_parameter(*tensor)) {
+        let readers = || uses[tensor.index()].iter().map(|(op, _)| *op);
+        let Some(first) = readers().map(|op| segment_of[op.index()]).min() else { continue };
+        for op in readers() {
+            if let Some(before) =
+                before(graph, needs_grad, (op, tensor), &|op| segment_of[op.index()] > first)
+            {
+                before.into_iter().for_each(|op| segment_of[op.index()] = first);
+            }
+        }
+    }
+}
+
+/// A reader of a parameter and all that it waits for among some operators, if nothing of that but the parameter learns.
+fn before(
+    graph: &Graph,
+    needs_grad: &[bool],
+    (reader, param): (OpId, TensorId),
+    is_among: &dyn Fn(OpId) -> bool,
+) -> Option<Vec<OpId>> {
+    let (mut ops, mut at) = (vec![reader], 0);
+    while let Some(op) = ops.get(at).copied().filter(|op| is_among(*op)) {
+        for tensor in graph.op(op).inputs().into_iter().filter(|tensor| *tensor != param) {
+            if needs_grad[tensor.index()] {
+                return None;
+            }
+            let maker = graph.producer(tensor).map(|(maker, _)| maker);
+            ops.extend(maker.filter(|maker| is_among(*maker) && !ops.contains(maker)));
+        }
+        at += 1;
+    }
+    (at > 0).then_some(ops)
 }
 
 fn is_within(span: &[OpId], place: usize) -> bool {
@@ -48,4 +87,39 @@ fn crossing(graph: &Graph, needs_grad: &[bool], place: usize) -> Option<TensorId
         it.numel().unsigned_abs() * it.dtype.bytes() as u64
     };
     read.filter(crosses).max_by_key(|tensor| (size(tensor), std::cmp::Reverse(*tensor)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An encoder and a decoder that look tokens up in one table.
+    const TWO: &str = r#"shardwright-graph 1
+model "Two"
+in_spec "{\"tree\":[1,{\"type\":\"builtins.tuple\",\"context\":\"null\",\"children_spec\":[]}],\"leaves\":[]}"
+out_spec "{\"tree\":[1,{\"type\":null,\"context\":null,\"children_spec\":[]}],\"leaves\":[\"*\"]}"
+module "" "Two"
+input %words i64[4,8] 0
+input %labels i64[4,8] 1
+param %table f32[32,16] "table"
+param %up f32[16,16] "up"
+op %x f32[4,8,16] = aten.embedding.default(%table, %words) in "" at "two.py:1"
+op %u f32[4,8,16] = aten.linear.default(%x, %up) in "" at "two.py:2"
+op %is_none bool[4,8] = aten.eq.Scalar(%labels, -100) in "" at "two.py:3"
+op %known i64[4,8] = aten.masked_fill.Scalar(%labels, %is_none, 0) in "" at "two.py:3"
+op %y f32[4,8,16] = aten.embedding.default(%table, %known) in "" at "two.py:4"
+op %z f32[4,8,16] = aten.add.Tensor(%y, %u) in "" at "two.py:5"
+op %logits f32[4,8,32] = aten.linear.default(%z, %table) in "" at "two.py:6"
+op %loss f32[] = aten.sum.default(%logits) in "" at "two.py:7"
+output %loss
+"#;
+
+    #[test]
+    fn what_waits_for_nothing_joins_the_first_reader_of_its_parameter() {
+        let graph: Graph = TWO.parse().expect("it parses");
+        let mut segments = vec![0, 1, 2, 2, 2, 2, 3, 3];
+        join_readers(&graph, &graph.needs_grad(), &mut segments);
+        // The head reads the table as well, but waits for all others.
+        assert_eq!(segments, [0, 1, 0, 0, 0, 2, 3, 3]);
+    }
 }

@@ -45,7 +45,7 @@ pub(crate) use maker::Operators;
 pub use messages::Count;
 pub(crate) use messages::Messages;
 pub use objective::Totals;
-pub(crate) use recomputed::{recompute, spans};
+pub(crate) use recomputed::{idle, recompute, spans};
 pub(crate) use respects::Skeleton;
 pub(crate) use rows::rows;
 pub(crate) use runs::Runs;

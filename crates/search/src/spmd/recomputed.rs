@@ -1,8 +1,10 @@
 //! What plans of one block may compute again.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use graph::OpId;
+use compiler::Costs;
+use graph::{OpId, TensorId};
 use plan::sets::{SetTerm, auto};
 use plan::{PlanName, sets};
 
@@ -20,9 +22,84 @@ pub(super) fn may_recompute(question: &Question<'_>, spans: &[Vec<OpId>]) -> boo
     spans.is_empty() || question.constraints.is_none_or(|it| it.no_recompute().is_none())
 }
 
-/// What backward computes again; none where the model has no layers for it.
+/// What backward computes again; none where the model has no layers for it, or a degree between two others saves nothing.
 pub(crate) fn spans(question: &Question<'_>, recomputed: Option<SetTerm>) -> Option<Vec<Vec<OpId>>> {
+    let spans = named(question, recomputed)?;
+    let all = auto::recompute();
+    let degree = all.iter().position(|it| Some(*it) == recomputed).unwrap_or(0);
+    let is_between = degree > 0 && degree + 1 < all.len();
+    (!is_between || saves_more(question, &spans, all[degree - 1])).then_some(spans)
+}
+
+/// Degrees between others that save nothing of this model.
+pub(crate) fn idle(question: &Question<'_>) -> Vec<SetTerm> {
+    let all = auto::recompute();
+    let is_idle =
+        |term: &SetTerm| named(question, Some(*term)).is_some() && spans(question, Some(*term)).is_none();
+    all.into_iter().filter(is_idle).collect()
+}
+
+fn named(question: &Question<'_>, recomputed: Option<SetTerm>) -> Option<Vec<Vec<OpId>>> {
     let name = PlanName::new(vec![SetTerm::bare(auto::alone())].into_iter().chain(recomputed).collect());
     let model = sets::Model::new(question.graph, question.analysis);
     sets::named_of(&name, &model, 1).ok().map(|plan| plan.recompute)
+}
+
+/// Whether what is recomputed besides that of a lower degree gives and keeps more bytes than it reads.
+fn saves_more(question: &Question<'_>, spans: &[Vec<OpId>], lower: SetTerm) -> bool {
+    let Question { graph, analysis, boundary, .. } = *question;
+    let lower: BTreeSet<OpId> = named(question, Some(lower)).into_iter().flatten().flatten().collect();
+    let needs_grad = boundary.needs_grad(graph);
+    let bytes = |tensor: TensorId| {
+        graph.tensor(tensor).numel().unsigned_abs() * graph.tensor(tensor).dtype.bytes() as u64
+    };
+    let (mut gives, mut reads) = (0, 0);
+    for op in spans.iter().flatten().copied().filter(|op| !lower.contains(op)) {
+        let it = graph.op(op);
+        gives += Costs::new(graph, analysis, op, &needs_grad).whole().cost.kept.more;
+        gives += it.outputs.iter().flatten().map(|tensor| bytes(*tensor)).sum::<u64>();
+        reads += it.inputs().into_iter().map(bytes).sum::<u64>();
+    }
+    gives > reads
+}
+
+#[cfg(test)]
+mod tests {
+    use check::Masters;
+    use graph::Graph;
+    use program::Inputs;
+    use rules::Analysis;
+
+    use super::*;
+    use crate::Stop;
+
+    fn idle_of(text: &str) -> Vec<String> {
+        let graph: Graph = text.parse().expect("it parses");
+        let analysis = Analysis::new(&graph);
+        let (boundary, masters) = (lower::loss(&graph, Inputs::Global), Masters::new());
+        let cluster = cluster::named("dgx-h100:1x1").expect("known");
+        let question = Question {
+            graph: &graph,
+            analysis: &analysis,
+            boundary: &boundary,
+            masters: &masters,
+            cluster: &cluster,
+            devices: 1,
+            batches: 4,
+            optimizer: "adamw",
+            memory: None,
+            constraints: None,
+            stop: Stop::default(),
+            threads: 1,
+        };
+        idle(&question).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn attention_counts_where_it_keeps_its_scores() {
+        let graph = include_str!("../../tests/graphs/full_gpt.graph");
+        assert_eq!(idle_of(graph), ["recompute:attention"]);
+        // With dropout no kernel computes all of it.
+        assert!(idle_of(&graph.replace("None, 0.0, True)", "None, 0.1, True)")).is_empty());
+    }
 }

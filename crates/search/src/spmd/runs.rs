@@ -374,7 +374,7 @@ mod tests {
         let all = known[0].bytes(kept);
         // Of four layers.
         for (share, expected) in
-            [(0.7, (2, Some(3))), (0.8, (1, None)), (0.9, (1, Some(2))), (0.97, (1, Some(1)))]
+            [(0.7, (3, Some(3))), (0.8, (1, None)), (0.9, (1, Some(2))), (0.97, (1, Some(1)))]
         {
             with_runs(&graph, Some((share * all) as u64), |runs, count| {
                 let ways = ways(runs, (0, count), kept);
