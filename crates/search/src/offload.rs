@@ -13,6 +13,8 @@ use crate::{Evaluated, Evaluations, Question, estimated};
 
 /// So many of the plans that would be quickest if nothing were recomputed are looked at.
 const FEW: usize = 2;
+/// Where the host is too slow or too small, and only this share of what is recomputed is left, it stays.
+const REST: f64 = 0.2;
 /// Who waits for less than this share of a step does not wait.
 const LITTLE: f64 = 0.01;
 
@@ -72,8 +74,10 @@ impl Offloading<'_, '_, '_> {
             if !fits || waits {
                 candidates.extend(self.in_time(&whole, degree)?);
             }
+            // Less recomputed is more to be moved, for little that is won.
+            let is_little = whole.recomputed() <= REST * self.candidate.recomputed();
             candidates.push(whole);
-            if self.question.stop.is_late() {
+            if (waits || !fits) && is_little || self.question.stop.is_late() {
                 break;
             }
         }
