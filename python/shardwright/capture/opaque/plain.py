@@ -40,7 +40,7 @@ def said_of(stack_trace: str | None, error: E) -> E:
 
 def _of_trace(stack_trace: str | None) -> str | None:
     frame = _FRAME.search(stack_trace or "")
-    if frame is None:
+    if frame is None or not lines.is_models_file(frame[1]):
         return None
     for name, module in list(sys.modules.items()):
         # Some import themselves when they are asked for anything.
@@ -66,7 +66,7 @@ def _name_of(code: types.CodeType) -> str | None:
 
 
 def _if_plain(name: str, code: types.CodeType) -> str | None:
-    return name if lines.is_models_file(code.co_filename) and not code.co_freevars else None
+    return None if code.co_freevars else name
 
 
 @contextmanager
