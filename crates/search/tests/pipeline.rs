@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cluster::named;
+use cluster::{Cluster, named, read};
 use plan::{On, OpPlan, Schedule};
 use search::spmd::limit;
 use search::{Evaluated, Question, compare, pipeline, why};
@@ -183,4 +183,33 @@ fn where_memory_is_short_less_is_kept() {
         .expect("one");
     let tight = Question { memory: Some(most * 9 / 10), ..question };
     assert!(rows(&tight).iter().any(Evaluated::fits), "{most}");
+}
+
+/// Two nodes whose devices compute so much.
+fn nodes(peaks: [&str; 2]) -> Cluster {
+    let link = "link = { bandwidth = \"1 GB/s\", latency = \"1 us\", start = \"1 us\" }";
+    let mut text =
+        String::from("[network]\nbandwidth = \"100 MB/s\"\nlatency = \"2 us\"\nstart = \"1 us\"\n");
+    for (at, peak) in peaks.into_iter().enumerate() {
+        text += &format!(
+            "[[nodes]]\ndevices = \"d{at}:2\"\n{link}\n[devices.d{at}]\nmemory = \"1 GB\"\n\
+             bandwidth = \"1 TB/s\"\npeak = {{ f64 = \"{peak}\", f32 = \"{peak}\" }}\noverhead = \"0 s\"\n"
+        );
+    }
+    read(&text, "nodes.toml").expect("it reads")
+}
+
+fn quickest(question: &Question<'_>) -> f64 {
+    let rows = rows(question);
+    let all = rows.iter().filter(|candidate| candidate.fits()).map(Evaluated::seconds);
+    all.fold(f64::INFINITY, f64::min)
+}
+
+/// The end of the model is more work than its begin.
+#[test]
+fn the_end_of_the_model_may_be_on_whichever_nodes() {
+    let model = untied();
+    let (quick, slow) = ("1 GFLOP/s", "200 MFLOP/s");
+    let seconds = [[quick, slow], [slow, quick]].map(|peaks| quickest(&model.question(&nodes(peaks), 4, 8)));
+    assert!((seconds[0] / seconds[1] - 1.0).abs() < 0.01, "{seconds:?}");
 }

@@ -199,6 +199,11 @@ impl Found<'_> {
         self.solver.sums > MOST / 2.0 && self.sums[kind] * self.sums.len() as f64 > MOST
     }
 
+    /// Whether all costs are the same if devices are counted from the last one.
+    pub(super) fn is_symmetric(&self) -> bool {
+        self.groups.is_symmetric
+    }
+
     /// Whether of all stages that were looked at the ways are known that cost least.
     pub(super) fn is_exact(&self) -> bool {
         self.runs.iter().all(Runs::is_exact) && !(0..self.sums.len()).any(|kind| self.is_spent(kind))

@@ -64,7 +64,7 @@ pub fn cut(ask: &Ask<'_>, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
         below = below.min(ask.below);
         let (pipelines, few) = pass(Ask { below, ..*ask }, costs, true);
         looked += few;
-        let quickest = least(&pipelines);
+        let quickest = shortest_step(&pipelines);
         if quickest < f64::INFINITY || below >= ask.below || below <= 0.0 || is_over(ask, costs) {
             below = ask.below.min(NEAR * quickest);
             break pipelines;
@@ -77,7 +77,7 @@ pub fn cut(ask: &Ask<'_>, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
     };
     let (mut pipelines, all) = pass(Ask { below, ..*ask }, costs, false);
     // Where there was no time for the second look, the first one counts.
-    let near = NEAR * least(&pipelines).min(least(&quick));
+    let near = NEAR * shortest_step(&pipelines).min(shortest_step(&quick));
     let is_new = |it: &Pipeline| pipelines.iter().all(|known| known.stages.len() != it.stages.len());
     let more: Vec<Pipeline> =
         quick.into_iter().filter(|it| is_new(it) && it.flow.seconds() <= near).collect();
@@ -85,7 +85,7 @@ pub fn cut(ask: &Ask<'_>, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
     (pipelines, looked + all)
 }
 
-fn least(pipelines: &[Pipeline]) -> f64 {
+fn shortest_step(pipelines: &[Pipeline]) -> f64 {
     pipelines.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min)
 }
 

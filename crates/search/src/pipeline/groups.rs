@@ -15,6 +15,8 @@ pub(super) struct Groups {
     borders: Vec<u32>,
     /// Clusters of groups, each kind once.
     pub(super) kinds: Vec<Cluster>,
+    /// Whether devices and their links are the same if they are counted from the last one.
+    pub(super) is_symmetric: bool,
     /// For each node the first that is like it.
     equal: Vec<usize>,
     /// The kind of each group, by its parts.
@@ -41,7 +43,8 @@ impl Groups {
             let first = (0..at).find(|other| equal[*other] == *other && node(*other) == node(at));
             equal.push(first.unwrap_or(at));
         }
-        let mut groups = Self { borders, kinds: vec![], equal, numbers: BTreeMap::new() };
+        let is_symmetric = is_symmetric(&part(cluster, 0, devices).nodes);
+        let mut groups = Self { borders, kinds: vec![], is_symmetric, equal, numbers: BTreeMap::new() };
         for end in 1..=devices {
             for size in groups.sizes(end) {
                 groups.number(cluster, (end - size, end));
@@ -108,6 +111,12 @@ impl Groups {
     }
 }
 
+fn is_symmetric(nodes: &[Node]) -> bool {
+    let devices = || nodes.iter().flat_map(|node| node.devices.iter().map(move |kind| (kind, &node.link)));
+    let all: Vec<_> = devices().collect();
+    devices().eq(all.into_iter().rev())
+}
+
 /// Some devices of a cluster, as a cluster.
 fn part(cluster: &Cluster, first: u32, end: u32) -> Cluster {
     let mut nodes: Vec<Node> = vec![];
@@ -153,6 +162,18 @@ mod tests {
         };
         assert_eq!(count("dgx-h100:8x4", 32), 6);
         assert_eq!(count("cpu:4", 4), 2);
+    }
+
+    #[test]
+    fn where_nodes_differ_the_order_of_devices_counts() {
+        let is_symmetric = |cluster: &Cluster, devices: u32| Groups::new(cluster, devices).is_symmetric;
+        let all = cluster::named("dgx-h100:8x4").expect("known");
+        assert!(is_symmetric(&all, 32) && is_symmetric(&all, 4) && is_symmetric(&all, 12));
+        let mut mixed = all;
+        mixed.nodes[3].link = cluster::named("dgx-v100:8x1").expect("known").nodes[0].link.clone();
+        assert!(!is_symmetric(&mixed, 32) && is_symmetric(&mixed, 24));
+        mixed.nodes[0].link = mixed.nodes[3].link.clone();
+        assert!(is_symmetric(&mixed, 32));
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod flow;
 mod folded;
 mod groups;
 mod left;
+mod reversed;
 mod rows;
 mod segments;
 

@@ -17,6 +17,7 @@ use super::explain::Claimed;
 use super::flow::{Flow, Stage};
 use super::folded;
 use super::groups::Groups;
+use super::reversed::Reversed;
 use super::segments::Segments;
 use crate::constraints::Constraints;
 use crate::reason::Reason;
@@ -143,12 +144,17 @@ fn find(
         busy: f64::INFINITY,
         stop: question.stop,
     };
-    let (mut plans, mut evens, mut vs, mut looked) = (vec![], vec![], vec![], 0);
+    let (mut plans, mut evens, mut vs, mut evaluated) = (vec![], vec![], vec![], 0);
     let tied = folded::shared(question.graph, segments);
     for fix in costs.fixes()? {
         costs.fix(&fix);
-        let (pipelines, few) = cut(&ask, costs);
-        looked += few;
+        let (mut pipelines, mut even) = in_this_order(&mut ask, costs, &mut evaluated);
+        if !costs.is_symmetric() {
+            let mut reversed = Reversed::new(costs, ask.devices);
+            let (more, more_even) = in_this_order(&mut ask, &mut reversed, &mut evaluated);
+            pipelines.extend(more.into_iter().map(|it| reversed.pipeline(it)));
+            even.extend(more_even.into_iter().map(|it| reversed.pipeline(it)));
+        }
         let folded = match tied.filter(|_| !question.stop.is_late()) {
             Some(tied) => folded::folded(costs, &ask, tied),
             None => vec![],
@@ -156,9 +162,6 @@ fn find(
         if let Some(error) = costs.error.take() {
             return Err(error);
         }
-        let best = pipelines.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
-        ask.below = ask.below.min(NEAR * best);
-        let even = even(costs, &ask);
         let several = pipelines.into_iter().filter(|it| it.stages.len() > 1);
         let vs_of = folded.into_iter().filter(|it| it.flow.busy <= below).map(|it| (it, Schedule::ZbV));
         let of_cuts = several.map(|it| (it, Schedule::OneFOneB, false));
@@ -189,14 +192,29 @@ fn find(
     };
     let of_cuts = of_cuts.map(|(seconds, written)| Own { piped: Some(seconds), ..to_candidate(written) });
     let of_vs = few(vs, VS).map(|(_, written)| to_candidate(written));
-    stats.looked += looked;
+    stats.looked += evaluated;
     stats.is_whole &= costs.is_exact() && !costs.is_enough() && !question.stop.is_late();
     stats.seconds += start.elapsed().as_secs_f64();
     Ok(of_cuts.chain(of_vs).collect())
 }
 
+/// Of each number of stages the best pipeline, and of each number of devices the best one whose stages all have so many.
+/// Nothing that takes much longer is wanted of others.
+fn in_this_order(
+    ask: &mut Ask<'_>,
+    costs: &mut dyn Costs,
+    count: &mut usize,
+) -> (Vec<Pipeline>, Vec<Pipeline>) {
+    let (pipelines, few) = cut(ask, costs);
+    *count += few;
+    let best = pipelines.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
+    ask.below = ask.below.min(NEAR * best);
+    let even = even(costs, ask);
+    (pipelines, even)
+}
+
 /// Of each number of devices the best pipeline whose stages all have so many.
-fn even(costs: &mut Found<'_>, ask: &Ask<'_>) -> Vec<Pipeline> {
+fn even(costs: &mut dyn Costs, ask: &Ask<'_>) -> Vec<Pipeline> {
     let mut evens = vec![];
     for devices in costs.groups(ask.devices).into_iter().filter(|size| ask.devices % size == 0) {
         let stages = ask.devices / devices;
@@ -211,12 +229,12 @@ fn even(costs: &mut Found<'_>, ask: &Ask<'_>) -> Vec<Pipeline> {
 }
 
 /// Costs of stages that have so many devices.
-struct Even<'c, 'q> {
-    costs: &'c mut Found<'q>,
+struct Even<'c> {
+    costs: &'c mut dyn Costs,
     devices: u32,
 }
 
-impl Costs for Even<'_, '_> {
+impl Costs for Even<'_> {
     fn groups(&self, end: u32) -> Vec<u32> {
         self.costs.groups(end).into_iter().filter(|size| *size == self.devices).collect()
     }
