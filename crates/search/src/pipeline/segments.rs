@@ -1,7 +1,10 @@
 //! Where a model can be cut: in the order of operators, where little is alive.
 
+use std::collections::BTreeSet;
+
 use graph::{Graph, OpId, TensorId};
 use plan::sets;
+use rules::of_constants;
 
 use crate::Question;
 
@@ -24,14 +27,24 @@ impl Segments {
             let layers = sets::layers(graph, question.analysis);
             places.retain(|place| !layers.iter().any(|span| is_within(span, *place)));
         }
-        let mut segment_of: Vec<usize> =
-            (0..graph.ops.len()).map(|op| places.iter().filter(|place| **place <= op).count()).collect();
+        let segment = |op: usize| places.iter().filter(|place| **place <= op).count();
+        let mut segment_of: Vec<usize> = (0..graph.ops.len()).map(segment).collect();
         let needs_grad = question.boundary.needs_grad(graph);
         join_readers(graph, &needs_grad, &mut segment_of);
-        let crossing = |place: usize| crossing(graph, &needs_grad, place);
-        let crossing = [0].iter().chain(&places).map(|place| crossing(*place)).collect();
-        Self { of: segment_of, count: places.len() + 1, crossing }
+        let count = number_anew(&mut segment_of, &of_constants(graph, question.analysis));
+        let crossing = (0..count).map(|at| crossing(graph, &needs_grad, &segment_of, at)).collect();
+        Self { of: segment_of, count, crossing }
     }
+}
+
+/// Without segments that have no operators or nothing but constants, which go with the next one; how many there are.
+fn number_anew(segment_of: &mut [usize], constant: &[bool]) -> usize {
+    let all = segment_of.iter().zip(constant);
+    let used: BTreeSet<usize> =
+        all.filter(|(_, constant)| !**constant).map(|(segment, _)| *segment).collect();
+    let last = used.len().saturating_sub(1);
+    segment_of.iter_mut().for_each(|segment| *segment = used.range(..*segment).count().min(last));
+    last + 1
 }
 
 /// What reads a parameter that an earlier segment reads as well joins that, if it waits for nothing that learns: then one
@@ -76,17 +89,18 @@ fn is_within(span: &[OpId], place: usize) -> bool {
     span.iter().any(|op| op.index() < place) && span.iter().any(|op| op.index() >= place)
 }
 
-fn crossing(graph: &Graph, needs_grad: &[bool], place: usize) -> Option<TensorId> {
-    let read = graph.op_ids().skip(place).flat_map(|op| graph.op(op).inputs());
+fn crossing(graph: &Graph, needs_grad: &[bool], segment_of: &[usize], segment: usize) -> Option<TensorId> {
+    let later = graph.op_ids().filter(|op| segment_of[op.index()] >= segment);
     let crosses = |tensor: &TensorId| {
-        let is_before = graph.producer(*tensor).is_some_and(|(maker, _)| maker.index() < place);
+        let is_before = graph.producer(*tensor).is_some_and(|(maker, _)| segment_of[maker.index()] < segment);
         is_before && needs_grad[tensor.index()]
     };
     let size = |tensor: &TensorId| {
         let it = graph.tensor(*tensor);
         it.numel().unsigned_abs() * it.dtype.bytes() as u64
     };
-    read.filter(crosses).max_by_key(|tensor| (size(tensor), std::cmp::Reverse(*tensor)))
+    let read = later.flat_map(|op| graph.op(op).inputs()).filter(crosses);
+    read.max_by_key(|tensor| (size(tensor), std::cmp::Reverse(*tensor)))
 }
 
 #[cfg(test)]
@@ -121,5 +135,22 @@ output %loss
         join_readers(&graph, &graph.needs_grad(), &mut segments);
         // The head reads the table as well, but waits for all others.
         assert_eq!(segments, [0, 1, 0, 0, 0, 2, 3, 3]);
+        segments[5] = 3;
+        assert_eq!(number_anew(&mut segments, &[false; 8]), 3);
+        assert_eq!(segments, [0, 1, 0, 0, 0, 2, 2, 2]);
+        // What the decoder looks up crosses from the first segment to the last.
+        let crossing = |at| crossing(&graph, &graph.needs_grad(), &segments, at);
+        assert_eq!(
+            [0, 1, 2].map(crossing).map(|it| it.map(|it| graph.tensor(it).name.as_str())),
+            [None, Some("x"), Some("u")]
+        );
+    }
+
+    #[test]
+    fn no_segment_is_nothing_but_constants() {
+        let mut segments = vec![0, 0, 1, 3, 3, 4];
+        let constant = [false, true, true, false, false, true];
+        assert_eq!(number_anew(&mut segments, &constant), 2);
+        assert_eq!(segments, [0, 0, 1, 1, 1, 1]);
     }
 }
