@@ -225,7 +225,8 @@ struct Named<'s> {
 }
 
 impl<'s> Named<'s> {
-    /// The outermost module whose operators are all in a span, or all but those that are dear, or products, if there are no others in it.
+    /// The outermost module whose operators are all in a span, or all but those that are dear, or products, if there are no
+    /// others in it.
     fn new<'g: 's>(span: &'s Vec<OpId>, index: &OpIndex<'g>, products: &[OpId]) -> Self {
         let graph = index.graph;
         let none = Named { span, module: None, but: "" };

@@ -1,6 +1,7 @@
 //! `recompute`: each layer that repeats is computed again for backward, and only what it reads is kept; of a model without
 //! layers, [`segments`] of its operators. With `recompute:selective` also what operators give that are dear to compute; with
-//! `recompute:attention` only what products with weights give; with `recompute:none` everything is kept, also where the model itself says otherwise.
+//! `recompute:attention` only what products with weights give; with `recompute:none` everything is kept, also where the model
+//! itself says otherwise.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -64,7 +64,8 @@ fn join_readers(graph: &Graph, needs_grad: &[bool], segment_of: &mut [usize]) {
     }
 }
 
-/// A reader of a parameter and all that it waits for among some operators, if nothing of that but the parameter learns.
+/// A reader of a parameter and all that it waits for among some operators, if nothing of that learns or reads another
+/// parameter: what is frozen may be most of a model.
 fn before(
     graph: &Graph,
     needs_grad: &[bool],
@@ -74,7 +75,7 @@ fn before(
     let (mut ops, mut at) = (vec![reader], 0);
     while let Some(op) = ops.get(at).copied().filter(|op| is_among(*op)) {
         for tensor in graph.op(op).inputs().into_iter().filter(|tensor| *tensor != param) {
-            if needs_grad[tensor.index()] {
+            if needs_grad[tensor.index()] || graph.is_parameter(tensor) {
                 return None;
             }
             let maker = graph.producer(tensor).map(|(maker, _)| maker);
@@ -144,6 +145,16 @@ output %loss
             [0, 1, 2].map(crossing).map(|it| it.map(|it| graph.tensor(it).name.as_str())),
             [None, Some("x"), Some("u")]
         );
+    }
+
+    #[test]
+    fn what_reads_other_parameters_stays() {
+        let text = TWO.replace("param %up", "param %none i64[8] \"none\" frozen\nparam %up");
+        let text = text.replace("aten.eq.Scalar(%labels, -100)", "aten.eq.Tensor(%labels, %none)");
+        let graph: Graph = text.parse().expect("it parses");
+        let mut segments = vec![0, 1, 2, 2, 2, 2, 3, 3];
+        join_readers(&graph, &graph.needs_grad(), &mut segments);
+        assert_eq!(segments, [0, 1, 2, 2, 2, 2, 3, 3]);
     }
 
     #[test]
