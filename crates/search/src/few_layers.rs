@@ -104,7 +104,6 @@ mod tests {
     use program::Inputs;
 
     use super::*;
-    use crate::Stop;
 
     /// So many layers of two products each, of so many rows.
     fn deep(layers: usize, rows: usize) -> Graph {
@@ -145,20 +144,7 @@ mod tests {
         assert!(few.base.graph.ops.len() * 4 < graph.ops.len());
         let (analysis, boundary) = (Analysis::new(&graph), lower::loss(&graph, Inputs::Global));
         let (cluster, masters) = (cluster::named("dgx-a100:4x1").expect("known"), Masters::new());
-        let question = Question {
-            graph: &graph,
-            analysis: &analysis,
-            boundary: &boundary,
-            masters: &masters,
-            cluster: &cluster,
-            devices: 4,
-            batches: 4,
-            optimizer: "adamw",
-            memory: None,
-            constraints: None,
-            stop: Stop::default(),
-            threads: 1,
-        };
+        let question = Question::of_tests(&graph, &analysis, &boundary, &masters, &cluster);
         let ratio = |name: &str| {
             let name: PlanName = name.parse().expect("a name");
             let short = few.extrapolated(&question, &name).expect("it is a plan of all of them");

@@ -68,6 +68,33 @@ pub struct Question<'q> {
     pub threads: usize,
 }
 
+#[cfg(test)]
+impl<'q> Question<'q> {
+    /// Of four micro-batches on all devices, as tests ask.
+    pub(crate) fn of_tests(
+        graph: &'q Graph,
+        analysis: &'q Analysis,
+        boundary: &'q Boundary,
+        masters: &'q Masters,
+        cluster: &'q Cluster,
+    ) -> Self {
+        Self {
+            graph,
+            analysis,
+            boundary,
+            masters,
+            cluster,
+            devices: cluster.devices(),
+            batches: 4,
+            optimizer: "adamw",
+            memory: None,
+            constraints: None,
+            stop: Stop::default(),
+            threads: 1,
+        }
+    }
+}
+
 impl Question<'_> {
     /// Bytes of memory that a rank may use.
     pub(crate) fn there(&self, rank: u32) -> u64 {

@@ -32,17 +32,17 @@ fn all(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()
 }
 
 fn selective(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
-    for layer in spans(model)? {
-        draft.recompute(layer.iter().copied().filter(|op| !is_dear(model.graph, *op)).collect());
-    }
-    Ok(())
+    all_but(model, draft, |op| is_dear(model.graph, op))
 }
 
 fn attention(model: &Model<'_>, draft: &mut Draft<'_>, _: &AxisPlace<'_>) -> Result<()> {
     let products = products(model.graph);
+    all_but(model, draft, |op| products.binary_search(&op).is_ok())
+}
+
+fn all_but(model: &Model<'_>, draft: &mut Draft<'_>, is_kept: impl Fn(OpId) -> bool) -> Result<()> {
     for layer in spans(model)? {
-        let is_product = |op: &OpId| products.binary_search(op).is_ok();
-        draft.recompute(layer.iter().copied().filter(|op| !is_product(op)).collect());
+        draft.recompute(layer.iter().copied().filter(|op| !is_kept(*op)).collect());
     }
     Ok(())
 }

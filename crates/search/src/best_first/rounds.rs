@@ -22,8 +22,7 @@ impl Search<'_, '_> {
     pub(super) fn usual(&mut self, all: &[Shape]) -> Result<Vec<Fallback>> {
         let mut ladders: Vec<Fallback> = vec![];
         let mut known: Option<(usize, LowerBound)> = None;
-        let idle = self.idle.clone();
-        for (shape, place, names) in ladders_of(all, &idle) {
+        for (shape, place, names) in ladders_of(all, &self.idle) {
             known = known.filter(|(known_shape, _)| *known_shape == shape);
             if known.is_none() && self.looks_at_all() && self.is_late() && !ladders.is_empty() {
                 break;
@@ -53,8 +52,7 @@ impl Search<'_, '_> {
         let mut computes: BTreeMap<(usize, usize), f64> = BTreeMap::new();
         let one_block =
             |(shape, ..): &(usize, usize, Vec<PlanName>)| all[*shape].stages == 1 && all[*shape].ways > 1;
-        let idle = self.idle.clone();
-        for (shape, place, usual) in ladders_of(all, &idle).filter(one_block) {
+        for (shape, place, usual) in ladders_of(all, &self.idle).into_iter().filter(one_block) {
             for (at, set) in sets.iter().enumerate() {
                 if self.is_late() {
                     break;
@@ -162,17 +160,12 @@ impl Search<'_, '_> {
 
 /// For each shape and way to hold parameters the shape's number, where its plans stand among all, and their names. Names with
 /// sets that are idle are left out.
-fn ladders_of<'a>(
-    all: &'a [Shape],
-    idle: &'a [SetTerm],
-) -> impl Iterator<Item = (usize, usize, Vec<PlanName>)> + 'a {
+fn ladders_of(all: &[Shape], idle: &[SetTerm]) -> Vec<(usize, usize, Vec<PlanName>)> {
     let numbered = |(at, shape): (usize, &Shape)| shape.ladders().into_iter().map(move |names| (at, names));
     let ladders = all.iter().enumerate().flat_map(numbered);
     let is_busy = |name: &PlanName| !name.terms().iter().any(|term| idle.contains(term));
-    ladders.enumerate().map(move |(place, (at, mut names))| {
-        names.retain(is_busy);
-        (at, place * 100, names)
-    })
+    let busy = |names: Vec<PlanName>| names.into_iter().filter(is_busy).collect();
+    ladders.enumerate().map(|(place, (at, names))| (at, place * 100, busy(names))).collect()
 }
 
 /// Whether devices keep as much at once as in the usual schedule, or more.

@@ -85,7 +85,7 @@ pub fn cut(ask: &Ask<'_>, costs: &mut dyn Costs) -> (Vec<Pipeline>, usize) {
     (pipelines, looked + all)
 }
 
-fn shortest_step(pipelines: &[Pipeline]) -> f64 {
+pub(super) fn shortest_step(pipelines: &[Pipeline]) -> f64 {
     pipelines.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min)
 }
 

@@ -12,7 +12,7 @@ use plan::{Draft, Plan, Schedule, sets};
 use super::Stats;
 use super::ask::{Ask, Costs, Run};
 use super::costs::Found;
-use super::cuts::{NEAR, Pipeline, cut};
+use super::cuts::{NEAR, Pipeline, cut, shortest_step};
 use super::explain::Claimed;
 use super::flow::{Flow, Stage};
 use super::folded;
@@ -207,8 +207,7 @@ fn in_this_order(
 ) -> (Vec<Pipeline>, Vec<Pipeline>) {
     let (pipelines, few) = cut(ask, costs);
     *count += few;
-    let best = pipelines.iter().map(|it| it.flow.seconds()).fold(f64::INFINITY, f64::min);
-    ask.below = ask.below.min(NEAR * best);
+    ask.below = ask.below.min(NEAR * shortest_step(&pipelines));
     let even = even(costs, ask);
     (pipelines, even)
 }

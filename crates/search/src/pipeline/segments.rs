@@ -96,10 +96,7 @@ fn crossing(graph: &Graph, needs_grad: &[bool], segment_of: &[usize], segment: u
         let is_before = graph.producer(*tensor).is_some_and(|(maker, _)| segment_of[maker.index()] < segment);
         is_before && needs_grad[tensor.index()]
     };
-    let size = |tensor: &TensorId| {
-        let it = graph.tensor(*tensor);
-        it.numel().unsigned_abs() * it.dtype.bytes() as u64
-    };
+    let size = |tensor: &TensorId| graph.tensor(*tensor).bytes();
     let read = later.flat_map(|op| graph.op(op).inputs()).filter(crosses);
     read.max_by_key(|tensor| (size(tensor), std::cmp::Reverse(*tensor)))
 }

@@ -25,18 +25,24 @@ pub(super) fn may_recompute(question: &Question<'_>, spans: &[Vec<OpId>]) -> boo
 /// What backward computes again; none where the model has no layers for it, or a degree between two others saves nothing.
 pub(crate) fn spans(question: &Question<'_>, recomputed: Option<SetTerm>) -> Option<Vec<Vec<OpId>>> {
     let spans = named(question, recomputed)?;
-    let all = auto::recompute();
-    let degree = all.iter().position(|it| Some(*it) == recomputed).unwrap_or(0);
-    let is_between = degree > 0 && degree + 1 < all.len();
-    (!is_between || saves_more(question, &spans, all[degree - 1])).then_some(spans)
+    let is_idle = lower_than(recomputed).is_some_and(|lower| !saves_more(question, &spans, lower));
+    (!is_idle).then_some(spans)
 }
 
 /// Degrees between others that save nothing of this model.
 pub(crate) fn idle(question: &Question<'_>) -> Vec<SetTerm> {
+    let is_idle = |term: &SetTerm| {
+        let lower = lower_than(Some(*term));
+        let saves = |spans: &Vec<Vec<OpId>>, lower| saves_more(question, spans, lower);
+        lower.is_some_and(|lower| named(question, Some(*term)).is_some_and(|spans| !saves(&spans, lower)))
+    };
+    auto::recompute().into_iter().filter(is_idle).collect()
+}
+
+/// The degree below one that is between two others.
+fn lower_than(recomputed: Option<SetTerm>) -> Option<SetTerm> {
     let all = auto::recompute();
-    let is_idle =
-        |term: &SetTerm| named(question, Some(*term)).is_some() && spans(question, Some(*term)).is_none();
-    all.into_iter().filter(is_idle).collect()
+    all.windows(3).find(|degrees| Some(degrees[1]) == recomputed).map(|degrees| degrees[0])
 }
 
 fn named(question: &Question<'_>, recomputed: Option<SetTerm>) -> Option<Vec<Vec<OpId>>> {
@@ -50,9 +56,7 @@ fn saves_more(question: &Question<'_>, spans: &[Vec<OpId>], lower: SetTerm) -> b
     let Question { graph, analysis, boundary, .. } = *question;
     let lower: BTreeSet<OpId> = named(question, Some(lower)).into_iter().flatten().flatten().collect();
     let needs_grad = boundary.needs_grad(graph);
-    let bytes = |tensor: TensorId| {
-        graph.tensor(tensor).numel().unsigned_abs() * graph.tensor(tensor).dtype.bytes() as u64
-    };
+    let bytes = |tensor: TensorId| graph.tensor(tensor).bytes().unsigned_abs();
     let (mut gives, mut reads) = (0, 0);
     for op in spans.iter().flatten().copied().filter(|op| !lower.contains(op)) {
         let it = graph.op(op);
@@ -71,27 +75,13 @@ mod tests {
     use rules::Analysis;
 
     use super::*;
-    use crate::Stop;
 
     fn idle_of(text: &str) -> Vec<String> {
         let graph: Graph = text.parse().expect("it parses");
         let analysis = Analysis::new(&graph);
         let (boundary, masters) = (lower::loss(&graph, Inputs::Global), Masters::new());
         let cluster = cluster::named("dgx-h100:1x1").expect("known");
-        let question = Question {
-            graph: &graph,
-            analysis: &analysis,
-            boundary: &boundary,
-            masters: &masters,
-            cluster: &cluster,
-            devices: 1,
-            batches: 4,
-            optimizer: "adamw",
-            memory: None,
-            constraints: None,
-            stop: Stop::default(),
-            threads: 1,
-        };
+        let question = Question::of_tests(&graph, &analysis, &boundary, &masters, &cluster);
         idle(&question).iter().map(ToString::to_string).collect()
     }
 

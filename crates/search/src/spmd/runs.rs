@@ -297,7 +297,6 @@ mod tests {
     use rules::Analysis;
 
     use super::*;
-    use crate::Stop;
     use crate::spmd::{Count, Digits, Messages, Operators};
 
     /// A GPT whose layers share the largest of their weights.
@@ -317,20 +316,8 @@ mod tests {
         let analysis = Analysis::new(graph);
         let (boundary, masters) = (lower::loss(graph, Inputs::Global), Masters::new());
         let cluster = cluster::named("dgx-h100:1x1").expect("known");
-        let question = Question {
-            graph,
-            analysis: &analysis,
-            boundary: &boundary,
-            masters: &masters,
-            cluster: &cluster,
-            devices: 1,
-            batches: 4,
-            optimizer: "adamw",
-            memory,
-            constraints: None,
-            stop: Stop::default(),
-            threads: 1,
-        };
+        let question =
+            Question { memory, ..Question::of_tests(graph, &analysis, &boundary, &masters, &cluster) };
         let places = sets::cuts(graph, &analysis);
         let segment_of = |op: OpId| places.iter().filter(|place| **place <= op.index()).count();
         let segments: Vec<usize> = graph.op_ids().map(segment_of).collect();
