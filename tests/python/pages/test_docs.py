@@ -30,7 +30,7 @@ def sources() -> Iterator[tuple[str, str]]:
 
 def _without_tests(file: Path) -> str:
     is_test = file.name == "tests.rs" or "tests" in file.parts
-    return "" if is_test else file.read_text().partition("#[cfg(test)]")[0]
+    return "" if is_test else file.read_text().partition("#[cfg(test)]\nmod tests")[0]
 
 
 def raised() -> dict[str, set[str]]:
