@@ -38,6 +38,8 @@ NAMED = [
     ("stages:4 x kf1b:3", 4),
     ("stages:2 x kf1b x data:2", 4),
     ("stages:2 x kf1b x zero3:2 x recompute", 4),
+    # Cut evenly, the last stage would have only what follows the trunk.
+    ("stages:9 x kf1b", 9),
 ]
 BATCHES = 2
 
@@ -114,6 +116,13 @@ def test_blocks_of_passes_that_do_not_learn_have_no_backward(devices: int, sched
     blocks = {kind: set(re.findall(rf"def {kind}_(\d)\(", text)) for kind in ("forward", "backward")}
     # Of the first one the last pass reads what is embedded; norms of what is recycled go with that.
     assert blocks == {"forward": set("012345"), "backward": set("0345")}
+
+
+@pytest.mark.parametrize("stages", [5, 9, 14, 16, 19])
+def test_each_stage_has_a_part_of_each_call(stages: int) -> None:
+    plan = Plan.named(known()[3], f"stages:{stages} x kf1b", stages)
+    # A block without operators would have been refused.
+    assert plan.devices == stages
 
 
 def test_each_call_goes_through_all_stages_and_only_the_last_one_comes_back() -> None:

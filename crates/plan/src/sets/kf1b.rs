@@ -80,9 +80,16 @@ type Like<'m> = (&'m str, &'m str, usize);
 fn cut(model: &Model<'_>, aside: &[bool], stages: u32, _: u32) -> Vec<u32> {
     let (graph, begins) = (model.graph, begins(model));
     let last = begins.last().copied().unwrap_or(0);
-    let before: Vec<bool> = aside.iter().enumerate().map(|(op, aside)| *aside || op < last).collect();
-    let even = stages::cut(model, &before, stages);
     let likes = likes(model, &begins);
+    let but = |leaves_out: &dyn Fn(usize) -> bool| {
+        let aside: Vec<bool> = (0..aside.len()).map(|op| aside[op] || leaves_out(op)).collect();
+        stages::cut(model, &aside, stages)
+    };
+    let is_called = |op: &usize| *op >= last && likes[*op].1.is_some();
+    let even = but(&|op| op < last);
+    // A stage of nothing but what follows the calls would have nothing in the calls before.
+    let has_part = |stage: u32| (last..even.len()).any(|op| even[op] == stage && is_called(&op));
+    let even = if (0..stages).all(has_part) { even } else { but(&|op| !is_called(&op)) };
     let stage_of = |op: usize| Some((likes[op].1?, even[op]));
     let of_like: BTreeMap<Like<'_>, u32> = (last..likes.len()).filter_map(stage_of).collect();
     let mut blocks: Vec<u32> = vec![];

@@ -147,6 +147,10 @@ fn valleys_apart(alive: &[u64], constant: &[bool]) -> Vec<usize> {
 fn cheapest(work: &[u64], alive: &[u64], places: &[usize], count: usize) -> Vec<usize> {
     let mut sum = vec![0];
     work.iter().for_each(|work| sum.push(sum[sum.len() - 1] + work));
+    // No stage is what is done elsewhere alone.
+    let is_between = |at: &usize| 0 < sum[*at] && sum[*at] < sum[work.len()];
+    let between: Vec<usize> = places.iter().copied().filter(is_between).collect();
+    let places = if between.len() + 1 >= count { &between } else { places };
     let ends: Vec<usize> = std::iter::once(0).chain(places.iter().copied()).chain([work.len()]).collect();
     let done: Vec<u64> = ends.iter().map(|end| sum[*end]).collect();
     let largest = smallest_largest(&done, count);

@@ -81,13 +81,12 @@ struct RepeatedWork<'k> {
 }
 
 impl RepeatedWork<'_> {
-    /// Without what it takes to start it, which several devices may do at once.
+    /// Each operator is started on one device at least; what may be done by others in its place is not counted.
     fn on(&self, device: &Device) -> f64 {
-        let seconds = match self.sort {
+        let here = match self.sort {
             Some(sort) => device.lower_bound(self.op_cost, sort),
-            None => device.seconds(self.op_cost, self.dtype),
+            None => (device.seconds(self.op_cost, self.dtype) - device.overhead).max(0.0),
         };
-        let here = (seconds - device.overhead).max(0.0);
         let offload = if self.may_be_offloaded { device.seconds_on_host(self.op_cost.bytes) } else { here };
         self.times * here.min(offload)
     }
