@@ -97,7 +97,7 @@ impl ShortModel {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fmt::Write;
 
     use check::Masters;
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     /// So many layers of two products each, of so many rows.
-    fn deep(layers: usize, rows: usize) -> Graph {
+    pub(crate) fn deep(layers: usize, rows: usize) -> Graph {
         let mut text = String::from(
             "shardwright-graph 1\nmodel \"Deep\"\nin_spec \"\"\nout_spec \"\"\nmodule \"\" \"Deep\"\n",
         );

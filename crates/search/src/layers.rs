@@ -1,6 +1,7 @@
 //! What becomes of what each layer of a plan keeps for backward: it stays, goes to the host, or is recomputed in some degree.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use compiler::Memory;
 use graph::OpId;
@@ -27,6 +28,15 @@ pub(crate) struct Degrees {
     terms: Vec<Option<SetTerm>>,
     /// Of each layer by degree what is recomputed: nothing first, all of it last.
     layers: Vec<Vec<Vec<OpId>>>,
+    /// Of each operator whether it has a backward, which is what something is kept for.
+    has_backward: Rc<[bool]>,
+}
+
+/// A layer, or what of one is in a block: by degree what is recomputed.
+struct Piece {
+    spans: Vec<Vec<OpId>>,
+    /// Of the layer that it is a piece of; nothing of one that is in one block.
+    whole: Vec<Vec<OpId>>,
 }
 
 impl Degrees {
@@ -50,19 +60,55 @@ impl Degrees {
                 }
             }
         }
-        Self { terms, layers }
+        let (graph, needs_grad) = (question.graph, question.boundary.needs_grad(question.graph));
+        let has_backward =
+            graph.ops.iter().map(|op| op.outputs.iter().flatten().any(|made| needs_grad[made.index()]));
+        Self { terms, layers, has_backward: has_backward.collect() }
     }
 
     /// Those of a plan that recomputes something else: each span is a layer.
-    fn of_spans(plan: &Plan) -> Self {
+    fn of_spans(&self, plan: &Plan) -> Self {
         let term = recompute().last().copied().flatten();
         let layers = plan.recompute.iter().map(|span| vec![vec![], span.clone()]).collect();
-        Self { terms: vec![None, term], layers }
+        Self { terms: vec![None, term], layers, has_backward: Rc::clone(&self.has_backward) }
     }
 
-    fn knows(&self, plan: &Plan) -> bool {
-        let all: BTreeSet<&Vec<OpId>> = self.layers.iter().flatten().collect();
-        plan.recompute.iter().chain(&plan.offload).all(|span| all.contains(span))
+    /// By block, of each layer what is there. Where it is in several, what has no backward is no piece.
+    fn pieces(&self, plan: &Plan) -> BTreeMap<u32, Vec<Piece>> {
+        let mut blocks: BTreeMap<u32, Vec<Piece>> = BTreeMap::new();
+        for layer in &self.layers {
+            let all = layer.last().map_or(&[][..], Vec::as_slice);
+            let in_blocks: BTreeSet<u32> = all.iter().map(|op| plan.block(*op)).collect();
+            if let [block] = in_blocks.iter().copied().collect::<Vec<_>>()[..] {
+                blocks.entry(block).or_default().push(Piece { spans: layer.clone(), whole: vec![] });
+                continue;
+            }
+            for block in in_blocks {
+                let is_here = |op: &&OpId| plan.block(**op) == block;
+                if all.iter().filter(is_here).any(|op| self.has_backward[op.index()]) {
+                    let here = |span: &Vec<OpId>| span.iter().filter(is_here).copied().collect();
+                    let spans = layer.iter().map(here).collect();
+                    blocks.entry(block).or_default().push(Piece { spans, whole: layer.clone() });
+                }
+            }
+        }
+        blocks
+    }
+}
+
+impl Piece {
+    fn all(&self) -> impl Iterator<Item = &Vec<OpId>> {
+        self.spans.iter().chain(&self.whole)
+    }
+
+    /// Whether what is recomputed in a degree is among spans.
+    fn is_among(&self, spans: &BTreeSet<&Vec<OpId>>, degree: usize) -> bool {
+        let whole = self.whole.get(degree);
+        spans.contains(&self.spans[degree]) || whole.is_some_and(|whole| spans.contains(whole))
+    }
+
+    fn most(&self) -> usize {
+        self.spans.len() - 1
     }
 }
 
@@ -70,8 +116,7 @@ impl Degrees {
 pub(crate) struct Layers<'p> {
     plan: &'p Plan,
     terms: Vec<Option<SetTerm>>,
-    /// Of each block and layer by degree what is recomputed.
-    blocks: Vec<Vec<Vec<Vec<OpId>>>>,
+    blocks: Vec<Vec<Piece>>,
     /// What runs each block.
     devices: Vec<Vec<u32>>,
     /// What the plan does with them.
@@ -80,27 +125,22 @@ pub(crate) struct Layers<'p> {
 
 impl<'p> Layers<'p> {
     pub(crate) fn new(degrees: &Degrees, plan: &'p Plan) -> Self {
-        let by_spans = (!degrees.knows(plan)).then(|| Degrees::of_spans(plan));
-        let Degrees { terms, layers } = by_spans.as_ref().unwrap_or(degrees);
-        let mut blocks: BTreeMap<u32, Vec<Vec<Vec<OpId>>>> = BTreeMap::new();
-        for layer in layers {
-            let Some(whole) = layer.last().filter(|whole| !whole.is_empty()) else { continue };
-            let block = plan.block(whole[0]);
-            // A layer that is in two blocks is as it is.
-            if whole.iter().all(|op| plan.block(*op) == block) {
-                blocks.entry(block).or_default().push(layer.clone());
-            }
+        let (mut terms, mut blocks) = (degrees.terms.clone(), degrees.pieces(plan));
+        let known: BTreeSet<&Vec<OpId>> = blocks.values().flatten().flat_map(Piece::all).collect();
+        if !plan.recompute.iter().chain(&plan.offload).all(|span| known.contains(span)) {
+            let by_spans = degrees.of_spans(plan);
+            (blocks, terms) = (by_spans.pieces(plan), by_spans.terms);
         }
         let devices = blocks.keys().map(|block| devices(plan, *block)).collect();
         let blocks: Vec<_> = blocks.into_values().collect();
         let recomputed: BTreeSet<&Vec<OpId>> = plan.recompute.iter().collect();
         let offloaded: BTreeSet<&Vec<OpId>> = plan.offload.iter().collect();
-        let choice = |layer: &Vec<Vec<OpId>>| Choice {
-            degree: (1..layer.len()).rev().find(|at| recomputed.contains(&layer[*at])).unwrap_or(0),
-            is_offloaded: layer.last().is_some_and(|whole| offloaded.contains(whole)),
+        let choice = |piece: &Piece| Choice {
+            degree: (1..=piece.most()).rev().find(|at| piece.is_among(&recomputed, *at)).unwrap_or(0),
+            is_offloaded: piece.is_among(&offloaded, piece.most()),
         };
-        let choices = blocks.iter().map(|layers| layers.iter().map(choice).collect()).collect();
-        Self { plan, terms: terms.clone(), blocks, devices, choices }
+        let choices = blocks.iter().map(|pieces| pieces.iter().map(choice).collect()).collect();
+        Self { plan, terms, blocks, devices, choices }
     }
 
     /// The most that any layer is recomputed.
@@ -127,13 +167,13 @@ impl<'p> Layers<'p> {
     /// The plan with these choices.
     pub(crate) fn with(&self, choices: &Choices) -> Plan {
         let mut plan = Plan { name: self.name(choices), ..self.plan.clone() };
-        let all = || self.blocks.iter().flatten().zip(choices.iter().flatten());
-        let known: BTreeSet<&Vec<OpId>> = self.blocks.iter().flatten().flatten().collect();
+        let pieces = || self.blocks.iter().flatten();
+        let known: BTreeSet<&Vec<OpId>> = pieces().flat_map(Piece::all).collect();
         plan.recompute.retain(|span| !known.contains(span));
         plan.offload.retain(|span| !known.contains(span));
-        for (layer, choice) in all() {
-            plan.recompute.extend(Some(&layer[choice.degree]).filter(|span| !span.is_empty()).cloned());
-            plan.offload.extend(layer.last().filter(|_| choice.is_offloaded).cloned());
+        for (Piece { spans, .. }, choice) in pieces().zip(choices.iter().flatten()) {
+            plan.recompute.extend(Some(&spans[choice.degree]).filter(|span| !span.is_empty()).cloned());
+            plan.offload.extend(spans.last().filter(|_| choice.is_offloaded).cloned());
         }
         // As a plan has them: outer ones before those inside of them.
         plan.recompute.sort_by(|a, b| (a[0], b.len()).cmp(&(b[0], a.len())));
@@ -186,4 +226,44 @@ fn devices(plan: &Plan, block: u32) -> Vec<u32> {
     devices.sort_unstable();
     devices.dedup();
     devices
+}
+
+#[cfg(test)]
+mod tests {
+    use check::Masters;
+    use plan::sets;
+    use rules::Analysis;
+
+    use super::*;
+    use crate::few_layers::tests::deep;
+
+    /// Two layers of four operators after one that is in none; the second begins in one block and ends in another.
+    #[test]
+    fn a_layer_in_two_blocks_is_two_pieces() {
+        let graph = deep(2, 64);
+        let (analysis, boundary) = (Analysis::new(&graph), lower::loss(&graph, program::Inputs::Global));
+        let (cluster, masters) = (cluster::named("dgx-a100:2x1").expect("known"), Masters::new());
+        let question = Question::of_tests(&graph, &analysis, &boundary, &masters, &cluster);
+        let named = sets::named("replicate x recompute", &graph, &analysis, 2).expect("a plan");
+        let layer = |at: usize| (1 + 4 * at..5 + 4 * at).map(OpId::new).collect::<Vec<_>>();
+        assert_eq!(named.recompute, [layer(0), layer(1)]);
+        let blocks = (0..graph.ops.len()).map(|op| u32::from(op > 6)).collect();
+        let plan = Plan { blocks, ..named };
+        let degrees = Degrees::new(&question);
+        let layers = Layers::new(&degrees, &plan);
+        assert_eq!(layers.choices.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
+        assert!(layers.choices.iter().flatten().all(|choice| choice.degree == layers.most()));
+        // The second piece is kept on the host, the first one is recomputed, and the layer before it neither.
+        let mut choices = layers.map(|_| Choice::default());
+        choices[0][1].degree = layers.most();
+        choices[1][0].is_offloaded = true;
+        let changed = layers.with(&choices);
+        let [first, second] = [&layer(1)[..2], &layer(1)[2..]];
+        assert_eq!(
+            (changed.recompute.as_slice(), changed.offload.as_slice()),
+            ([first.to_vec()].as_slice(), [second.to_vec()].as_slice())
+        );
+        // What was changed is known when it is changed once more.
+        assert_eq!(Layers::new(&degrees, &changed).choices, choices);
+    }
 }
