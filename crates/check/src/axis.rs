@@ -1,6 +1,7 @@
 //! An axis of the devices along which ranks are alike but for where their parts lie, as the program's tables say.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use hashing::Map;
 use program::{Exchange, Grouping, GroupingId, PerRank, Piece, Program, RankId, Role, Table};
@@ -118,8 +119,9 @@ fn between_followed(exchange: &Exchange, axis: RankAxis) -> Exchange {
         };
         ends.iter().map(number).collect()
     };
-    let ends =
-        |ends: &[(RankId, Region)]| ends.iter().filter(|(rank, _)| axis.followed(*rank)).cloned().collect();
+    let ends = |ends: &[(RankId, Region)]| {
+        Arc::new(ends.iter().filter(|(rank, _)| axis.followed(*rank)).cloned().collect())
+    };
     let (from, to) = (keep(&exchange.sources), keep(&exchange.targets));
     let piece = |piece: &Piece| {
         Some(Piece { from: from[piece.from]?, to: to[piece.to]?, region: piece.region.clone() })
@@ -129,7 +131,7 @@ fn between_followed(exchange: &Exchange, axis: RankAxis) -> Exchange {
         reduction: exchange.reduction,
         sources: ends(&exchange.sources),
         targets: ends(&exchange.targets),
-        pieces: exchange.pieces.iter().filter_map(piece).collect(),
+        pieces: Arc::new(exchange.pieces.iter().filter_map(piece).collect()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use program::{ExchangeId, Instr, Kind, LeafId};
+use program::{ExchangeId, Instr, Kind, LeafId, Piece};
 use rules::Interval;
 
 use crate::sent::Sent;
@@ -60,24 +60,26 @@ fn shard(cx: &Context<'_>, rank: &Rank<'_>, number: usize) -> i64 {
     bytes(cx, rank.own.table.shards[number].tensor, &rank.own.shard(number).0)
 }
 
-/// Every rank asks for all of it, so it is remembered.
+/// Every rank asks for all of it, so it is remembered; and what has the same lists sends the same.
 pub(crate) fn sent(cx: &mut Context<'_>, id: ExchangeId) -> Rc<Sent> {
     if let Some(known) = cx.sent.get(&id) {
         return Rc::clone(known);
     }
-    let mut sent = Sent::default();
     let table = &cx.program.exchanges[id.index()];
-    for piece in &table.pieces {
-        let ends = (table.sources.get(piece.from), table.targets.get(piece.to));
-        match ends {
-            (Some((from, _)), Some((to, _))) if from != to => {
-                let bytes = bytes(cx, table.tensor, &piece.region.0).unsigned_abs();
-                sent.add(*from, *to, bytes);
-            }
-            _ => {}
+    let key = (table.lists_id(), bytes(cx, table.tensor, &[]));
+    let sent = match cx.sent_by_lists.get(&key) {
+        Some(known) => Rc::clone(known),
+        None => {
+            let piece = |piece: &Piece| match (table.sources.get(piece.from), table.targets.get(piece.to)) {
+                (Some((from, _)), Some((to, _))) if from != to => {
+                    Some((*from, *to, bytes(cx, table.tensor, &piece.region.0).unsigned_abs()))
+                }
+                _ => None,
+            };
+            Rc::new(Sent::of_pieces(table.pieces.iter().filter_map(piece)))
         }
-    }
-    let sent = Rc::new(sent);
+    };
+    cx.sent_by_lists.insert(key, Rc::clone(&sent));
     cx.sent.insert(id, Rc::clone(&sent));
     sent
 }

@@ -35,7 +35,7 @@ pub(crate) fn wrong(exchange: &Exchange, world: u32, flat: &[Vec<i64>]) -> Optio
     let Some(factors) = flat.get(exchange.tensor.index()) else {
         return Some("is of a tensor that does not exist");
     };
-    let ends = || exchange.sources.iter().chain(&exchange.targets);
+    let ends = || exchange.sources.iter().chain(exchange.targets.iter());
     if ends().any(|(rank, _)| rank.0 >= world) {
         return Some("has ends on a rank that does not exist");
     }

@@ -118,7 +118,7 @@ impl<'n> Net<'n> {
         let place: HashMap<RankId, usize> =
             ranks.iter().enumerate().map(|(at, rank)| (rank.id, at)).collect();
         for (id, exchange) in cx.program.exchanges.iter().enumerate() {
-            for piece in &exchange.pieces {
+            for piece in exchange.pieces.iter() {
                 let (from, to) = (exchange.sources[piece.from].0, exchange.targets[piece.to].0);
                 let (Some(from), Some(to)) = (place.get(&from), place.get(&to)) else { continue };
                 givers.entry((ExchangeId::new(id), *to)).or_default().push(*from);

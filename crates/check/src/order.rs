@@ -161,7 +161,7 @@ impl Communications {
             let all: BTreeSet<usize> = ends.filter_map(|(rank, _)| index.get(rank).copied()).collect();
             all.into_iter().collect()
         };
-        let involved = exchanges().map(|it| all(&mut it.sources.iter().chain(&it.targets))).collect();
+        let involved = exchanges().map(|it| all(&mut it.sources.iter().chain(it.targets.iter()))).collect();
         let sources = exchanges().map(|it| all(&mut it.sources.iter())).collect();
         let targets = exchanges().map(|it| all(&mut it.targets.iter())).collect();
         let groups = places.collect();

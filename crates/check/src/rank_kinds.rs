@@ -93,10 +93,15 @@ impl Keys<'_> {
     fn exchanges(&mut self, cx: &mut Context<'_>) {
         let places: BTreeMap<RankId, usize> =
             self.role.ranks.iter().enumerate().map(|(at, rank)| (*rank, at)).collect();
+        // What has the same lists tells the same ranks apart.
+        let mut seen = HashSet::new();
         for id in self.role.body.instrs().filter_map(Instr::exchange) {
+            if !seen.insert(cx.program.exchanges[id.index()].lists_id()) {
+                continue;
+            }
             let sent = count::sent(cx, id);
             self.extend(self.role.ranks.iter().map(|rank| [sent.given(*rank), sent.got(*rank)]));
-            for (rank, Region(region)) in &cx.program.exchanges[id.index()].targets {
+            for (rank, Region(region)) in cx.program.exchanges[id.index()].targets.iter() {
                 if let Some(at) = places.get(rank) {
                     self.of[*at].extend(region.iter().map(size));
                 }
@@ -106,6 +111,7 @@ impl Keys<'_> {
 
     /// How large groups are, and pieces of unequal sizes.
     fn groups(&mut self, cx: &Context<'_>, positions: &mut Positions) {
+        let mut seen = HashSet::new();
         for instr in self.role.body.instrs() {
             let Some(grouping) = instr.group() else { continue };
             let places = positions.places(cx, grouping);
@@ -115,6 +121,9 @@ impl Keys<'_> {
                 Instr::Collective(collective) => collective.how.cuts().filter(unequal).collect(),
                 _ => vec![],
             };
+            if cuts.is_empty() && !seen.insert(grouping) {
+                continue;
+            }
             let of_rank = |rank: &RankId| {
                 let (at, count) = place(rank);
                 let pieces = cuts.iter().map(move |cut| cut.sizes.get(at).copied().unwrap_or(0) as u64);

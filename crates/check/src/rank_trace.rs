@@ -19,6 +19,7 @@ use crate::intern::Lists;
 use crate::memory::{OffloadedBytes, held_as};
 use crate::purpose::{Masters, Phase};
 use crate::region::numel;
+use crate::sent::SentByRank;
 use crate::state::{Context, Rank};
 
 /// What a rank does in its codes.
@@ -29,7 +30,7 @@ pub struct RankTrace {
     /// One for each instruction of the role's codes, one code after the other. Ranks that do the same share them.
     pub instr_costs: Rc<[InstrCost]>,
     /// By the number of an instruction what goes to each other rank, if it sends something by a table.
-    pub sent: BTreeMap<usize, Vec<(RankId, u64)>>,
+    pub sent: BTreeMap<usize, SentByRank>,
     /// What it has in each turn, if that is asked for.
     pub held: Vec<Phase>,
 }
@@ -88,13 +89,13 @@ pub(crate) fn of_all<'a>(
 }
 
 /// What a rank sends to each other, by the number of the instruction.
-pub(crate) fn sent(cx: &mut Context<'_>, role: usize, rank: RankId) -> BTreeMap<usize, Vec<(RankId, u64)>> {
+pub(crate) fn sent(cx: &mut Context<'_>, role: usize, rank: RankId) -> BTreeMap<usize, SentByRank> {
     let mut sent = BTreeMap::new();
     for index in 0..cx.codes[role].instrs.len() {
         let instr = cx.codes[role].instrs[index];
         let sends = !matches!(instr, Instr::Receive { .. });
         let Some(id) = instr.exchange().filter(|_| sends) else { continue };
-        sent.insert(index, count::sent(cx, id).by(rank).collect());
+        sent.insert(index, count::sent(cx, id).by(rank).cloned().unwrap_or_default());
     }
     sent
 }

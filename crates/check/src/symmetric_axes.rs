@@ -33,7 +33,7 @@ fn step(grouping: &Grouping) -> Option<RankAxis> {
 }
 
 fn symmetric(program: &Program, axis: RankAxis) -> bool {
-    let mut seen = HashSet::new();
+    let (mut seen, mut fresh_lists) = (HashSet::new(), HashSet::new());
     let is_symmetric = |role: &Role| {
         // Of a line of which the ranks are too few no role has all.
         let Some(lines) = Lines::new(role, axis) else { return false };
@@ -46,7 +46,10 @@ fn symmetric(program: &Program, axis: RankAxis) -> bool {
     };
     program.roles.iter().all(is_symmetric)
         && program.groupings.iter().all(|grouping| across(grouping, axis) || along(grouping, axis))
-        && program.exchanges.iter().all(|exchange| stays(exchange, axis))
+        && program
+            .exchanges
+            .iter()
+            .all(|exchange| !fresh_lists.insert(exchange.lists_id()) || stays(exchange, axis))
 }
 
 /// The part of an exchange that is at one position: ends and pieces, which name the ends of this part.
@@ -76,7 +79,7 @@ fn sections(exchange: &Exchange, axis: RankAxis) -> Option<Vec<Section<'_>>> {
     for (end, (position, _)) in exchange.targets.iter().zip(&to) {
         sections[*position as usize].targets.push(end);
     }
-    for piece in &exchange.pieces {
+    for piece in exchange.pieces.iter() {
         let ((position, from), (other, to)) = (*from.get(piece.from)?, *to.get(piece.to)?);
         if position != other {
             return None;

@@ -1,5 +1,7 @@
 //! The check has an answer to any program, however wrong: it reads nothing that it has not seen to be there.
 
+use std::sync::Arc;
+
 use graph::TensorId;
 use program::{Exchange, Of, Piece, Program, RankId, Steps};
 use rules::{Interval, Reduction, Region};
@@ -55,9 +57,15 @@ fn a_table_of_an_exchange_may_name_anything() {
     let ends = |rank| vec![(RankId(rank), rows(0, 4))];
     let with = |tensor: u32, rank: u32, pieces: Vec<Piece>| {
         changed(|program| {
-            let (sources, targets) = (ends(rank), ends(1));
+            let (sources, targets) = (Arc::new(ends(rank)), Arc::new(ends(1)));
             let tensor = TensorId(tensor);
-            program.exchanges.push(Exchange { tensor, reduction: Reduction::Sum, sources, targets, pieces });
+            program.exchanges.push(Exchange {
+                tensor,
+                reduction: Reduction::Sum,
+                sources,
+                targets,
+                pieces: Arc::new(pieces),
+            });
         })
     };
     let piece = |from, to, region| vec![Piece { from, to, region }];

@@ -444,16 +444,16 @@ fn what_is_sent_is_received() {
     refused("wait for rank 0 for ever", &[], &[1]);
     planted(MLP, text, "SW0506", "no rank receives what is sent", |made| {
         sent(made, &[0], &[]);
-        made.exchanges[0].targets.clear();
-        made.exchanges[0].pieces.clear();
+        made.exchanges[0].lists().1.clear();
+        made.exchanges[0].lists().2.clear();
     });
     refused("is not a source of, or sends it twice", &[0, 0], &[1]);
     refused("is not a source of, or sends it twice", &[1], &[]);
     refused("is in none of its groups", &[0], &[0]);
     planted(MLP, text, "SW0507", "sends something else", |made| {
         sent(made, &[0], &[1]);
-        made.exchanges[0].sources[0].1.0[0].hi = 2;
-        made.exchanges[0].pieces[0].region.0[0].hi = 2;
+        made.exchanges[0].lists().0[0].1.0[0].hi = 2;
+        made.exchanges[0].lists().2[0].region.0[0].hi = 2;
     });
     planted(MLP, text, "SW0507", "are not those of its table", |made| {
         sent(made, &[0], &[1]);

@@ -244,12 +244,12 @@ fn slices_that_lie_elsewhere_further_on_are_found() {
 
 #[test]
 fn exchanges_that_are_others_further_on_are_found() {
-    refused(&exchanged(), |it| it.exchanges[0].pieces[FAR].region.0[0].hi -= 1);
-    refused(&exchanged(), |it| drop(it.exchanges[0].pieces.remove(FAR)));
-    refused(&exchanged(), |it| it.exchanges[0].pieces[FAR].to = FAR - 1);
-    refused(&exchanged(), |it| it.exchanges[0].sources[FAR].1.0[0].lo -= 1);
-    refused(&exchanged(), |it| it.exchanges[0].targets[FAR].1.0[0].lo -= 1);
-    refused(&exchanged(), |it| it.exchanges[0].sources[FAR].0 = RankId(FAR as u32 - 1));
+    refused(&exchanged(), |it| it.exchanges[0].lists().2[FAR].region.0[0].hi -= 1);
+    refused(&exchanged(), |it| drop(it.exchanges[0].lists().2.remove(FAR)));
+    refused(&exchanged(), |it| it.exchanges[0].lists().2[FAR].to = FAR - 1);
+    refused(&exchanged(), |it| it.exchanges[0].lists().0[FAR].1.0[0].lo -= 1);
+    refused(&exchanged(), |it| it.exchanges[0].lists().1[FAR].1.0[0].lo -= 1);
+    refused(&exchanged(), |it| it.exchanges[0].lists().0[FAR].0 = RankId(FAR as u32 - 1));
 }
 
 /// All ranks have the first half of the rows of a value, and each reads its own rows: those that are followed have theirs.

@@ -313,15 +313,15 @@ fn exchanges_are_of_their_tensor() {
     };
     table("is of a tensor that does not exist", &|it| it.tensor = NOTHING);
     let regions = "has regions that are not of its tensor";
-    table(regions, &|it| it.sources[0].1.0[0].hi = 99);
-    table(regions, &|it| it.targets[0].1.0[0].lo = -1);
+    table(regions, &|it| it.lists().0[0].1.0[0].hi = 99);
+    table(regions, &|it| it.lists().1[0].1.0[0].lo = -1);
     let ends = "has ends on a rank that does not exist";
-    table(ends, &|it| it.sources[0].0 = RankId(2));
-    table(ends, &|it| it.targets[0].0 = RankId(9));
+    table(ends, &|it| it.lists().0[0].0 = RankId(2));
+    table(ends, &|it| it.lists().1[0].0 = RankId(9));
     let piece = "has a piece that is outside its source or target";
-    table(piece, &|it| it.pieces[0].from = 99);
-    table(piece, &|it| it.pieces[0].to = 99);
-    table(piece, &|it| it.pieces[0].region.0[0].hi = 99);
+    table(piece, &|it| it.lists().2[0].from = 99);
+    table(piece, &|it| it.lists().2[0].to = 99);
+    table(piece, &|it| it.lists().2[0].region.0[0].hi = 99);
 }
 
 const NONE: &str = "input %x f64[4] 0

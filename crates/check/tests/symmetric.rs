@@ -84,17 +84,17 @@ fn given() -> String {
 
 #[test]
 fn exchanges_are_the_same_at_each_place() {
-    refused(LINEAR, &given(), |made| made.exchanges[0].pieces[FAR].to = FAR - 1);
+    refused(LINEAR, &given(), |made| made.exchanges[0].lists().2[FAR].to = FAR - 1);
     refused(LINEAR, &given(), |made| {
         let again = made.exchanges[0].sources[FAR].clone();
-        made.exchanges[0].sources.push(again);
+        made.exchanges[0].lists().0.push(again);
     });
     refused(LINEAR, &given(), |made| {
         let again = made.exchanges[0].targets[FAR].clone();
-        made.exchanges[0].targets.push(again);
+        made.exchanges[0].lists().1.push(again);
     });
     // The rank at that place of the other line.
-    refused(LINEAR, &given(), |made| made.exchanges[0].sources[FAR].0 = RankId(FAR as u32 + 8));
+    refused(LINEAR, &given(), |made| made.exchanges[0].lists().0[FAR].0 = RankId(FAR as u32 + 8));
 }
 
 /// Each rank gives two parts of a sum to itself.
@@ -125,7 +125,7 @@ fn pieces_come_from_the_same_of_several_values() {
         each(8, |rank| format!("{},4..8", rows(rank))),
         all = list(0..8),
     );
-    refused(LINEAR, &text, |made| made.exchanges[0].pieces[2 * FAR + 1].from = 2 * FAR);
+    refused(LINEAR, &text, |made| made.exchanges[0].lists().2[2 * FAR + 1].from = 2 * FAR);
 }
 
 /// Two lines, of which each has half of the inner dim.

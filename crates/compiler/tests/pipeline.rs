@@ -70,7 +70,7 @@ fn a_wrong_peer_is_found() {
     let graph = graph();
     let mut program = made(&graph, "stages:4", 4);
     for exchange in &mut program.exchanges {
-        for (rank, _) in &mut exchange.targets {
+        for (rank, _) in exchange.lists().1 {
             rank.0 = (rank.0 + 1) % 4;
         }
     }

@@ -111,7 +111,7 @@ fn instr_costs(text: &mut String, rank_trace: &RankTrace) {
         sum(&|instr_cost| instr_cost.work.iter().map(|work| work.operations).sum()),
         sum(&|instr_cost| instr_cost.work.iter().map(|work| work.bytes).sum()),
         sum(&|instr_cost| instr_cost.moved),
-        rank_trace.sent.values().flatten().map(|(_, bytes)| bytes).sum::<u64>(),
+        rank_trace.sent.values().flat_map(|sent| sent.iter()).map(|(_, bytes)| bytes).sum::<u64>(),
         sum(&|instr_cost| instr_cost.to_host),
         sum(&|instr_cost| instr_cost.added),
         sum(&|instr_cost| instr_cost.added_on_host),

@@ -1,5 +1,7 @@
 //! Programs made by hand: their text, and reading it back.
 
+use std::sync::Arc;
+
 use emit::{File, emit, read};
 use graph::Graph;
 use program::{
@@ -249,9 +251,9 @@ fn mixed(graph: &Graph) -> Program {
     let exchange = |reduction| Exchange {
         tensor: embedding,
         reduction,
-        sources: vec![(RankId(0), region(&[(0, 2), (0, 3), (0, 4)]))],
-        targets: vec![(RankId(2), region(&[(1, 4), (0, 3), (0, 4)]))],
-        pieces: vec![Piece { from: 0, to: 0, region: region(&[(1, 2), (0, 3), (0, 4)]) }],
+        sources: Arc::new(vec![(RankId(0), region(&[(0, 2), (0, 3), (0, 4)]))]),
+        targets: Arc::new(vec![(RankId(2), region(&[(1, 4), (0, 3), (0, 4)]))]),
+        pieces: Arc::new(vec![Piece { from: 0, to: 0, region: region(&[(1, 2), (0, 3), (0, 4)]) }]),
     };
     program.exchanges = vec![exchange(Reduction::Sum), exchange(Reduction::Any)];
     let mut role = b.role(0..2);

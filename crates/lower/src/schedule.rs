@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use graph::{Source, TensorId};
 use indexmap::IndexSet;
@@ -58,6 +59,8 @@ pub struct Schedule {
     pub leaves: HashMap<UseId, Rc<Leaves>>,
     known_patterns: HashMap<(LayoutId, LayoutId), Option<Rc<Move>>>,
     known_exchanges: HashMap<(LayoutId, LayoutId), Rc<Move>>,
+    /// By move, which is kept so that it has its place for itself, and target.
+    known_tables: HashMap<(*const Move, LayoutId), (Rc<Move>, Exchange)>,
     known_ways: HashMap<(LayoutId, LayoutId), Moves>,
     known_leaves: HashMap<PortsId, Rc<Leaves>>,
     known_reductions: HashMap<(LayoutId, LayoutId), Reduce>,
@@ -178,7 +181,7 @@ impl Schedule {
             return None;
         }
         let plan = self.exchanged(cx, complete, to, interner);
-        let exchange = self.exchange(tensor, &plan, interner.get(to));
+        let exchange = self.exchange(tensor, &plan, to, interner);
         let inside = match complete == from {
             true => ReshardPath { reshard_steps: vec![], from, to: from },
             false => self.path(cx, tensor, from, complete, interner),
@@ -244,7 +247,7 @@ impl Schedule {
     ) -> ReshardPath {
         let mut reshard_steps = vec![];
         for (to, plan) in self.moves(cx, from, to, interner).iter() {
-            let exchange = self.exchange(tensor, plan, interner.get(*to));
+            let exchange = self.exchange(tensor, plan, *to, interner);
             reshard_steps.push(ReshardStep { plan: Rc::clone(plan), exchange, to: *to });
         }
         ReshardPath { reshard_steps, from, to }
@@ -331,25 +334,29 @@ impl Schedule {
         Some(moves.map(|(after, plan)| (interner.layout(after), Rc::new(plan))).collect())
     }
 
-    /// Lists the table of a move that goes region by region.
-    fn exchange(&mut self, tensor: TensorId, plan: &Move, target: &Layout) -> Option<ExchangeId> {
-        let Method::Exchange(pieces) = &plan.method else { return None };
-        let source = |&i: &usize| (plan.middle[i].entry.rank, plan.middle[i].entry.region.clone());
-        let wanted = |&i: &usize| (target.entries[i].rank, target.entries[i].region.clone());
-        let piece = |(from, to, region): &(usize, usize, rules::Region)| Piece {
-            from: *from,
-            to: *to,
-            region: region.clone(),
+    /// Lists the table of a move that goes region by region. What is moved in the same way shares its lists.
+    fn exchange(
+        &mut self,
+        tensor: TensorId,
+        plan: &Rc<Move>,
+        to: LayoutId,
+        interner: &Interner,
+    ) -> Option<ExchangeId> {
+        let key = (Rc::as_ptr(plan), to);
+        let known = match self.known_tables.get(&key) {
+            Some((_, known)) => known.clone(),
+            None => {
+                let exchange = table(tensor, plan, interner.get(to))?;
+                self.known_tables.insert(key, (Rc::clone(plan), exchange.clone()));
+                exchange
+            }
         };
-        let exchange = Exchange {
-            tensor,
-            reduction: plan.reduction,
-            sources: pieces.sources.iter().map(source).collect(),
-            targets: pieces.targets.iter().map(wanted).collect(),
-            pieces: pieces.pieces.iter().map(piece).collect(),
-        };
+        Some(self.listed(Exchange { tensor, ..known }))
+    }
+
+    fn listed(&mut self, exchange: Exchange) -> ExchangeId {
         self.exchanges.push(exchange);
-        Some(ExchangeId::new(self.exchanges.len() - 1))
+        ExchangeId::new(self.exchanges.len() - 1)
     }
 
     fn backward(&mut self, asked: &ScheduleInput<'_>, interner: &mut Interner) {
@@ -427,7 +434,7 @@ impl Schedule {
                 Reduce::Exactly => {
                     // Everything is summed into the shards by the exchange, what is local too.
                     let (group, plan) = self.exactly(cx, leaves.layout, held, interner);
-                    let exchange = self.exchange(it.tensor, &plan, interner.get(held));
+                    let exchange = self.exchange(it.tensor, &plan, held, interner);
                     let exchange = exchange.expect("it is made of pieces");
                     let when = GradSync::Last;
                     let reduce = group.map(|group| Event::Reduce { group, uses: vec![id] });
@@ -481,7 +488,8 @@ impl Schedule {
         else {
             let target = interner.get(divided.held);
             let plan = exactly(interner.get(leaves), target, cx.plan.devices);
-            let exchange = self.exchange(tensor, &plan, target).expect("it is made of pieces");
+            let exchange = table(tensor, &plan, target).expect("it is made of pieces");
+            let exchange = self.listed(exchange);
             // What some rank holds all of adds up in its leaf.
             let when = if divided.holds_all(interner.get(leaves)) { when } else { GradSync::Last };
             self.events.push(Event::ReduceExactly { id, exchange, plan: Rc::new(plan), when });
@@ -658,4 +666,23 @@ fn exactly(leaves: &Layout, held: &Layout, world: u32) -> Move {
     let pieces = exchange::pieces(&middle, leaves.parts, held, &keep, world).listing(middle.len());
     let gets = vec![Get::Received; held.entries.len()];
     Move { middle, reduction: leaves.reduction, method: Method::Exchange(pieces), gets }
+}
+
+/// The table of a move that goes region by region.
+fn table(tensor: TensorId, plan: &Move, target: &Layout) -> Option<Exchange> {
+    let Method::Exchange(pieces) = &plan.method else { return None };
+    let source = |&i: &usize| (plan.middle[i].entry.rank, plan.middle[i].entry.region.clone());
+    let wanted = |&i: &usize| (target.entries[i].rank, target.entries[i].region.clone());
+    let piece = |(from, to, region): &(usize, usize, rules::Region)| Piece {
+        from: *from,
+        to: *to,
+        region: region.clone(),
+    };
+    Some(Exchange {
+        tensor,
+        reduction: plan.reduction,
+        sources: Arc::new(pieces.sources.iter().map(source).collect()),
+        targets: Arc::new(pieces.targets.iter().map(wanted).collect()),
+        pieces: Arc::new(pieces.pieces.iter().map(piece).collect()),
+    })
 }

@@ -28,6 +28,8 @@ mod code;
 mod instr;
 mod per_rank;
 
+use std::sync::Arc;
+
 use diag::Result;
 use graph::{Graph, OpId, TensorId};
 use rules::slicing::derive;
@@ -226,17 +228,35 @@ pub struct Leaf {
     pub buf: BufId,
 }
 
-/// An exact transfer between ranks, region by region.
+/// An exact transfer between ranks, region by region. Layers that are alike share its lists.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exchange {
     pub tensor: TensorId,
     /// How pieces that overlap in a target are combined; every target starts from nothing.
     pub reduction: Reduction,
     /// What is there: rank, region. A rank's sources are numbered in this order.
-    pub sources: Vec<(RankId, Region)>,
-    pub targets: Vec<(RankId, Region)>,
-    pub pieces: Vec<Piece>,
+    pub sources: Arc<RankRegions>,
+    pub targets: Arc<RankRegions>,
+    pub pieces: Arc<Vec<Piece>>,
 }
+
+impl Exchange {
+    pub fn lists_id(&self) -> ListsId {
+        let Self { sources, targets, pieces, .. } = self;
+        [Arc::as_ptr(sources).addr(), Arc::as_ptr(targets).addr(), Arc::as_ptr(pieces).addr()]
+    }
+
+    /// Its lists, to be changed: others that shared them keep theirs.
+    pub fn lists(&mut self) -> (&mut RankRegions, &mut RankRegions, &mut Vec<Piece>) {
+        (Arc::make_mut(&mut self.sources), Arc::make_mut(&mut self.targets), Arc::make_mut(&mut self.pieces))
+    }
+}
+
+/// Which lists these are. Exchanges of one program with the same ones share them.
+pub type ListsId = [usize; 3];
+
+/// Ranks, and what each has or gets of a tensor.
+pub type RankRegions = Vec<(RankId, Region)>;
 
 /// `region` of source `from` goes to target `to` (indices into the lists of the exchange).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -245,7 +245,7 @@ impl<'a> Machine<'a> {
             return Err(Trouble::fault("gives another number of values than its table says"));
         }
         let factors = &self.program.factors[table.tensor.index()];
-        for piece in &table.pieces {
+        for piece in table.pieces.iter() {
             let Some(at) = sources.iter().position(|source| *source == piece.from) else { continue };
             let frame = &table.sources[piece.from].1;
             let part = regions::cut(&values[at], frame, &piece.region, factors);
@@ -275,14 +275,14 @@ impl<'a> Machine<'a> {
             }
         }
         // Where no piece comes to, there are zeros, whatever the reduction is.
-        for piece in &table.pieces {
+        for piece in table.pieces.iter() {
             if let Some((_, region, data)) = targets.iter_mut().find(|(target, ..)| *target == piece.to) {
                 let begin = vec![neutral(table.reduction); regions::numel(&piece.region)];
                 regions::join(data, region, &begin, &piece.region, |_, neutral| neutral)
                     .ok_or_else(|| Trouble::fault("receives what does not fit"))?;
             }
         }
-        for piece in &table.pieces {
+        for piece in table.pieces.iter() {
             let Some((_, region, data)) = targets.iter_mut().find(|(target, ..)| *target == piece.to) else {
                 continue;
             };

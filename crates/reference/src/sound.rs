@@ -83,7 +83,7 @@ fn of_tables(program: &Program) -> Option<String> {
         let rank =
             program.factors.get(table.tensor.index()).map(|dims| dims.iter().map(Vec::len).sum::<usize>());
         let region = |region: &Region| Some(region.0.len()) == rank;
-        table.sources.iter().chain(&table.targets).all(|(_, it)| region(it))
+        table.sources.iter().chain(table.targets.iter()).all(|(_, it)| region(it))
             && table.pieces.iter().all(|piece| {
                 region(&piece.region) && piece.from < table.sources.len() && piece.to < table.targets.len()
             })

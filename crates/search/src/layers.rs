@@ -33,7 +33,7 @@ pub(crate) struct Degrees {
 }
 
 /// A layer, or what of one is in a block: by degree what is recomputed.
-struct Piece {
+struct LayerPiece {
     spans: Vec<Vec<OpId>>,
     /// Of the layer that it is a piece of; nothing of one that is in one block.
     whole: Vec<Vec<OpId>>,
@@ -74,13 +74,13 @@ impl Degrees {
     }
 
     /// By block, of each layer what is there. Where it is in several, what has no backward is no piece.
-    fn pieces(&self, plan: &Plan) -> BTreeMap<u32, Vec<Piece>> {
-        let mut blocks: BTreeMap<u32, Vec<Piece>> = BTreeMap::new();
+    fn pieces(&self, plan: &Plan) -> BTreeMap<u32, Vec<LayerPiece>> {
+        let mut blocks: BTreeMap<u32, Vec<LayerPiece>> = BTreeMap::new();
         for layer in &self.layers {
             let all = layer.last().map_or(&[][..], Vec::as_slice);
             let in_blocks: BTreeSet<u32> = all.iter().map(|op| plan.block(*op)).collect();
             if let [block] = in_blocks.iter().copied().collect::<Vec<_>>()[..] {
-                blocks.entry(block).or_default().push(Piece { spans: layer.clone(), whole: vec![] });
+                blocks.entry(block).or_default().push(LayerPiece { spans: layer.clone(), whole: vec![] });
                 continue;
             }
             for block in in_blocks {
@@ -88,7 +88,7 @@ impl Degrees {
                 if all.iter().filter(is_here).any(|op| self.has_backward[op.index()]) {
                     let here = |span: &Vec<OpId>| span.iter().filter(is_here).copied().collect();
                     let spans = layer.iter().map(here).collect();
-                    blocks.entry(block).or_default().push(Piece { spans, whole: layer.clone() });
+                    blocks.entry(block).or_default().push(LayerPiece { spans, whole: layer.clone() });
                 }
             }
         }
@@ -96,7 +96,7 @@ impl Degrees {
     }
 }
 
-impl Piece {
+impl LayerPiece {
     fn all(&self) -> impl Iterator<Item = &Vec<OpId>> {
         self.spans.iter().chain(&self.whole)
     }
@@ -116,7 +116,7 @@ impl Piece {
 pub(crate) struct Layers<'p> {
     plan: &'p Plan,
     terms: Vec<Option<SetTerm>>,
-    blocks: Vec<Vec<Piece>>,
+    blocks: Vec<Vec<LayerPiece>>,
     /// What runs each block.
     devices: Vec<Vec<u32>>,
     /// What the plan does with them.
@@ -126,7 +126,8 @@ pub(crate) struct Layers<'p> {
 impl<'p> Layers<'p> {
     pub(crate) fn new(degrees: &Degrees, plan: &'p Plan) -> Self {
         let (mut terms, mut blocks) = (degrees.terms.clone(), degrees.pieces(plan));
-        let known: BTreeSet<&Vec<OpId>> = blocks.values().flatten().flat_map(Piece::all).collect();
+        let pieces = blocks.values().flatten().flat_map(LayerPiece::all);
+        let known: BTreeSet<&Vec<OpId>> = degrees.layers.iter().flatten().chain(pieces).collect();
         if !plan.recompute.iter().chain(&plan.offload).all(|span| known.contains(span)) {
             let by_spans = degrees.of_spans(plan);
             (blocks, terms) = (by_spans.pieces(plan), by_spans.terms);
@@ -135,7 +136,7 @@ impl<'p> Layers<'p> {
         let blocks: Vec<_> = blocks.into_values().collect();
         let recomputed: BTreeSet<&Vec<OpId>> = plan.recompute.iter().collect();
         let offloaded: BTreeSet<&Vec<OpId>> = plan.offload.iter().collect();
-        let choice = |piece: &Piece| Choice {
+        let choice = |piece: &LayerPiece| Choice {
             degree: (1..=piece.most()).rev().find(|at| piece.is_among(&recomputed, *at)).unwrap_or(0),
             is_offloaded: piece.is_among(&offloaded, piece.most()),
         };
@@ -168,10 +169,10 @@ impl<'p> Layers<'p> {
     pub(crate) fn with(&self, choices: &Choices) -> Plan {
         let mut plan = Plan { name: self.name(choices), ..self.plan.clone() };
         let pieces = || self.blocks.iter().flatten();
-        let known: BTreeSet<&Vec<OpId>> = pieces().flat_map(Piece::all).collect();
+        let known: BTreeSet<&Vec<OpId>> = pieces().flat_map(LayerPiece::all).collect();
         plan.recompute.retain(|span| !known.contains(span));
         plan.offload.retain(|span| !known.contains(span));
-        for (Piece { spans, .. }, choice) in pieces().zip(choices.iter().flatten()) {
+        for (LayerPiece { spans, .. }, choice) in pieces().zip(choices.iter().flatten()) {
             plan.recompute.extend(Some(&spans[choice.degree]).filter(|span| !span.is_empty()).cloned());
             plan.offload.extend(spans.last().filter(|_| choice.is_offloaded).cloned());
         }

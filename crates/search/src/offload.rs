@@ -1,7 +1,8 @@
 //! What layers keep on the host, instead of recomputing it: where the way there is wide enough, that takes no time.
 //!
-//! First all of the layers that a plan recomputes. What is cheap of them is recomputed all the same, since that makes what is
-//! moved much less, and then nothing of them. Where devices then wait for the host or it has too little memory, others are recomputed
+//! First all of the layers that a plan recomputes: where it does not fit, what is recomputed stays so, and only what that begins
+//! with is on the host. Then what is cheap of them is recomputed all the same, since that makes what is moved much less, and then
+//! nothing of them. Where devices then wait for the host or it has too little memory, others are recomputed
 //! as before: as many as leave the rest of them just enough time. And where devices have the memory, they keep what they can.
 //! What follows is a plan as any other: lowered and simulated, and taken if it fits and is quicker.
 
@@ -43,7 +44,7 @@ pub(crate) fn rows<'r>(
             break;
         }
         let layers = Layers::new(&degrees, &candidate.plan);
-        offloaded.extend(Offloading { question, candidate, layers, watch }.looked_at()?);
+        offloaded.extend(Offloading { question, candidate, layers, watch, full: None }.looked_at()?);
     }
     Ok(offloaded)
 }
@@ -58,13 +59,23 @@ struct Offloading<'r, 'q, 'w> {
     candidate: &'r Evaluated,
     layers: Layers<'r>,
     watch: &'w mut dyn FnMut(&str),
+    /// Bytes on a host where all is recomputed as before, and begins there: of a plan that fits only so.
+    full: Option<u64>,
 }
 
 impl Offloading<'_, '_, '_> {
     /// Those that fit and are quicker.
     fn looked_at(mut self) -> Result<Vec<Evaluated>> {
         let mut candidates = vec![];
+        if !self.candidate.fits() {
+            let full = self.with(&self.all(self.layers.most()))?;
+            self.full = full.as_ref().filter(|full| full.fits()).map(|full| full.host.1);
+            candidates.extend(full);
+        }
         for degree in (0..self.layers.most()).rev() {
+            if self.question.stop.is_late() && !candidates.is_empty() {
+                break;
+            }
             let Some(whole) = self.with(&self.all(degree))? else { break };
             let waits = whole.seconds() > (1.0 + LITTLE) * (once(self.candidate) + whole.recomputed());
             let fits = whole.fits();
@@ -109,8 +120,8 @@ impl Offloading<'_, '_, '_> {
     /// So many layers of each block that the host has memory for them, and that devices that recompute the others do not
     /// wait.
     fn in_time(&mut self, whole: &Evaluated, degree: usize) -> Result<Option<Evaluated>> {
-        let (_, needed, there) = whole.host;
-        let room = there as f64 / needed.max(1) as f64;
+        let ((_, needed, there), full) = (whole.host, self.full.unwrap_or(0));
+        let room = there.saturating_sub(full) as f64 / needed.saturating_sub(full).max(1) as f64;
         // Where there is too little memory for what is on its way, less is at a time.
         let in_flight = if whole.memory.1 <= whole.memory.2 { 1.0 } else { 0.5 };
         let share = room.min(self.hidden(whole.seconds())).min(in_flight);
@@ -118,7 +129,9 @@ impl Offloading<'_, '_, '_> {
         if self.recomputed().eq(counts.iter().copied()) {
             return Ok(None);
         }
-        let choices = self.some(&counts, |choice| choice, degree);
+        let most = self.layers.most();
+        let other = if self.full.is_some() { offloaded } else { |choice, _| choice };
+        let choices = self.some(&counts, |choice| other(choice, most), degree);
         self.with(&choices)
     }
 

@@ -62,11 +62,17 @@ impl<'s> Engine<'s> {
         let places: BTreeMap<RankId, usize> =
             scene.rank_traces.iter().enumerate().map(|(at, rank_trace)| (rank_trace.rank, at)).collect();
         let mut senders: BTreeMap<(ExchangeId, RankId), Vec<RankId>> = BTreeMap::new();
-        for (at, table) in scene.program.exchanges.iter().enumerate() {
-            for piece in &table.pieces {
+        let received = |instr: &Instr| match instr {
+            Instr::Receive { exchange, .. } => Some(*exchange),
+            _ => None,
+        };
+        let instrs = roles.iter().flat_map(|role| role.body.instrs());
+        for id in instrs.filter_map(received).collect::<BTreeSet<ExchangeId>>() {
+            let table = &scene.program.exchanges[id.index()];
+            for piece in table.pieces.iter() {
                 let (from, to) = (table.sources[piece.from].0, table.targets[piece.to].0);
                 if from != to && places.contains_key(&from) && places.contains_key(&to) {
-                    senders.entry((ExchangeId::new(at), to)).or_default().push(from);
+                    senders.entry((id, to)).or_default().push(from);
                 }
             }
         }

@@ -152,7 +152,7 @@ impl<'s> Engine<'s> {
     fn ranks_of(&self, exchange: ExchangeId) -> Vec<RankId> {
         let table = &self.scene.program.exchanges[exchange.index()];
         let mut ranks: Vec<RankId> =
-            table.sources.iter().chain(&table.targets).map(|(rank, _)| *rank).collect();
+            table.sources.iter().chain(table.targets.iter()).map(|(rank, _)| *rank).collect();
         ranks.sort_unstable();
         ranks.dedup();
         ranks

@@ -41,6 +41,7 @@
 pub mod texts;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use graph::{Graph, OpId, TensorId};
 use program::*;
@@ -389,7 +390,13 @@ impl<'a> Reader<'a> {
     fn exchange_table(&mut self, rest: &str) {
         let words: Vec<&str> = rest.split(' ').collect();
         let (tensor, reduction) = (self.tensor(words[1]), reduction(words[2]));
-        let exchange = Exchange { tensor, reduction, sources: vec![], targets: vec![], pieces: vec![] };
+        let exchange = Exchange {
+            tensor,
+            reduction,
+            sources: Arc::default(),
+            targets: Arc::default(),
+            pieces: Arc::default(),
+        };
         self.program.exchanges.push(exchange);
     }
 
@@ -409,9 +416,9 @@ impl<'a> Reader<'a> {
         let region = self.region(tensor, region);
         let exchange = self.program.exchanges.last_mut().unwrap();
         match word {
-            "from" => exchange.sources.push((RankId::new(numbers[0]), region)),
-            "to" => exchange.targets.push((RankId::new(numbers[0]), region)),
-            _ => exchange.pieces.push(Piece { from: numbers[0], to: numbers[1], region }),
+            "from" => exchange.lists().0.push((RankId::new(numbers[0]), region)),
+            "to" => exchange.lists().1.push((RankId::new(numbers[0]), region)),
+            _ => exchange.lists().2.push(Piece { from: numbers[0], to: numbers[1], region }),
         }
     }
 

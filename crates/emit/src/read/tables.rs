@@ -1,6 +1,7 @@
 //! `program.json` back to the tables.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use diag::{Error, Result};
 use graph::{Graph, OpId, TensorId};
@@ -209,7 +210,9 @@ impl Reader {
         })?;
         let name = node.get("op")?.string()?;
         let reduction = reduction(&name).ok_or_else(|| node.refuse("`op` is no reduction"))?;
-        Ok(Exchange { tensor: self.tensor(&node.get("tensor")?)?, reduction, sources, targets, pieces })
+        let tensor = self.tensor(&node.get("tensor")?)?;
+        let (sources, targets, pieces) = (Arc::new(sources), Arc::new(targets), Arc::new(pieces));
+        Ok(Exchange { tensor, reduction, sources, targets, pieces })
     }
 
     fn role(&self, node: &Node<'_>, world: u32) -> Result<RoleTable> {

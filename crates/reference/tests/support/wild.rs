@@ -210,15 +210,16 @@ fn groups(p: &mut Program, v: &mut Visit<'_>) {
 
 fn exchange(it: &mut Exchange, v: &mut Visit<'_>) {
     v.id("the tensor of an exchange", &mut it.tensor.0);
-    for ends in [&mut it.sources, &mut it.targets] {
+    let (sources, targets, pieces) = it.lists();
+    for ends in [sources, targets] {
         v.list("the ends of an exchange", ends);
         for (rank, region) in ends {
             v.id("the rank of an end", &mut rank.0);
             v.region(region);
         }
     }
-    v.list("pieces", &mut it.pieces);
-    for Piece { from, to, region } in &mut it.pieces {
+    v.list("pieces", pieces);
+    for Piece { from, to, region } in pieces {
         v.size("the source of a piece", from);
         v.size("the target of a piece", to);
         v.region(region);

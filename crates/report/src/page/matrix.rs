@@ -109,7 +109,7 @@ fn exchanged(
 ) {
     let exchange = &subject.compiled.program.exchanges[id.index()];
     let width = graph.tensor(exchange.tensor).dtype.bytes() as f64;
-    for piece in &exchange.pieces {
+    for piece in exchange.pieces.iter() {
         let (from, to) = (exchange.sources[piece.from].0, exchange.targets[piece.to].0);
         if from != to && is_here[from.index()] {
             let numbers: f64 = piece.region.0.iter().map(|it| (it.hi - it.lo) as f64).product();
