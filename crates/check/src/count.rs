@@ -60,27 +60,21 @@ fn shard(cx: &Context<'_>, rank: &Rank<'_>, number: usize) -> i64 {
     bytes(cx, rank.own.table.shards[number].tensor, &rank.own.shard(number).0)
 }
 
-/// Every rank asks for all of it, so it is remembered; and what has the same lists sends the same.
+/// Every rank asks for all of it, so it is remembered; what has the same lists sends the same.
 pub(crate) fn sent(cx: &mut Context<'_>, id: ExchangeId) -> Rc<Sent> {
-    if let Some(known) = cx.sent.get(&id) {
-        return Rc::clone(known);
-    }
     let table = &cx.program.exchanges[id.index()];
     let key = (table.lists_id(), bytes(cx, table.tensor, &[]));
-    let sent = match cx.sent_by_lists.get(&key) {
-        Some(known) => Rc::clone(known),
-        None => {
-            let piece = |piece: &Piece| match (table.sources.get(piece.from), table.targets.get(piece.to)) {
-                (Some((from, _)), Some((to, _))) if from != to => {
-                    Some((*from, *to, bytes(cx, table.tensor, &piece.region.0).unsigned_abs()))
-                }
-                _ => None,
-            };
-            Rc::new(Sent::of_pieces(table.pieces.iter().filter_map(piece)))
+    if let Some(known) = cx.sent.get(&key) {
+        return Rc::clone(known);
+    }
+    let piece = |piece: &Piece| match (table.sources.get(piece.from), table.targets.get(piece.to)) {
+        (Some((from, _)), Some((to, _))) if from != to => {
+            Some((*from, *to, bytes(cx, table.tensor, &piece.region.0).unsigned_abs()))
         }
+        _ => None,
     };
-    cx.sent_by_lists.insert(key, Rc::clone(&sent));
-    cx.sent.insert(id, Rc::clone(&sent));
+    let sent = Rc::new(Sent::of_pieces(table.pieces.iter().filter_map(piece)));
+    cx.sent.insert(key, Rc::clone(&sent));
     sent
 }
 

@@ -396,7 +396,6 @@ fn context<'a>(facts: &'a Facts<'a>, program: &'a Program, fold: Option<axis::Fo
         faults: Faults::default(),
         tally: proof::Tally::default(),
         sent: Map::default(),
-        sent_by_lists: Map::default(),
         sums: held::Sums::default(),
         fold,
     }

@@ -4,9 +4,7 @@ use std::rc::Rc;
 
 use graph::{Dtype, TensorId};
 use hashing::Map;
-use program::{
-    Arg, Body, BufId, Call, CallId, ExchangeId, Instr, KeepId, ListsId, Of, Own, Pass, Program, RankId, Role,
-};
+use program::{Arg, Body, BufId, Call, CallId, Instr, KeepId, ListsId, Of, Own, Pass, Program, RankId, Role};
 
 use crate::args::integer;
 use crate::axis::Fold;
@@ -115,10 +113,8 @@ pub(crate) struct Context<'a> {
     pub(crate) finder: Finder,
     pub(crate) faults: Faults,
     pub(crate) tally: Tally,
-    /// What goes from rank to rank in each exchange that was asked for.
-    pub(crate) sent: Map<ExchangeId, Rc<Sent>>,
-    /// The same by lists, and bytes of an element.
-    pub(crate) sent_by_lists: Map<(ListsId, i64), Rc<Sent>>,
+    /// What goes from rank to rank in each exchange that was asked for, by its lists and the bytes of an element.
+    pub(crate) sent: Map<(ListsId, i64), Rc<Sent>>,
     /// Room for the gradients inside one call.
     pub(crate) sums: Sums,
     /// If only some of the ranks are followed.

@@ -33,7 +33,7 @@ fn step(grouping: &Grouping) -> Option<RankAxis> {
 }
 
 fn symmetric(program: &Program, axis: RankAxis) -> bool {
-    let (mut seen, mut fresh_lists) = (HashSet::new(), HashSet::new());
+    let (mut seen, mut seen_lists) = (HashSet::new(), HashSet::new());
     let is_symmetric = |role: &Role| {
         // Of a line of which the ranks are too few no role has all.
         let Some(lines) = Lines::new(role, axis) else { return false };
@@ -49,7 +49,7 @@ fn symmetric(program: &Program, axis: RankAxis) -> bool {
         && program
             .exchanges
             .iter()
-            .all(|exchange| !fresh_lists.insert(exchange.lists_id()) || stays(exchange, axis))
+            .all(|exchange| !seen_lists.insert(exchange.lists_id()) || stays(exchange, axis))
 }
 
 /// The part of an exchange that is at one position: ends and pieces, which name the ends of this part.
